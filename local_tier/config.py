@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from object_format.record_batch.append_rules import AppendRules
 
 NO_LIMIT = -1
-"""`retention_ms` and `retention_bytes`: nothing expires."""
+"""Value of `retention_ms` and `retention_bytes` that disables the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The settings of one log, by Kafka's names and in Kafka's units (bytes, milliseconds, counts).
+    """The configuration of one log, with Kafka's names, units and defaults.
 
-    Defaults are Kafka's. `segment_bytes` may be smaller here than a topic's configuration allows.
+    Units are bytes, milliseconds and counts. `segment_bytes` may be smaller here than a topic's configuration
+    allows.
     """
 
     segment_bytes: int = 2**30
@@ -41,7 +42,7 @@ class LogConfig:
 
     @property
     def append_rules(self) -> AppendRules:
-        """What is checked of the batches that a producer sends."""
+        """The rules that batches of a producer must meet."""
         return AppendRules(
             require_keys=self.compact,
             max_message_bytes=self.max_message_bytes,

@@ -1,6 +1,6 @@
-"""The local tier's own errors, each under the kind that says what to do.
+"""The errors of the local tier. The base class of each says what the caller must do.
 
-Rejected records are `object_format.errors.InvalidRecordError`; an offset outside the log is
+Rejected records raise `object_format.errors.InvalidRecordError`. An offset outside the log raises
 `core.errors.OffsetOutOfRangeError`.
 """
 
@@ -17,69 +17,69 @@ if TYPE_CHECKING:
 
 
 class CorruptIndexError(CorruptDataError):
-    """An index does not fit its segment; it can be built anew from the segment."""
+    """An index does not match its segment. It can be rebuilt from the segment."""
 
 
 class CorruptSnapshotError(CorruptDataError):
-    """A producer snapshot cannot be read; the state can be built anew from the segments."""
+    """A producer snapshot cannot be read. Producer state can be rebuilt from the segments."""
 
 
 class CorruptCheckpointError(CorruptDataError):
-    """A checkpoint file is not what was written."""
+    """A checkpoint or metadata file cannot be read."""
 
 
 class CorruptLogError(CorruptDataError):
-    """Segments contradict each other, or batches of a log their place in it."""
+    """A segment has bytes that are not a record batch, or segments contradict each other."""
 
 
 class IndexOverflowError(InvalidInputError):
-    """An index was asked to hold an offset that does not rise, or that is too far from its segment's base."""
+    """An offset cannot be added to an index: it does not increase, or is too far from the base offset."""
 
 
 class SegmentOffsetOverflowError(FatalError):
-    """A segment has offsets that its indexes cannot hold: it must be split."""
+    """A segment has offsets that its indexes cannot represent. The segment must be split."""
 
 
 class LogDirectoryOfflineError(RetryableError):
-    """The directory of a log has failed, and is offline until the agent starts again."""
+    """The log directory has failed and is offline until the agent starts again."""
 
 
 class LogClosedError(StaleStateError):
-    """The log was closed, or is on its way to be deleted."""
+    """The log was closed, or is being deleted."""
 
 
 class InvalidProducerEpochError(InvalidInputError):
-    """A producer's epoch is older than one that was seen: another instance has taken its place."""
+    """A producer's epoch is older than the latest known one: a newer instance has fenced it."""
 
 
 class OutOfOrderSequenceError(InvalidInputError):
-    """A producer's sequence number does not follow the last one."""
+    """A producer's sequence number does not follow its previous one."""
 
 
 class OffsetsOutOfOrderError(InvalidInputError):
-    """Batches that come with their offsets do not begin at or behind the log end offset, or do not rise."""
+    """Offsets of replicated batches do not increase, or start below the log end offset."""
 
 
 class InvalidTransactionError(InvalidInputError):
-    """A batch or a marker does not fit the state of its producer's transaction."""
+    """A batch or a marker does not match the state of its producer's transaction."""
 
 
 class InconsistentTopicError(StaleStateError):
-    """A log's directory belongs to another topic, that had the same name."""
+    """A partition directory belongs to an older topic of the same name."""
 
 
 class CleaningAbortedError(StaleStateError):
-    """Somebody else needs the log; it is cleaned again later."""
+    """Another operation needs the log. The log is cleaned later."""
 
 
 class CleanerStoppedError(StaleStateError):
-    """The cleaner is on its way out."""
+    """The cleaner is shutting down."""
 
 
 class CleaningFailedError(FatalError):
-    """A clean failed for no known reason, and would again; `log` is left alone from now on."""
+    """Cleaning a log failed for an unexpected reason. The log is not cleaned again until a restart."""
 
     def __init__(self, message: str, *, directory: Path, topic_partition: TopicPartition) -> None:
-        super().__init__(message, remedy="look for what was logged with it; a restart tries once more")
+        super().__init__(message, remedy="see the error logged with this one; a restart tries again")
         self.directory = directory
         self.topic_partition = topic_partition

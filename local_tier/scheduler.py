@@ -1,4 +1,7 @@
-"""Work that a log wants done later, and not by the thread that holds its lock."""
+"""Background threads for the work of logs: flushes, checkpoints, retention and delayed deletes.
+
+A log schedules work that must not run on the thread that holds its lock.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class Scheduler(Protocol):
-    """Runs tasks once, on a thread of its own."""
+    """Runs tasks once, on another thread."""
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
-        """Run `task` after `delay_ms`; `name` is for logs, where one that raises is noted."""
+        """Run `task` after `delay_ms`. `name` identifies the task in log messages."""
         ...
 
 
 class PeriodicScheduler(Scheduler, Protocol):
-    """Runs tasks again and again, too."""
+    """A scheduler that can also repeat tasks."""
 
     def schedule_every(
         self, name: str, task: Callable[[], object], *, first_delay_ms: int, period_ms: int
     ) -> None:
-        """Run `task` after `first_delay_ms`, then `period_ms` after it has ended, each time."""
+        """Run `task` after `first_delay_ms`, then `period_ms` after the end of each run."""
         ...
 
 
@@ -45,9 +48,10 @@ class _Task(NamedTuple):
 
 
 class BackgroundScheduler:
-    """Runs tasks when they are due, on `threads` threads; a task that comes again never runs twice at once.
+    """A scheduler with `threads` threads. Runs of one periodic task never overlap.
 
-    What is not due when it stops is dropped: whatever a log schedules is made good when it is opened again.
+    Tasks that are not due when the scheduler stops are dropped. A log repeats such work when it is opened
+    again.
     """
 
     def __init__(self, clock: Clock, *, threads: int = 2) -> None:
@@ -62,12 +66,12 @@ class BackgroundScheduler:
         ]
 
     def start(self) -> None:
-        """Start the threads; what was scheduled before waits for this."""
+        """Start the threads. Tasks that were scheduled before wait for this."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Let running tasks end, and drop all others."""
+        """Wait for the running tasks and drop all others."""
         with self._changed:
             self._is_stopping = True
             self._tasks.clear()
@@ -77,13 +81,13 @@ class BackgroundScheduler:
                 thread.join()
 
     def schedule_once(self, name: str, task: Callable[[], object], delay_ms: int = 0) -> None:
-        """Run `task` after `delay_ms`; one that raises is logged."""
+        """Run `task` after `delay_ms`. An error of the task is logged."""
         self._add(name, task, delay_ms / 1000, None)
 
     def schedule_every(
         self, name: str, task: Callable[[], object], *, first_delay_ms: int, period_ms: int
     ) -> None:
-        """Run `task` after `first_delay_ms`, and then each time `period_ms` after it has ended."""
+        """Run `task` after `first_delay_ms`, then `period_ms` after the end of each run."""
         self._add(name, task, first_delay_ms / 1000, period_ms / 1000)
 
     def _add(self, name: str, work: Callable[[], object], delay: float, period: float | None) -> None:
@@ -109,7 +113,7 @@ class BackgroundScheduler:
         while (task := self._next()) is not None:
             try:
                 task.work()
-            except Exception:  # noqa: BLE001  # one task that fails must not end those of others
+            except Exception:  # noqa: BLE001  # an error of one task must not stop the others
                 _log.exception("background_task_failed", task=task.name)
             if task.period is not None:
                 self._add(task.name, task.work, task.period, task.period)

@@ -1,4 +1,4 @@
-"""The name of a log."""
+"""The name of a partition's log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing_extensions import override
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name, as directories and checkpoints have it."""
+    """A topic's name and a partition number, as in directory names and checkpoints."""
 
     topic: str
     partition: int

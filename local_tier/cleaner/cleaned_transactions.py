@@ -1,8 +1,10 @@
-"""Transactions as the cleaner meets them: whose batches may go, and when their markers may.
+"""Transactions during a cleaning: which batches are discarded, and when their markers may be.
 
-Source: CleanedTransactionMetadata of org.apache.kafka.storage.internals.log. Everything the cleaner sees lies
-below the last stable offset, so that each transaction is decided: what was aborted goes, whatever its keys.
-A marker goes only after all batches of its transaction have gone in an earlier clean.
+The cleaner only sees offsets below the last stable offset, so the outcome of each transaction is known.
+Batches of aborted transactions are discarded regardless of their keys. A marker is discarded after all
+batches of its transaction were discarded by an earlier cleaning.
+
+Source: CleanedTransactionMetadata of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ COMMIT: Final = 1
 
 
 class AbortedRanges:
-    """Which batches belong to aborted transactions, asked in any order."""
+    """The offset ranges of aborted transactions, for lookups in any order."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
@@ -35,7 +37,7 @@ class AbortedRanges:
             self._by_producer.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
 
     def mask(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
-        """True for batches of aborted transactions."""
+        """Return True for each batch of an aborted transaction."""
         found = np.zeros(rows.size, np.bool_)
         if not self._by_producer:
             return found
@@ -49,7 +51,7 @@ class AbortedRanges:
 
 
 class CleanedTransactions:
-    """Open transactions on the way through a log, batch by batch, from its start."""
+    """The transactions of a log while its batches are passed in offset order."""
 
     def __init__(self) -> None:
         self._upcoming: list[tuple[int, AbortedTxn]] = []
@@ -58,12 +60,12 @@ class CleanedTransactions:
         self._committed_with_data: set[int] = set()
 
     def add(self, aborted: Iterable[AbortedTxn]) -> None:
-        """Aborted transactions of the segment that comes next; some may have been added before."""
+        """Add the aborted transactions of the next segment. Some may have been added before."""
         for one in aborted:
             heapq.heappush(self._upcoming, (one.first_offset, one))
 
     def on_batch(self, producer_id: int, last_offset: int) -> bool:
-        """A transactional batch of data: whether it belongs to an aborted transaction, and goes."""
+        """Pass a transactional data batch. Return True if it belongs to an aborted transaction."""
         self._begin_aborted_until(last_offset)
         if producer_id in self._aborted:
             self._aborted_with_data.add(producer_id)
@@ -74,9 +76,10 @@ class CleanedTransactions:
     def on_marker(
         self, producer_id: int, last_offset: int, kind: int | None
     ) -> tuple[bool, AbortedTxn | None]:
-        """A control batch: whether it may go, and the aborted transaction that its marker still stands for.
+        """Pass a control batch.
 
-        `kind` is ABORT, COMMIT or another; None for a batch without records, which a clean left behind.
+        Returns whether it may be discarded, and the aborted transaction that it still ends. `kind` is ABORT,
+        COMMIT or another type, or None for a batch that an earlier cleaning emptied.
         """
         self._begin_aborted_until(last_offset)
         if kind is None:

@@ -1,6 +1,6 @@
-"""Cleaning one log: finding the survivors, writing them, and putting new segments in the place of old ones.
+"""Cleaning one log: find the survivors, write them to new segments, and replace the old segments.
 
-Source: Cleaner of org.apache.kafka.storage.internals.log.
+Source: Cleaner and Throttler of org.apache.kafka.storage.internals.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ MAX_OFFSET_SPAN: Final = 2**31 - 1
 
 @dataclass(slots=True, kw_only=True)
 class CleanerStats:
-    """What one clean did; bytes and records of pass 2 unless the name says else, times in seconds."""
+    """Statistics of one cleaning.
+
+    Bytes and records are those of pass 2 unless the name starts with `map_`.
+    """
 
     map_bytes_read: int = 0
     map_records_read: int = 0
@@ -54,10 +57,11 @@ class CleanerStats:
 
 
 class Cleaner:
-    """Cleans logs one after the other, with one key table; for one thread.
+    """A cleaner of logs, with a key table, for one thread.
 
-    `check_done` is asked before each read, and raises when the clean is to stop. `checkpoint_recovery` makes
-    the recovery points of a log directory durable: recovery takes offsets missing above them for lost ones.
+    `check_done` is called before each read and raises an error to stop the cleaning. `checkpoint_recovery`
+    makes the recovery points of a log directory durable, because recovery takes missing offsets above them
+    for a data loss.
     """
 
     def __init__(
@@ -82,13 +86,13 @@ class Cleaner:
         self._checkpoint_recovery = checkpoint_recovery
 
     def clean(self, cleanable: LogToClean) -> tuple[int, CleanerStats]:
-        """Clean a log; the first offset that was not cleaned, and what was done.
+        """Clean a log. Return the first offset that was not cleaned, and statistics.
 
-        Raises CleaningAbortedError (nothing is left of what was written), OSError, and CorruptLogError.
+        Raises CleaningAbortedError (after new files were deleted), OSError and CorruptLogError.
         """
         log, stats, began = cleanable.log, CleanerStats(), self._clock.monotonic()
         if log.recovery_point < cleanable.first_uncleanable_offset:
-            log.flush()  # the newest record of a key must last before older ones go
+            log.flush()  # the newest record of a key must be durable before older ones are deleted
         self._checkpoint_recovery(log.directory.parent)
         now_ms = self._clock.now_ms()
 
@@ -130,7 +134,7 @@ class Cleaner:
 
 
 class _GroupCleaner:
-    """Writes what stays of a group of segments to new ones, and swaps them in."""
+    """Writes the retained batches of a group of segments to new segments, and replaces the group."""
 
     def __init__(
         self,
@@ -160,7 +164,7 @@ class _GroupCleaner:
             for cleaned in self._cleaned:
                 cleaned.become_inactive()
                 cleaned.sync()
-                if status is not None:  # retention by file age goes on from where it was
+                if status is not None:  # retention by file time must not start again
                     cleaned.set_modified(status.modified_ms)
             self._log.replace_segments(self._cleaned, list(group))
         except BaseException:
@@ -188,7 +192,7 @@ class _GroupCleaner:
         last_offset = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
         cleaned = self._cleaned[-1]
         if cleaned.size and cleaned.size + len(retained) > MAX_SEGMENT_BYTES:
-            # Compressing anew may make a group larger than it was.
+            # Recompression may make a group larger than it was.
             cleaned = self._log.new_cleaned_segment(int(rows["base_offset"][0]))
             self._cleaned.append(cleaned)
         cleaned.append(last_offset, retained, rows)
@@ -205,17 +209,18 @@ class _GroupCleaner:
 def group_segments(
     segments: Sequence[LogSegment], *, max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
 ) -> list[list[LogSegment]]:
-    """Neighbours that become one segment each, so that segments do not shrink from clean to clean.
+    """Group adjacent segments that become one segment each.
 
-    A group's batches take `max_bytes` at most, its indexes `max_index_bytes` each, and its offsets lie within
-    2^31 of each other. A segment that is larger than that is a group of its own.
+    Without groups, repeated cleaning would leave many small segments. The batches of a group have at most
+    `max_bytes`, each of its indexes at most `max_index_bytes`, and its offsets span less than 2^31. A segment
+    that exceeds these limits forms a group alone.
     """
     groups: list[list[LogSegment]] = []
     sizes = (0, 0, 0)
     limits = (max_bytes, max_index_bytes, max_index_bytes)
     for index, segment in enumerate(segments):
         own = (segment.size, segment.offset_index.size_in_bytes, segment.time_index.size_in_bytes)
-        # The base offset of the segment behind it bounds its last offset without reading it.
+        # The base offset of the next segment bounds the last offset without a read.
         behind = segments[index + 1].base_offset if index + 1 < len(segments) else first_uncleanable_offset
         total = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
         fits = all(a <= b for a, b in zip(total, limits, strict=True)) and (
@@ -235,7 +240,10 @@ INTERVAL_SECONDS: Final = 0.3
 
 
 class Throttler:
-    """Keeps what is passed to `spend` at or below `bytes_per_second`, measured over intervals of 300 ms."""
+    """Limits the bytes per second of several threads, measured over intervals of 300 ms.
+
+    At the end of each interval, a thread that is ahead of the rate sleeps.
+    """
 
     def __init__(self, clock: Clock, bytes_per_second: float = NO_LIMIT) -> None:
         self._clock = clock
@@ -245,7 +253,7 @@ class Throttler:
         self._observed_bytes = 0
 
     def maybe_throttle(self, count: int) -> None:
-        """Account for `count` bytes, and sleep when they came too fast."""
+        """Count `count` bytes, and sleep if the rate is exceeded."""
         if self._rate == NO_LIMIT:
             return
         with self._lock:

@@ -1,9 +1,9 @@
-"""Pass 1 of the cleaner: which records of the dirty part of a log have the newest value of their key.
+"""Pass 1 of the cleaner: find the newest record of each key in the dirty section of a log.
 
-Kafka walks the dirty part from its start and keeps the highest offset of each key; it stops when its map is
-full, and cleans up to there. Here the part is walked from its end with a table that holds fingerprints alone,
-half as large per key; so that the table cannot overflow, it is counted first how far it will reach, where the
-number of records does not tell already.
+Kafka scans the dirty section from its start with a map from keys to their last offsets. If the map is full,
+the cleaning ends there. This pass scans from the end with a table of fingerprints only, which needs half the
+memory per key. The table must not overflow, so an additional scan from the start first counts how far the
+table suffices, unless the number of records already proves that it does.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows
 
 _MAX_RETAINED_RECORDS: Final = 2**62
-"""A stretch is as long as one read, or one batch: it is held back whole."""
+"""No limit: a batch range is at most one read or one batch, and is retained as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """Some of a segment's batches, side by side; `records` of them have keys that count."""
+    """A run of adjacent batches in a segment. `records` counts those in data batches that are not aborted."""
 
     segment: LogSegment
     position: int
@@ -46,9 +46,10 @@ class BatchRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirtyKeys:
-    """What pass 1 found. `finder` judges older, settled batches; `survivors` are those of the dirty part.
+    """The result of pass 1 for the dirty section below `end_offset`.
 
-    All below `end_offset` is judged. `table_fill` is the share of the key table that is taken.
+    `survivors` are the newest records of the dirty section. `finder` finds the survivors of older, clean
+    batches. `table_fill` is the share of the key table in use.
     """
 
     end_offset: int
@@ -60,7 +61,7 @@ class DirtyKeys:
 
 
 class DirtySection:
-    """The dirty part of one log, [first_offset, end_offset), where it ends with a segment."""
+    """The dirty section of one log, [first_offset, end_offset). It ends with a segment."""
 
     def __init__(
         self,
@@ -79,7 +80,10 @@ class DirtySection:
         self._check_and_throttle = check_and_throttle
 
     def find_survivors(self, table: KeyTable, seed: bytes, now_ms: int) -> DirtyKeys:
-        """Judge as much of the part, from its start, as `table` has room for; at least one batch."""
+        """Find the survivors of as much of the section as fits in `table`, from its start.
+
+        The result covers at least one batch.
+        """
         batch_ranges = list(self._batch_ranges())
         end_offset = self._end_offset
         if sum(batch_range.records for batch_range in batch_ranges) > table.capacity:
@@ -114,7 +118,10 @@ class DirtySection:
     def _ranges_that_fit(
         self, batch_ranges: list[BatchRange], table: KeyTable, seed: bytes, now_ms: int
     ) -> tuple[list[BatchRange], int, KeyTable]:
-        """The first stretches whose keys fit, where they end, and the table: a larger one for a batch."""
+        """Return the first ranges whose keys fit, their end offset, and the table to use.
+
+        If even the first batch does not fit, the table is a larger one for this batch.
+        """
         finder = _finder(table, seed, now_ms, None)
         for index, batch_range in enumerate(batch_ranges):
             if table.count + batch_range.records <= table.capacity:
@@ -145,19 +152,19 @@ class DirtySection:
         return data, scan_until_malformed(data)[0]
 
     def _is_data(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
-        """Which batches have keys that count: neither markers nor aborted ones."""
+        """Return True for each data batch that is not aborted."""
         is_data: npt.NDArray[np.bool_] = ((rows["attributes"] & CONTROL) == 0) & ~self._aborted.mask(rows)
         return is_data
 
 
 def true_runs(mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """The stretches [start, end) in which `chosen` is true."""
+    """Yield the runs [start, end) in which `mask` is True."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
     yield from zip(edges[::2], edges[1::2], strict=True)
 
 
 def batch_bytes(data: Bytes, rows: BatchRows, start: int, end: int) -> memoryview:
-    """The bytes of batches [start, end)."""
+    """Return the bytes of batches [start, end)."""
     last = rows[end - 1]
     return data.data[int(rows["position"][start]) : int(last["position"]) + int(last["size"])]
 
@@ -165,7 +172,7 @@ def batch_bytes(data: Bytes, rows: BatchRows, start: int, end: int) -> memoryvie
 def find_clean_survivors(
     finder: SurvivorFinder, data: Bytes, rows: BatchRows, mask: npt.NDArray[np.bool_]
 ) -> Survivors:
-    """The survivors among older batches whose keys were made distinct by an earlier clean."""
+    """Return the survivors among older batches, whose keys an earlier cleaning made unique."""
     _feed_rows(finder, data, rows, mask, no_older_records=True)
     return finder.finish()
 

@@ -1,8 +1,10 @@
 """The threads that clean compacted logs.
 
-Source: LogCleaner of org.apache.kafka.storage.internals.log. Each thread takes the filthiest log, cleans it,
-deletes old segments of compacted logs, and rests when there was nothing to do. A log whose clean fails for no
-known reason is left alone from then on, and counted: its disk use grows until somebody looks.
+Each thread cleans the filthiest log, deletes old segments of compacted logs, and waits when no log was due. A
+log whose cleaning fails for an unexpected reason is not cleaned again until a restart. A metric counts such
+logs, because their size grows.
+
+Source: LogCleaner of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ MIN_TABLE_BYTES: Final = 64 * SLOT_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """Kafka's `log.cleaner.*`, by their names and with their defaults, for all threads together.
+    """Kafka's `log.cleaner.*` settings, with their names and defaults, for all threads together.
 
-    `io_buffer_bytes` is what each half of a clean reads at once, over all threads. There is no load factor:
-    the key table is always filled to 95 % at most, and holds more than twice as many keys per byte.
+    `io_buffer_bytes` is the size of the reads of each pass, over all threads. There is no load factor: the
+    key table is always filled up to 95 %, and holds more than twice as many keys per byte.
     """
 
     threads: int = 1
@@ -60,16 +62,16 @@ class CleanerConfig:
             raise InvalidInputError("the log cleaner needs at least one thread")
         if self.dedupe_buffer_bytes // self.threads < MIN_TABLE_BYTES:
             raise InvalidInputError(
-                f"{self.dedupe_buffer_bytes} bytes for {self.threads} cleaner threads hold too few keys",
+                f"{self.dedupe_buffer_bytes} bytes of dedupe buffer are too few for {self.threads} threads",
                 remedy="raise the dedupe buffer or use fewer threads",
             )
         if self.io_buffer_bytes < 1 or self.io_max_bytes_per_second <= 0 or self.backoff_ms < 0:
-            raise InvalidInputError("sizes, rates and pauses of the log cleaner must be positive")
+            raise InvalidInputError("sizes, rates and back-off times of the log cleaner must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerMetrics:
-    """Kafka's gauges of the cleaner; the totals count since it was made."""
+    """Kafka's gauges of the cleaner. Totals count since the cleaner was created."""
 
     max_buffer_utilization_percent: int
     cleaner_recopy_percent: int
@@ -88,7 +90,7 @@ class CleanerMetrics:
 
 
 class LogCleaner:
-    """Owns the threads; `clean_once` is what each of them does, for those who bring their own."""
+    """The cleaner's threads. Tests call `clean_once` on their own thread instead."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class LogCleaner:
 
     @property
     def manager(self) -> LogCleanerManager:
-        """What keeps others off a log that is cleaned, and it off theirs."""
+        """The state that keeps cleaning and other operations apart."""
         return self._manager
 
     def start(self) -> None:
@@ -129,22 +131,22 @@ class LogCleaner:
             worker.start()
 
     def stop(self) -> None:
-        """Ask the threads to end, whatever they clean, and wait for them."""
+        """Abort all cleanings, and wait for the threads."""
         self._stopping.set()
         for worker in self._workers:
             worker.join()
         self._workers = []
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Go on with another configuration; threads that died come back.
+        """Restart with another configuration, including threads that have died.
 
-        Raises InvalidInputError when their number would more than double, or fall below half.
+        Raises InvalidInputError if the number of threads would more than double, or fall below half.
         """
         threads = self._config.threads
         if not threads // 2 <= config.threads <= 2 * threads:
             raise InvalidInputError(
                 f"{threads} cleaner threads cannot become {config.threads} at once",
-                remedy="halve or double them at most",
+                remedy="at most halve or double them",
             )
         was_running = bool(self._workers)
         self.stop()
@@ -154,7 +156,7 @@ class LogCleaner:
             self.start()
 
     def new_cleaner(self) -> Cleaner:
-        """A cleaner for one thread, with its share of the memory."""
+        """Return a cleaner for one thread, with its share of the memory."""
         return Cleaner(
             file_system=self._file_system,
             table=KeyTable(self._config.dedupe_buffer_bytes // self._config.threads),
@@ -167,7 +169,10 @@ class LogCleaner:
         )
 
     def clean_once(self, cleaner: Cleaner, thread: int = 0) -> bool:
-        """Clean the filthiest log, then delete old segments of compacted logs; whether a log was cleaned."""
+        """Clean the filthiest log, then delete old segments of compacted logs.
+
+        Return True if a log was cleaned.
+        """
         try:
             cleaned = self._clean_filthiest(cleaner, thread)
             self._delete_old_segments()
@@ -179,13 +184,13 @@ class LogCleaner:
         return cleaned
 
     def run(self, cleaner: Cleaner, thread: int) -> None:
-        """What a thread does until it is stopped."""
+        """Clean until the cleaner is stopped."""
         while not self._stopping.is_set():
             if not self.clean_once(cleaner, thread):
                 self._stopping.wait(self._config.backoff_ms / 1000)
 
     def metrics(self) -> CleanerMetrics:
-        """The gauges, now."""
+        """Return the current gauges."""
         with self._lock:
             last, totals, cleans = list(self._last_stats.values()), self._totals, self._cleans
         read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
@@ -248,7 +253,7 @@ class LogCleaner:
 
     def _check_done(self, log: TopicPartition) -> None:
         if self._stopping.is_set():
-            raise CleanerStoppedError("the log cleaner stops")
+            raise CleanerStoppedError("the log cleaner is stopping")
         self._manager.check_aborted(log)
 
     def _record(self, cleanable: LogToClean, end_offset: int, stats: CleanerStats, thread: int) -> None:

@@ -1,4 +1,4 @@
-"""What the threads of the cleaner share: who works on which log, how far each was cleaned, and what failed.
+"""The state that the cleaner's threads share: operations, first dirty offsets, and uncleanable logs.
 
 Source: LogCleanerManager of org.apache.kafka.storage.internals.log.
 """
@@ -29,10 +29,10 @@ _log = structlog.get_logger(__name__)
 
 
 class LogCleanerManager:
-    """Chooses logs, and keeps cleaner, retention and everybody else off each other's logs.
+    """Chooses the logs to clean, and keeps cleaning, retention and other operations apart.
 
-    `logs` gives the logs in use. Any thread may call; `pause` waits for the thread that works on the log.
-    `on_failure` is told of a directory that cannot be written; it must not wait for anything.
+    `logs` returns the current logs. Any thread may call; `pause` waits for the thread that works on the log.
+    `on_failure` is called when a checkpoint cannot be written; it must not block.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LogCleanerManager:
         self.max_compaction_delay_ms = 0
 
     def checkpoints(self) -> dict[TopicPartition, int]:
-        """The first dirty offset of each log, of all directories that can be read."""
+        """Return the first dirty offset of each log, from all directories that can be read."""
         with self._lock:
             found: dict[TopicPartition, int] = {}
             for checkpoint in self._checkpoints.values():
@@ -68,14 +68,14 @@ class LogCleanerManager:
             return found
 
     def state(self, log: TopicPartition) -> LogCleaningState | None:
-        """Who works on it."""
+        """Return the operation on a log, or None."""
         with self._lock:
             return self._states.state(log)
 
     def grab_filthiest_log(self) -> LogToClean | None:
-        """Begin to clean the log that needs it most; None when none does.
+        """Begin to clean the log with the highest cleanable ratio. Return None if no log is due.
 
-        Raises CleaningFailedError for a log of which not even this can be told.
+        Raises CleaningFailedError for a log that cannot be measured.
         """
         with self._lock:
             now_ms = self._clock.now_ms()
@@ -96,28 +96,28 @@ class LogCleanerManager:
             return filthiest
 
     def end_cleaning(self, log: UnifiedLog, end_offset: int) -> None:
-        """The clean is over; unless it was aborted, the next begins at `end_offset`."""
+        """End a cleaning. Unless it was aborted, the next one begins at `end_offset`."""
         with self._lock:
             if self._states.end(log.topic_partition):
                 self.update_checkpoint(log.directory.parent, log.topic_partition, end_offset)
             self._changed.notify_all()
 
     def begin_deletions(self) -> list[UnifiedLog]:
-        """Begin to delete old segments of the compacted logs that nobody works on."""
+        """Begin to delete old segments of the compacted logs without another operation."""
         with self._lock:
             return self._begin_all(
                 log for log in self._logs().values() if log.config.compact and not self._is_uncleanable(log)
             )
 
     def end_deletions(self, logs: Iterable[UnifiedLog]) -> None:
-        """Their old segments are gone."""
+        """End the deletion of old segments."""
         with self._lock:
             for log in logs:
                 self._states.end(log.topic_partition)
             self._changed.notify_all()
 
     def pause_cleaning_of_non_compacted(self) -> list[UnifiedLog]:
-        """Keep the cleaner off the logs that are not compacted and that nobody works on."""
+        """Pause the logs that are not compacted and have no operation, and return them."""
         with self._lock:
             logs = [
                 log
@@ -129,25 +129,28 @@ class LogCleanerManager:
             return logs
 
     def pause(self, log: TopicPartition) -> None:
-        """Keep everybody off a log, and wait until who works on it has stopped; `resume` must follow."""
+        """Stop the operation on a log, wait for its end, and prevent others until `resume`."""
         with self._lock:
             if not self._states.pause(log):
                 while not self._states.is_paused(log):
                     self._changed.wait()
 
     def resume(self, log: TopicPartition) -> None:
-        """Take one `pause` back."""
+        """Undo one `pause`."""
         with self._lock:
             self._states.resume(log)
 
     def check_aborted(self, log: TopicPartition) -> None:
-        """CleaningAbortedError when somebody waits for the clean to end."""
+        """Raise CleaningAbortedError if the cleaning was asked to stop."""
         with self._lock:
             if self._states.is_aborted(log):
-                raise CleaningAbortedError(f"the clean of {log} was asked to stop")
+                raise CleaningAbortedError(f"the cleaning of {log} was asked to stop")
 
     def update_checkpoint(self, directory: Path, log: TopicPartition, offset: int | None) -> None:
-        """Write down the first dirty offset of a log, or forget it; logs that are gone are forgotten, too."""
+        """Write or remove the first dirty offset of a log.
+
+        Entries of logs that no longer exist are removed, too.
+        """
         with self._lock:
             checkpoint = self._checkpoints.get(directory)
             if checkpoint is None:
@@ -160,7 +163,7 @@ class LogCleanerManager:
             self._write(checkpoint, offsets)
 
     def truncate_checkpoint(self, directory: Path, log: TopicPartition, offset: int) -> None:
-        """The log was truncated: nothing from `offset` on is clean."""
+        """Lower the first dirty offset after a truncation to `offset`."""
         with self._lock:
             checkpoint = self._checkpoints.get(directory)
             if checkpoint is None:
@@ -170,7 +173,7 @@ class LogCleanerManager:
                 self._write(checkpoint, {**offsets, log: offset})
 
     def move_checkpoint(self, log: TopicPartition, source: Path, target: Path) -> None:
-        """The log lies in another directory now."""
+        """Move the entry of a log that is now in another directory."""
         with self._lock:
             checkpoint = self._checkpoints.get(source)
             offset = _read(checkpoint).get(log) if checkpoint is not None else None
@@ -182,18 +185,18 @@ class LogCleanerManager:
                 self.mark_uncleanable(target, log)
 
     def remove_directory(self, directory: Path) -> None:
-        """The directory has failed: nothing more is read from it or written to it."""
+        """Stop using a directory that has failed."""
         with self._lock:
             self._checkpoints.pop(directory, None)
             self._uncleanable.pop(directory, None)
 
     def mark_uncleanable(self, directory: Path, log: TopicPartition) -> None:
-        """Cleaning it has failed, and would again: it is left alone until the process starts anew."""
+        """Exclude a log from cleaning until the process starts again: cleaning it has failed."""
         with self._lock:
             self._uncleanable.setdefault(directory, set()).add(log)
 
     def remove_deleted_uncleanable(self) -> None:
-        """Uncleanable logs that are gone need not be remembered."""
+        """Remove uncleanable logs that no longer exist."""
         with self._lock:
             known = self._logs()
             self._uncleanable = {
@@ -203,12 +206,12 @@ class LogCleanerManager:
             }
 
     def uncleanable(self) -> dict[Path, frozenset[TopicPartition]]:
-        """By directory."""
+        """Return the uncleanable logs by directory."""
         with self._lock:
             return {directory: frozenset(logs) for directory, logs in self._uncleanable.items()}
 
     def uncleanable_bytes(self, directory: Path) -> int:
-        """What the cleaner should have gone through in the logs that it cannot clean."""
+        """Return the cleanable bytes of the uncleanable logs in a directory."""
         with self._lock:
             known, checkpoints, now_ms = self._logs(), self.checkpoints(), self._clock.now_ms()
             total = 0
@@ -253,7 +256,10 @@ class LogCleanerManager:
 
 
 def _read(checkpoint: OffsetCheckpointFile) -> dict[TopicPartition, int]:
-    """What a directory's checkpoint says; a log without one is dirty from its start, which loses nothing."""
+    """Return the entries of a checkpoint, or none if it cannot be read.
+
+    A log without an entry is dirty from its start, which is always correct.
+    """
     try:
         return checkpoint.read()
     except (CorruptCheckpointError, OSError) as error:

@@ -1,7 +1,6 @@
-"""Who may touch the old segments of a log: the cleaner, retention, or somebody who truncates or moves it.
+"""Which operation may work on the old segments of a log: the cleaner, retention, or one that pauses both.
 
-Source: LogCleanerManager and LogCleaningState of org.apache.kafka.storage.internals.log. A log that nobody
-works on has no state::
+A log without an operation has no state::
 
     none ──begin──> InProgress ──end──> none
                         │ pause
@@ -10,7 +9,9 @@ works on has no state::
     none ──pause──> Paused(1);  Paused(n) ──pause──> Paused(n+1);  Aborted(n) ──pause──> Aborted(n+1)
     Paused(n) ──resume──> Paused(n-1), or none from Paused(1)
 
-Other than Kafka's, an aborted log may be asked to pause again; each who asked resumes it once.
+Unlike in Kafka, an aborted log may be paused again. Each pause needs one resume.
+
+Source: LogCleanerManager and LogCleaningState of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A thread cleans it, or deletes its old segments."""
+    """A thread cleans the log or deletes its old segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """That thread was asked to stop by `pauses` others, who wait for it."""
+    """That thread was asked to stop, and `pauses` callers wait for it."""
 
     pauses: int
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Nobody may begin until `pauses` others have resumed it."""
+    """No operation may begin until `pauses` callers have resumed the log."""
 
     pauses: int
 
@@ -48,27 +49,27 @@ IN_PROGRESS: Final = InProgress()
 
 
 class LogCleaningStates:
-    """The states of all logs. Pure: whoever shares it holds a lock and does the waiting."""
+    """The states of all logs. The caller provides the lock and waits."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, LogCleaningState] = {}
 
     def state(self, log: TopicPartition) -> LogCleaningState | None:
-        """None when nobody works on it."""
+        """Return the state of a log, or None if there is no operation."""
         return self._states.get(log)
 
     def is_idle(self, log: TopicPartition) -> bool:
-        """Whether somebody may begin."""
+        """Return True if an operation may begin."""
         return log not in self._states
 
     def begin(self, log: TopicPartition) -> None:
-        """Somebody cleans it now, or deletes its old segments."""
+        """Begin to clean the log or to delete its old segments."""
         if log in self._states:
             raise self._invalid_transition(log, "worked on")
         self._states[log] = IN_PROGRESS
 
     def end(self, log: TopicPartition) -> bool:
-        """They are done; False when they had been asked to stop, and what they found may not be kept."""
+        """End the operation. Return False if it was aborted: its results must not be recorded."""
         match self._states.get(log):
             case InProgress():
                 del self._states[log]
@@ -80,7 +81,7 @@ class LogCleaningStates:
                 raise self._invalid_transition(log, "ended")
 
     def pause(self, log: TopicPartition) -> bool:
-        """Ask that nobody works on it; True when that is so already, else wait until `is_paused`."""
+        """Pause the log. Return False if the caller must wait until `is_paused`."""
         match self._states.get(log):
             case None:
                 self._states[log] = Paused(1)
@@ -95,15 +96,15 @@ class LogCleaningStates:
         return False
 
     def is_paused(self, log: TopicPartition) -> bool:
-        """Whether nobody works on it, and nobody may begin."""
+        """Return True if no operation works on the log and none may begin."""
         return isinstance(self._states.get(log), Paused)
 
     def is_aborted(self, log: TopicPartition) -> bool:
-        """Whether those that work on it should stop."""
+        """Return True if the current operation should stop."""
         return isinstance(self._states.get(log), Aborted)
 
     def resume(self, log: TopicPartition) -> None:
-        """Take one pause back."""
+        """Undo one pause."""
         match self._states.get(log):
             case Paused(1):
                 del self._states[log]

@@ -1,7 +1,9 @@
-"""Which part of a log the cleaner may clean now, and how dirty the log is.
+"""The part of a log that may be cleaned now, and the share of dirty bytes.
+
+Nothing here changes a log.
 
 Source: LogCleanerManager.cleanableOffsets and LogToClean of org.apache.kafka.storage.internals.log; KIP-58
-and KIP-354 for the two compaction lags. Nothing here changes a log.
+and KIP-354 for the compaction lags.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OffsetsToClean(NamedTuple):
-    """The dirty part that may be cleaned; whether the checkpoint was wrong and must be written anew."""
+    """The dirty range that may be cleaned. `repair_checkpoint` is True if the checkpoint was invalid."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -27,7 +29,7 @@ class OffsetsToClean(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """A log with its clean and its cleanable bytes; the end of the latter is where a segment begins."""
+    """A log with the sizes of its clean and its cleanable part. The cleanable part ends with a segment."""
 
     log: UnifiedLog
     first_dirty_offset: int
@@ -38,33 +40,34 @@ class LogToClean:
 
     @property
     def total_bytes(self) -> int:
-        """What a clean would go through."""
+        """The bytes that a cleaning would read."""
         return self.clean_bytes + self.cleanable_bytes
 
     @property
     def cleanable_ratio(self) -> float:
-        """How dirty it is, from 0 to 1."""
+        """The share of cleanable bytes, from 0 to 1."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
     def is_due(self) -> bool:
-        """Dirty enough, or dirty for too long."""
+        """True if the log is dirty enough, or has been dirty for too long."""
         ratio = self.log.config.min_cleanable_dirty_ratio
         return (self.must_clean and self.cleanable_bytes > 0) or self.cleanable_ratio > ratio
 
 
 def cleanable_offsets(log: UnifiedLog, checkpointed: int | None, now_ms: int) -> OffsetsToClean:
-    """What may be cleaned, given the first dirty offset that was checkpointed last.
+    """Return the range that may be cleaned, given the last checkpoint of the first dirty offset.
 
-    A checkpoint outside the log is replaced by the log's start: below it, records have gone since; above the
-    end, the log was cut, and all of it is taken to be dirty. The end is the lowest of the last stable offset,
-    the active segment's base offset, and the first segment with a record that is too young.
+    A checkpoint outside the log is replaced by the log start offset. Below the log start, records have been
+    deleted since. Above the log end, the log was truncated, and all of it counts as dirty. The range ends at
+    the lowest of the last stable offset, the active segment's base offset, and the first segment with a
+    record that is younger than `min.compaction.lag.ms`.
     """
     start = log.log_start_offset
     first_dirty = start if checkpointed is None else checkpointed
     repair = not start <= first_dirty <= log.log_end_offset
     if repair:
-        if first_dirty > start or not log.config.delete:  # expiring is no surprise
+        if first_dirty > start or not log.config.delete:  # deletion by retention is normal
             _log.warning(
                 "first_dirty_offset_reset", log=str(log.topic_partition), checkpointed=first_dirty, to=start
             )
@@ -78,7 +81,7 @@ def cleanable_offsets(log: UnifiedLog, checkpointed: int | None, now_ms: int) ->
 
 
 def cleanable_bytes(log: UnifiedLog, first_dirty: int, uncleanable: int) -> tuple[int, int]:
-    """Where the segment of `uncleanable` begins, and the bytes from the segment of `first_dirty` to there."""
+    """Return the base offset where the cleanable range ends, and the bytes of the range."""
     segments = log.inactive_segments_from(uncleanable)
     end = segments[0].base_offset if segments else log.active_segment.base_offset
     between = log.segments_between(min(first_dirty, end), end)
@@ -86,7 +89,7 @@ def cleanable_bytes(log: UnifiedLog, first_dirty: int, uncleanable: int) -> tupl
 
 
 def compaction_delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
-    """By how much the oldest dirty segment has outlived `max.compaction.lag.ms`; 0 when it has not."""
+    """Return by how much the oldest dirty segment exceeds `max.compaction.lag.ms`, or 0."""
     dirty = log.inactive_segments_from(first_dirty)
     oldest = min((s.first_batch_timestamp for s in dirty if s.first_batch_timestamp > 0), default=None)
     if oldest is None:
@@ -95,7 +98,7 @@ def compaction_delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
 
 
 def log_to_clean(log: UnifiedLog, offsets: OffsetsToClean, now_ms: int) -> tuple[LogToClean, int]:
-    """The log with its bytes, and its compaction delay in milliseconds."""
+    """Return the log with its sizes, and its compaction delay in milliseconds."""
     delay = compaction_delay_ms(log, offsets.first_dirty_offset, now_ms)
     end, dirty_bytes = cleanable_bytes(log, offsets.first_dirty_offset, offsets.first_uncleanable_offset)
     dirty = log.segments_between(min(offsets.first_dirty_offset, end), end)

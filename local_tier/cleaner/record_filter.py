@@ -1,12 +1,17 @@
-"""Pass 2 of the cleaner, for some batches at a time: what of them stays, as bytes.
+"""Pass 2 of the cleaner: select and write the records of some batches that are retained.
 
-Source: Cleaner.cleanInto of org.apache.kafka.storage.internals.log, and MemoryRecords.filterTo. Kept are, of
-the part that is cleaned, the newest record of each key, and its tombstone until its delete horizon; behind
-it, everything. Markers are kept until their delete horizon, once nothing of their transaction is left. The
-last batch of each producer that may still write is kept without its records, for its sequence number, and so
-is the last of the part, for its offset.
+Retained are
 
-Other than Kafka's, a delete horizon is stamped into cleaned batches alone, never into those behind the part.
+- below the end of the cleaned range: the newest record of each key, and tombstones until their delete
+  horizon;
+- above it: everything;
+- markers until their delete horizon, which is set when no data of their transaction is left;
+- the last batch of each known producer, without its records, for its sequence number;
+- the last batch of the cleaned range, without its records, for its offset.
+
+Unlike in Kafka, a delete horizon is only set in batches of the cleaned range.
+
+Source: Cleaner.cleanInto of org.apache.kafka.storage.internals.log, and MemoryRecords.filterTo.
 """
 
 from __future__ import annotations
@@ -44,7 +49,10 @@ if TYPE_CHECKING:
 
 
 class BatchAction(IntEnum):
-    """What becomes of a batch."""
+    """The treatment of a batch by the cleaner.
+
+    CLEAN and DIRTY batches are filtered by the survivors of their part of the log.
+    """
 
     DROP = 0
     COPY = 1
@@ -56,7 +64,7 @@ class BatchAction(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanParameters:
-    """What holds for one clean of one log; times in milliseconds since the epoch."""
+    """The parameters of one cleaning. Times are in milliseconds since the Unix epoch."""
 
     keys: DirtyKeys
     first_dirty_offset: int
@@ -67,12 +75,12 @@ class CleanParameters:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones that this clean meets first may go; None for never."""
+        """The time from which tombstones that this cleaning sees first may be deleted; None for never."""
         return delete_horizon(self.now_ms, self.delete_retention_ms)
 
 
 class RecordFilter:
-    """Filters the batches of a log from its start on, in order, through one clean."""
+    """Filters the batches of a log in offset order, for one cleaning."""
 
     def __init__(self, clean: CleanParameters, transactions: CleanedTransactions) -> None:
         self._parameters = clean
@@ -82,7 +90,7 @@ class RecordFilter:
         self.records_invalid = 0
 
     def filter(self, data: Bytes, rows: BatchRows) -> bytes:
-        """What stays of some batches; MalformedBatchError where a checksum does not match its bytes."""
+        """Return the retained bytes of some batches. Raises MalformedBatchError for a wrong checksum."""
         verify_rows(data, rows)
         actions = self._actions(data, rows)
         epochs = _leader_epochs(data, rows)
@@ -133,7 +141,7 @@ class RecordFilter:
     def _retain_last_batches(
         self, rows: BatchRows, actions: npt.NDArray[np.uint8], clean_survivors: Survivors | None
     ) -> None:
-        """Batches that may not vanish, although they may lose their records."""
+        """Empty batches that must be retained, instead of dropping them."""
         ends = rows["base_offset"] + rows["last_offset_delta"]
         needed = ends + 1 == self._parameters.upper_bound_offset
         if self._parameters.last_records:
@@ -204,20 +212,20 @@ def _leader_epochs(data: Bytes, rows: BatchRows) -> npt.NDArray[np.int32]:
 def _runs_of_equal_action(
     actions: npt.NDArray[np.uint8], epochs: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, int]]:
-    """Neighbours with the same fate and leader epoch."""
+    """Yield the runs of batches with the same action and leader epoch."""
     changes = np.flatnonzero((np.diff(actions) != 0) | (np.diff(epochs) != 0)) + 1
     edges = [0, *changes.tolist(), actions.size]
     yield from pairwise(edges)
 
 
 def _control_type(batch: memoryview) -> int:
-    """Of a marker: the second 16-bit number of its record's key (ControlRecordType)."""
+    """Return the type of a control batch: the second 16-bit number of its key (ControlRecordType)."""
     key = decode_batch(batch, verify=False).record(0).key
     return int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
 
 
 def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
-    """The batch without its records: DefaultRecordBatch.writeEmptyHeader."""
+    """Return the batch without its records (DefaultRecordBatch.writeEmptyHeader)."""
     header = read_header(batch_bytes(data, rows, 0, 1))
     batch = bytearray(
         encode_batch(
@@ -240,7 +248,7 @@ def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
 
 
 def _marker_with_horizon(data: Bytes, rows: BatchRows, delete_horizon_ms: int | None) -> bytes:
-    """A control batch with the time from which on it may go (KIP-534)."""
+    """Return a control batch with its delete horizon set (KIP-534)."""
     batch = batch_bytes(data, rows, 0, 1)
     header = read_header(batch)
     records = decode_batch(batch, verify=False).records()

@@ -1,7 +1,8 @@
-"""Text files with a version, a count and one entry a line, replaced as a whole.
+"""Checkpoint files: text with a version, a count, and one entry per line, always replaced as a whole.
 
-Source: Kafka's CheckpointFile. An empty file, and one that ends behind its version, has no entries: Kafka
-makes the file before it first writes it.
+An empty file and a file with only a version have no entries: Kafka creates the file before its first write.
+
+Source: CheckpointFile and OffsetCheckpointFile of Kafka.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ OFFSET_CHECKPOINT_VERSION: Final = 0
 
 
 def write_checkpoint(file_system: FileSystem, path: Path, version: int, lines: Collection[str]) -> None:
-    """Durably replace a checkpoint; a crash leaves the old one or the new one."""
+    """Durably replace a checkpoint. After a crash the file has its old content or the new one."""
     content = "".join(f"{line}\n" for line in (str(version), str(len(lines)), *lines))
     replace_file(file_system, path, content.encode())
 
 
 def read_checkpoint(file_system: FileSystem, path: Path, version: int) -> list[str] | None:
-    """The entries; None when there is no file. CorruptCheckpointError for what was never written."""
+    """Return the entries, or None if there is no file. Raises CorruptCheckpointError."""
     content = read_file(file_system, path)
     if content is None:
         return None
@@ -43,14 +44,14 @@ def read_checkpoint(file_system: FileSystem, path: Path, version: int) -> list[s
     if len(lines) < 2:
         return []
     if parse_number(path, lines[1]) != len(lines) - 2:
-        raise _corrupt(path, f"it should have {lines[1]} entries, and has {len(lines) - 2}")
+        raise _corrupt(path, f"it should have {lines[1]} entries but has {len(lines) - 2}")
     return lines[2:]
 
 
 def parse_number(path: Path, text: str) -> int:
-    """A number of a checkpoint; CorruptCheckpointError when it is none."""
+    """Parse a number of a checkpoint. Raises CorruptCheckpointError."""
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 20:
-        raise _corrupt(path, f"{text[:40]!r} is no number")
+        raise _corrupt(path, f"{text[:40]!r} is not a number")
     return int(text)
 
 
@@ -59,7 +60,11 @@ def _corrupt(path: Path, what: str) -> CorruptCheckpointError:
 
 
 class OffsetCheckpointFile:
-    """One such file. Reads and writes exclude each other; what is written last stays."""
+    """A checkpoint with one offset per log, in lines of topic, partition and offset.
+
+    Recovery points, log start offsets, high watermarks and the cleaner's first dirty offsets are stored like
+    this, one file per log directory and purpose. Any thread may read and write.
+    """
 
     def __init__(self, file_system: FileSystem, path: Path) -> None:
         self._file_system = file_system
@@ -68,17 +73,17 @@ class OffsetCheckpointFile:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self._path
 
     def read(self) -> dict[TopicPartition, int]:
-        """What was written last, nothing when there is no file; CorruptCheckpointError, OSError."""
+        """Return the offsets, none if there is no file. Raises CorruptCheckpointError and OSError."""
         with self._lock:
             lines = read_checkpoint(self._file_system, self._path, OFFSET_CHECKPOINT_VERSION)
         return dict(self._parse(line) for line in lines or ())
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Durably replace all offsets; after an OSError the old ones are still there."""
+        """Durably replace all offsets. After an OSError the old offsets are still there."""
         lines = [f"{log.topic} {log.partition} {offset}" for log, offset in sorted(offsets.items())]
         with self._lock:
             write_checkpoint(self._file_system, self._path, OFFSET_CHECKPOINT_VERSION, lines)

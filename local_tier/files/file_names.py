@@ -1,7 +1,12 @@
-"""Names of files in a log's directory; the one place that builds and parses them.
+"""Names of files and directories. Only this module builds and parses them.
 
-Source: LogFileUtils and LocalLog of org.apache.kafka.storage.internals.log. A segment's files begin with its
-base offset, 20 digits wide, so that a listing is in the order of offsets.
+- A log directory (an entry of Kafka's `log.dirs`) holds checkpoints and one partition directory per log.
+- A partition directory is named `<topic>-<partition>`. It has a suffix while it is created, deleted or set
+  aside.
+- The names of a segment's files start with the base offset in 20 digits, so that a sorted listing is in
+  offset order.
+
+Source: UnifiedLog, LocalLog, LogFileUtils and LogManager of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -22,11 +27,11 @@ TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 
 DELETED: Final = ".deleted"
-"""LogAppendInfo to a file that waits to be unlinked."""
+"""Suffix of a file that is unlinked after a delay."""
 CLEANED: Final = ".cleaned"
-"""LogAppendInfo to the output of a clean or a split while it is written."""
+"""Suffix of a segment that a cleaning or a split is still writing."""
 SWAP: Final = ".swap"
-"""LogAppendInfo to whole output that is about to take the place of segments."""
+"""Suffix of a complete segment that is about to replace others."""
 
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
@@ -51,23 +56,26 @@ _SUFFIXED_DIRECTORY: Final = re.compile(
 
 
 def segment_file(directory: Path, base_offset: int, kind: str, suffix: str = "") -> Path:
-    """The path of one of a segment's files: `kind` is LOG, OFFSET_INDEX, …, `suffix` "" or DELETED, …."""
+    """Return the path of a segment's file of one kind (LOG, …), with an optional suffix (DELETED, …)."""
     return directory / f"{base_offset:020d}{kind}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Base offset (for a snapshot: its offset) and kind of a file without further suffix; None for others."""
+    """Return the base offset and the kind of a file, or None if it is not a segment's file or has a suffix.
+
+    For a snapshot, the offset is the snapshot's own.
+    """
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
 
 def with_suffix(path: Path, suffix: str) -> Path:
-    """`path` with `suffix` appended, not replaced."""
+    """Return `path` with `suffix` appended."""
     return path.with_name(path.name + suffix)
 
 
 class DirectoryState(StrEnum):
-    """What the tail of a log directory's name says."""
+    """The state of a partition directory, which is the end of its name."""
 
     LIVE = ""
     DELETE = "-delete"
@@ -77,10 +85,10 @@ class DirectoryState(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionDirectory:
-    """The parts of a directory's name; `unique` tells apart those with a tail.
+    """The parts of a partition directory's name.
 
-    `topic` may be only the start of a topic's name in a directory that is deleted or astray: it is cut so
-    that the name stays one that file systems take.
+    `unique` is a random part that names with a suffix have. In a directory with the suffix `-delete` or
+    `-stray`, `topic` may be cut so that the name fits the file system's limit.
     """
 
     topic: str
@@ -90,7 +98,7 @@ class PartitionDirectory:
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """The name of the directory."""
         if self.state is DirectoryState.LIVE:
             return f"{self.topic}-{self.partition}"
         return f"{self.topic}-{self.partition}.{self.unique}{self.state}"
@@ -99,17 +107,18 @@ class PartitionDirectory:
 def suffixed_partition_directory(
     topic: str, partition: int, state: DirectoryState, unique: UUID
 ) -> PartitionDirectory:
-    """The directory of a log on its way in or out; the topic's name is cut where the whole gets too long.
+    """Return the directory of a log that is being created, deleted or set aside.
 
-    A future log keeps its whole topic, by which it is found again (Kafka does not cut it either).
+    The topic is cut where the name would become too long. As in Kafka, that of a future log is never cut: the
+    log is identified by it later.
     """
     rest = len(f"-{partition}.{unique.hex}{state}")
-    room = len(topic) if state is DirectoryState.FUTURE else MAX_NAME_BYTES - rest
-    return PartitionDirectory(topic[:room], partition, state, unique.hex)
+    topic_length = len(topic) if state is DirectoryState.FUTURE else MAX_NAME_BYTES - rest
+    return PartitionDirectory(topic[:topic_length], partition, state, unique.hex)
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:
-    """The parts of a name; None for a directory that holds no log."""
+    """Return the parts of a partition directory's name, or None for another name."""
     match = _SUFFIXED_DIRECTORY.fullmatch(name)
     if match is not None:
         return PartitionDirectory(

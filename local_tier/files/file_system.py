@@ -1,11 +1,13 @@
-"""Every touch of the disk by the local tier goes through here, so that a test can break any one of them.
+"""The interface to the disk: every access of the local tier goes through it.
 
-A `FileSystem` opens files, changes directories and makes changes durable. It raises plain `OSError`; what a
-failure means for a log is decided by the log. Durability is POSIX's: the bytes of a file last once `sync` has
-returned, and a name (of a file made, renamed or unlinked) once `sync_dir` of its directory has.
+A `FileSystem` opens files, changes directories and makes changes durable. It raises plain OSError; the log
+decides what a failure means. Durability is that of POSIX:
 
-The real one adds nothing to the system calls. Tests wrap it to stop, fail or forget at a step; a step's name
-follows from the operation and the kind of file, so that no caller carries names for tests.
+- The bytes of a file are durable after `sync` of the file.
+- The creation, rename or removal of a name is durable after `sync_dir` of its directory.
+
+`RealFileSystem` only makes the system calls. Tests wrap it to stop, fail or lose data at a step. The name of
+a step follows from the operation and the kind of file, so callers need no code for tests.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
-    """What a directory tells of a file; `modified_ms` in milliseconds since the Unix epoch."""
+    """Size and type of a file. `modified_ms` is in milliseconds since the Unix epoch."""
 
     size: int
     modified_ms: int
@@ -34,92 +36,98 @@ class FileStatus:
 
 
 class Mapping(Protocol):
-    """A file's bytes as shared memory.
+    """The bytes of a file as shared memory.
 
-    The file must not shrink below a mapping that somebody still reads: the kernel answers such a read with
-    SIGBUS. Closing is safe while views are held; the memory goes with the last of them.
+    The file must not become shorter than a mapping that is still read: the kernel sends SIGBUS for such a
+    read. Closing is safe while views exist; the memory is freed with the last view.
     """
 
     @property
     def view(self) -> memoryview:
-        """The mapped bytes, read and written in place."""
+        """The mapped bytes, for reading and writing in place."""
         ...
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make written bytes durable."""
         ...
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         ...
 
 
 class OpenFile(Protocol):
-    """A file that is read and written at positions; several threads may read at once."""
+    """A file that is read and written at positions. Several threads may read at once."""
 
     @property
     def path(self) -> Path:
-        """Where it was when it was opened."""
+        """The path at which the file was opened."""
         ...
 
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length in bytes."""
         ...
 
     def read_into(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position` on; fewer bytes than it holds only at the end of the file."""
+        """Fill `buffer` from `position` on and return the number of bytes read.
+
+        It is smaller than the buffer only at the end of the file.
+        """
         ...
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`; after an OSError, some of it may have been written."""
+        """Write all of `data` at `position`. After an OSError some of it may have been written."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros that take no room."""
+        """Cut the file to `size`, or extend it with zeros that take no disk space."""
         ...
 
     def allocate(self, size: int) -> None:
-        """Lengthen the file to `size` with zeros that take room, so that no later write runs out of it."""
+        """Extend the file to `size` with zeros that take disk space.
+
+        Later writes to that range cannot fail for lack of space.
+        """
         ...
 
     def sync(self) -> None:
-        """Make its bytes and length durable."""
+        """Make the bytes and the length durable."""
         ...
 
     def map(self, size: int) -> Mapping:
-        """The first `size` bytes as shared memory; the file must have them. `size` must not be 0."""
+        """Map the first `size` bytes as shared memory. The file must have them, and `size` must not be 0."""
         ...
 
     def close(self) -> None:
-        """Let go of it; more than once is fine."""
+        """Close the file. Further calls do nothing."""
         ...
 
 
 class FileLock(Protocol):
-    """A lock that the kernel takes back when its process ends."""
+    """A lock that the kernel releases when its process ends."""
 
     def release(self) -> None:
-        """Give it back; more than once is fine."""
+        """Release the lock. Further calls do nothing."""
         ...
 
 
 class FileSystem(Protocol):
-    """What the local tier asks of a disk."""
+    """The operations that the local tier needs of a disk."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> OpenFile:
-        """Open a file; with `create` it is made when it is not there."""
+        """Open a file. With `create`, create it if it is missing."""
         ...
 
     def status(self, path: Path) -> FileStatus | None:
-        """None when nothing is there."""
+        """Return the status of a file or directory, or None if it does not exist."""
         ...
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
-        """Change when a file claims to have been written last."""
+        """Set the modification time of a file."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomically give a file or directory another name; a file of that name is replaced."""
+        """Atomically rename a file or directory. A file with the new name is replaced."""
         ...
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
@@ -127,7 +135,7 @@ class FileSystem(Protocol):
         ...
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory with its parents; it may exist."""
+        """Create a directory and its parents. The directory may exist."""
         ...
 
     def remove_dir(self, path: Path) -> None:
@@ -135,15 +143,15 @@ class FileSystem(Protocol):
         ...
 
     def list_dir(self, path: Path) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the sorted names in a directory."""
         ...
 
     def sync_dir(self, path: Path) -> None:
-        """Make a directory's names durable."""
+        """Make the names in a directory durable."""
         ...
 
     def lock(self, path: Path) -> FileLock | None:
-        """An exclusive lock on the file, made when it is not there; None when another holds it."""
+        """Lock a file exclusively, creating it if needed. Return None if another process holds the lock."""
         ...
 
 
@@ -160,15 +168,15 @@ class RealMapping:
         return self._view
 
     def sync(self) -> None:
-        """Hand changed pages to the disk and wait."""
+        """Write changed pages to the disk and wait."""
         self._mmap.flush()
 
     def close(self) -> None:
-        """Unmap, or leave that to the last reader that still has a view."""
+        """Unmap the memory. If a view still exists, its last reader unmaps it."""
         self._view.release()
         try:
             self._mmap.close()
-        except BufferError:  # an array of a reader still refers to the memory
+        except BufferError:  # a reader's array still refers to the memory
             return
 
 
@@ -181,15 +189,15 @@ class RealOpenFile:
 
     @property
     def path(self) -> Path:
-        """Where it was when it was opened."""
+        """The path at which the file was opened."""
         return self._path
 
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read_into(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position` on, or up to the end of the file."""
+        """Fill `buffer` from `position` on, up to the end of the file."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < view.nbytes:
@@ -207,19 +215,19 @@ class RealOpenFile:
             done += os.pwrite(self._descriptor, view[done:], position + done)
 
     def truncate(self, size: int) -> None:
-        """Cut or lengthen the file."""
+        """Cut or extend the file."""
         os.ftruncate(self._descriptor, size)
 
     def allocate(self, size: int) -> None:
-        """Lengthen the file and take the room for it."""
+        """Extend the file and allocate its blocks."""
         os.posix_fallocate(self._descriptor, 0, size)
 
     def sync(self) -> None:
-        """Make bytes and length durable; times need not be."""
+        """Make the bytes and the length durable, but not the file's times."""
         os.fdatasync(self._descriptor)
 
     def map(self, size: int) -> RealMapping:
-        """Share the first `size` bytes."""
+        """Map the first `size` bytes."""
         return RealMapping(self._descriptor, size)
 
     def close(self) -> None:
@@ -230,28 +238,28 @@ class RealOpenFile:
 
 
 class RealFileLock:
-    """An flock, which children do not inherit: the descriptor is closed on exec."""
+    """An flock. Child processes do not inherit it: the descriptor is closed on exec."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Closing the descriptor gives the lock back."""
+        """Close the descriptor, which releases the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class RealFileSystem:
-    """The operating system's; it has no state and may be shared."""
+    """The file system of the operating system. It has no state and may be shared."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> RealOpenFile:
-        """Open a file at positions."""
+        """Open a file for reads and writes at positions."""
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         return RealOpenFile(path, os.open(path, flags, 0o644))
 
     def status(self, path: Path) -> FileStatus | None:
-        """What stat says."""
+        """Return the result of stat, or None."""
         try:
             found = path.stat()
         except FileNotFoundError:
@@ -263,11 +271,11 @@ class RealFileSystem:
         )
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
-        """Change the modification time."""
+        """Set the modification time."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, and replace."""
+        """Rename, replacing a file with the new name."""
         source.replace(target)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
@@ -275,7 +283,7 @@ class RealFileSystem:
         path.unlink(missing_ok=missing_ok)
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory with its parents."""
+        """Create a directory and its parents."""
         path.mkdir(parents=True, exist_ok=True)
 
     def remove_dir(self, path: Path) -> None:
@@ -283,7 +291,7 @@ class RealFileSystem:
         path.rmdir()
 
     def list_dir(self, path: Path) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the sorted names in a directory."""
         return sorted(entry.name for entry in path.iterdir())
 
     def sync_dir(self, path: Path) -> None:
@@ -311,7 +319,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def read_file(file_system: FileSystem, path: Path) -> bytes | None:
-    """All bytes of a file; None when it is not there."""
+    """Return all bytes of a file, or None if it does not exist."""
     try:
         file = file_system.open(path, writable=False)
     except FileNotFoundError:
@@ -324,9 +332,10 @@ def read_file(file_system: FileSystem, path: Path) -> bytes | None:
 
 
 def replace_file(file_system: FileSystem, path: Path, data: Buffer) -> None:
-    """Durably replace a file so that after a crash it has its old bytes or its new ones, and never a mixture.
+    """Durably replace a file so that after a crash it has its old bytes or the new ones, never a mixture.
 
-    Written beside it, synced, renamed, then the directory synced: Kafka's `Utils.atomicMoveWithFallback`.
+    As Kafka's `Utils.atomicMoveWithFallback`: write a temporary file next to it, sync it, rename it, and sync
+    the directory.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     file = file_system.open(temporary, create=True)
@@ -341,7 +350,7 @@ def replace_file(file_system: FileSystem, path: Path, data: Buffer) -> None:
 
 
 def remove_tree(file_system: FileSystem, path: Path) -> None:
-    """Remove a directory with all that is in it; what is gone already is no error."""
+    """Remove a directory and everything in it. Files that are already gone are no error."""
     status = file_system.status(path)
     if status is None:
         return

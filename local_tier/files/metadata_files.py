@@ -1,4 +1,11 @@
-"""UUIDs as Kafka writes them in files: 22 characters of URL-safe base 64."""
+"""The files that say to whom a directory belongs: `meta.properties` and `partition.metadata`.
+
+A log directory has a `meta.properties` in the format of Java property files. A partition directory has a
+`partition.metadata` with the topic's id. It is written before the first append, so that the log of a deleted
+topic is never taken for that of a new topic with the same name.
+
+Source: MetaProperties and PartitionMetadataFile of Kafka.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +32,12 @@ PARTITION_METADATA_VERSION: Final = 0
 
 
 def uuid_text(value: UUID) -> str:
-    """The text form; `parse_uuid` is its inverse."""
+    """Return a UUID as Kafka writes it: 22 characters of URL-safe base 64. `parse_uuid` is the inverse."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def parse_uuid(text: str) -> UUID | None:
-    """The UUID; None for what is none."""
+    """Return the UUID of such a text, or None if the text is not one."""
     try:
         raw = urlsafe_b64decode(text.encode() + b"==")
     except (binascii.Error, UnicodeEncodeError):
@@ -41,7 +48,7 @@ def parse_uuid(text: str) -> UUID | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The cluster and node that write to a directory, and the directory's own id."""
+    """The cluster and the node that own a log directory, and the directory's own id."""
 
     cluster_id: str
     node_id: int
@@ -51,7 +58,7 @@ class MetaProperties:
 def write_meta_properties(
     file_system: FileSystem, directory: Path, properties: MetaProperties, clock: Clock
 ) -> None:
-    """Durably replace the properties of `directory`."""
+    """Durably replace the `meta.properties` of a log directory."""
     written = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     fields = {
         "cluster.id": properties.cluster_id,
@@ -65,7 +72,7 @@ def write_meta_properties(
 
 
 def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProperties | None:
-    """The properties of `directory`; None when it has none. Raises CorruptCheckpointError."""
+    """Return the `meta.properties` of a log directory, or None. Raises CorruptCheckpointError."""
     path = directory / META_PROPERTIES
     content = read_file(file_system, path)
     if content is None:
@@ -76,8 +83,8 @@ def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProper
     node_id = fields.get("node.id", "")
     if fields.get("version") != META_PROPERTIES_VERSION or directory_id is None or not node_id.isdecimal():
         raise CorruptCheckpointError(
-            f"{path} does not say whose directory this is",
-            remedy="restore it from a copy, or give the agent another directory",
+            f"{path} does not name the owner of the directory",
+            remedy="restore the file from a backup, or give the agent another directory",
         )
     return MetaProperties(
         cluster_id=fields.get("cluster.id", ""), node_id=int(node_id), directory_id=directory_id
@@ -85,7 +92,7 @@ def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProper
 
 
 def _escaped(value: str) -> str:
-    """Java puts a backslash before these."""
+    """Escape a value as Java does, with a backslash."""
     return "".join(f"\\{letter}" if letter in "\\:=#!" else letter for letter in value)
 
 
@@ -95,13 +102,16 @@ def _unescaped(value: str) -> str:
 
 
 def write_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID) -> None:
-    """Durably bind the log in `directory` to a topic."""
+    """Durably bind a partition directory to a topic."""
     content = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {uuid_text(topic_id)}"
     replace_file(file_system, directory / PARTITION_METADATA, content.encode())
 
 
 def read_topic_id(file_system: FileSystem, directory: Path) -> UUID | None:
-    """The topic of the log in `directory`; None when none was written. Raises CorruptCheckpointError."""
+    """Return the topic id of a partition directory, or None if none was written.
+
+    Raises CorruptCheckpointError.
+    """
     path = directory / PARTITION_METADATA
     content = read_file(file_system, path)
     if content is None:
@@ -111,6 +121,6 @@ def read_topic_id(file_system: FileSystem, directory: Path) -> UUID | None:
     if fields.get("version") != str(PARTITION_METADATA_VERSION) or topic_id is None:
         raise CorruptCheckpointError(
             f"{path} does not name a topic",
-            remedy="if the log is of no use, remove its directory; the agent does not touch it",
+            remedy="remove the directory if the log is not needed; the agent does not change it",
         )
     return topic_id

@@ -1,4 +1,4 @@
-"""What is checked of batches before a log takes them, and how they are prepared for it."""
+"""Checks of batches before an append, and the assignment of their offsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOWEST: Final = 0
 
 @dataclass(slots=True)
 class CheckedBatches:
-    """Whole batches that may be appended, and a row for each."""
+    """Whole batches that may be appended, with a row for each."""
 
     data: memoryview
     rows: BatchRows
@@ -48,22 +48,22 @@ class CheckedBatches:
 
     @property
     def array(self) -> Bytes:
-        """The bytes as kernels take them."""
+        """The bytes as an array for kernels."""
         return readable(self.data)
 
     @property
     def first_offset(self) -> int:
-        """Of the first record."""
+        """The offset of the first record."""
         return self._offset_bounds()[0]
 
     @property
     def last_offset(self) -> int:
-        """Of the last record."""
+        """The offset of the last record."""
         return self._offset_bounds()[1]
 
     @property
     def max_timestamp(self) -> int:
-        """Of all batches; -1 when no record has one."""
+        """The largest timestamp of all batches, or -1 if no record has one."""
         return self._offset_bounds()[2]
 
     def _offset_bounds(self) -> tuple[int, int, int]:
@@ -72,14 +72,14 @@ class CheckedBatches:
         return self._cached_bounds
 
     def assign(self, first_offset: int, leader_epoch: int) -> None:
-        """Give the records consecutive offsets from `first_offset` on, in place."""
+        """Assign consecutive offsets from `first_offset` on and the leader epoch, in place."""
         assign_row_offsets(writable(self.data), self.rows, first_offset, leader_epoch)
         self._cached_bounds = None
 
     def split(self, max_bytes: int) -> Iterator[CheckedBatches]:
-        """The batches in pieces of at most `max_bytes`, or of one batch that is larger.
+        """Yield the batches in parts of at most `max_bytes`, or of one larger batch.
 
-        The offsets of a piece are near enough to each other for the indexes of one segment.
+        The offsets of a part fit in the indexes of one segment.
         """
         ends = np.cumsum(self.rows["size"])
         last_offsets = self.rows["base_offset"] + self.rows["last_offset_delta"]
@@ -110,11 +110,11 @@ def check_as_leader(
     now_ms: int,
     validated_by: AppendRules | None = None,
 ) -> CheckedBatches:
-    """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
+    """Validate the batches of a producer or of the coordinator, and correct their timestamps in place.
 
-    `judged_by` are the rules by which the caller has validated these very bytes already: they are
-    not judged again if the log has the same, or if they have got the time of their append, after which they
-    cannot be. A read-only buffer is copied. Raises InvalidRecordError.
+    Offsets are assigned later. `validated_by` are the rules by which the caller has already validated these
+    bytes. The validation is skipped if they equal the log's rules, or if they set the append time, after
+    which the timestamps cannot be validated again. A read-only buffer is copied. Raises InvalidRecordError.
     """
     buffer = memoryview(data).cast("B")
     if buffer.readonly:
@@ -128,15 +128,15 @@ def check_as_leader(
         rows = _scan(log_name, buffer, verify=origin is not AppendOrigin.CLIENT)
     if buffer.nbytes > config.segment_bytes:
         raise InvalidRecordError(
-            f"{buffer.nbytes} bytes of records for {log_name} do not fit a segment of {config.segment_bytes}",
+            f"{buffer.nbytes} bytes of records for {log_name} exceed segment.bytes ({config.segment_bytes})",
             reason=RejectionReason.RECORD_LIST_TOO_LARGE,
-            remedy="send less at once, or raise the topic's segment.bytes",
+            remedy="send smaller requests, or raise the topic's segment.bytes",
         )
     return CheckedBatches(buffer, rows)
 
 
 def _validate(log_name: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
-    """All batches at once while nothing is to be said of any; else one by one, as `validate_append` does."""
+    """Validate all batches at once, or one by one with `validate_append` if one may be invalid."""
     limits = rules.limits_at(now_ms)
     validated = (
         None
@@ -156,11 +156,11 @@ def _validate(log_name: str, buffer: memoryview, rules: AppendRules, now_ms: int
 
 
 def check_as_follower(log_name: str, data: Buffer) -> CheckedBatches:
-    """Batches that have their offsets; InvalidRecordError or OffsetsOutOfOrderError if they are not sound."""
+    """Check batches that already have offsets. Raises InvalidRecordError or OffsetsOutOfOrderError."""
     buffer = memoryview(data).cast("B")
     rows = _scan(log_name, buffer, verify=True)
     if rows.size and first_out_of_order(rows, 0, _LOWEST) >= 0:
-        raise OffsetsOutOfOrderError(f"the offsets of batches for {log_name} do not rise")
+        raise OffsetsOutOfOrderError(f"the offsets of batches for {log_name} do not increase")
     return CheckedBatches(buffer, rows)
 
 
@@ -172,14 +172,14 @@ def _scan(log_name: str, buffer: memoryview, *, verify: bool) -> BatchRows:
             verify_rows(array, rows)
     except MalformedBatchError as error:
         raise InvalidRecordError(
-            f"records for {log_name} are refused: {error.message}", reason=RejectionReason.CORRUPT_MESSAGE
+            f"records for {log_name} are rejected: {error.message}", reason=RejectionReason.CORRUPT_MESSAGE
         ) from error
     return rows
 
 
 @dataclass(slots=True)
 class ProducerUpdates:
-    """What an append does to the state of producers, once it has happened."""
+    """The changes of producer state that an append makes, to be applied after the append."""
 
     appends: list[ProducerAppendInfo]
     completed: list[CompletedTxn]
@@ -189,16 +189,17 @@ class ProducerUpdates:
 def check_producers(
     states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
 ) -> ProducerUpdates:
-    """Check the batches of idempotent producers against what is known of them, under the log's lock.
+    """Check the batches of idempotent producers against the known producer state.
 
-    With a duplicate among them, nothing is to be appended. Raises what `ProducerAppendInfo.append` does.
+    Requires the log's lock. If a batch is a duplicate, the caller must append nothing. Raises the errors of
+    `ProducerAppendInfo.append`.
     """
     rows = checked.rows
     is_idempotent, is_one_run, in_sequence = classify_producers(rows)
     if not is_idempotent:
         return ProducerUpdates([], [])
     if is_one_run and (in_sequence or origin is not AppendOrigin.CLIENT):
-        # what holds for the first batch holds for those that follow it, and the last five are remembered
+        # the check of the first batch covers those that follow it; the state keeps only the last batches
         later = producer_batches(checked.array, rows[max(1, rows.size - NUM_BATCHES_TO_RETAIN) :])
         return _check_each(states, producer_batches(checked.array, rows[:1]), origin, later)
     return _check_each(states, producer_batches(checked.array, rows), origin)
@@ -210,7 +211,7 @@ def _check_each(
     origin: AppendOrigin,
     later: Sequence[ProducerBatch] = (),
 ) -> ProducerUpdates:
-    """Check `batches` one by one; `later` are of the last one's producer, and need no check."""
+    """Check `batches` one by one. `later` are batches of the last one's producer that need no check."""
     appends: dict[int, ProducerAppendInfo] = {}
     completed: list[CompletedTxn] = []
     for batch in batches:

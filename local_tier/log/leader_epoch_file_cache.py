@@ -1,7 +1,8 @@
-"""Which leader epoch began at which offset: `leader-epoch-checkpoint`.
+"""The leader epochs of a log and the offset at which each began (`leader-epoch-checkpoint`).
 
-Source: LeaderEpochFileCache and LeaderEpochCheckpointFile of Kafka's storage module; KIP-101, KIP-279. The
-file is text: a line `0` (the version), a line with the count of entries, then `epoch offset` a line.
+The file is a text checkpoint of version 0 with one `epoch offset` per line.
+
+Source: LeaderEpochFileCache and LeaderEpochCheckpointFile of Kafka's storage module; KIP-101, KIP-279.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochFileCache:
-    """The epochs of one log, both numbers rising from entry to entry.
+    """The epochs of one log. Epochs and start offsets increase from entry to entry.
 
-    `assign` is durable when it returns. Truncations are written by the scheduler: what they leave behind
-    after a crash is truncated anew when the log is opened.
+    `assign` is durable when it returns. Truncations are written by the scheduler: if a crash prevents that,
+    they are repeated when the log is opened.
     """
 
     def __init__(self, file_system: FileSystem, directory: Path, scheduler: Scheduler) -> None:
@@ -49,13 +50,13 @@ class LeaderEpochFileCache:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All of them, oldest first."""
+        """All entries, oldest first."""
         return self._entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`, if it is new.
+        """Record that `epoch` begins at `start_offset`, if it is new.
 
-        Entries that contradict it, with a higher epoch or a start at or behind its own, are dropped.
+        Entries with the same or a higher epoch, or a start at or after `start_offset`, are dropped.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -70,7 +71,7 @@ class LeaderEpochFileCache:
         self.write()
 
     def assign_recovered(self, found: Iterable[EpochEntry]) -> None:
-        """Note epochs that the log's batches show and that are newer than those known, with one write."""
+        """Add the epochs found in batches that are newer than those known, with one write."""
         with self._lock:
             before = entries = self._entries
             for entry in found:
@@ -81,7 +82,7 @@ class LeaderEpochFileCache:
             self.write()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """The last epoch at or before `epoch`, and the offset behind its records; undefined ones are -1."""
+        """Return the last epoch at or before `epoch` and its end offset, or -1 for unknown values."""
         entries = self._entries
         if not entries or epoch == UNDEFINED_EPOCH or epoch > entries[-1].epoch:
             return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
@@ -92,7 +93,7 @@ class LeaderEpochFileCache:
         return EpochEntry(lower[-1].epoch if lower else epoch, higher.start_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that the record at `offset` was written in."""
+        """Return the epoch in which the record at `offset` was written, or None."""
         found = None
         for entry in self._entries:
             if entry.start_offset > offset:
@@ -101,29 +102,32 @@ class LeaderEpochFileCache:
         return found
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop epochs that begin at or behind `end_offset`."""
+        """Drop the epochs that begin at or after `end_offset`."""
         self._replace_entries(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop epochs that end at or before `start_offset`; the one that spans it begins there then."""
+        """Drop the epochs that end at or before `start_offset`.
+
+        The epoch of that offset begins at it afterwards.
+        """
         passed = [entry for entry in self._entries if entry.start_offset <= start_offset]
         if passed:
             rest = self._entries[len(passed) :]
             self._replace_entries((EpochEntry(passed[-1].epoch, start_offset), *rest))
 
     def clear(self) -> None:
-        """Forget all, durably."""
+        """Durably drop all entries."""
         with self._lock:
             self._entries = ()
         self.write()
 
     def update_directory(self, directory: Path) -> None:
-        """The log's directory has another name now."""
+        """Set the directory after the log's directory was renamed."""
         with self._write_lock:
             self._path = directory / file_names.LEADER_EPOCH_CHECKPOINT
 
     def write(self) -> None:
-        """Make the entries durable, if there is still a directory for them."""
+        """Make the entries durable, unless the log's directory was deleted."""
         with self._write_lock:
             entries = self._entries
             lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
@@ -147,5 +151,5 @@ class LeaderEpochFileCache:
     def _parse(self, line: str) -> EpochEntry:
         fields = line.split(" ")
         if len(fields) != 2:
-            raise CorruptCheckpointError(f"checkpoint {self._path} cannot be read: {line[:40]!r} is no entry")
+            raise CorruptCheckpointError(f"checkpoint {self._path} has a malformed line: {line[:40]!r}")
         return EpochEntry(*(parse_number(self._path, field) for field in fields))

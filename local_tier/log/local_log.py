@@ -1,7 +1,8 @@
-"""The segments of a log on disk, its end, and how much of it is durable.
+"""The segments of a log on disk, the log end offset, and the recovery point.
 
-Source: LocalLog of org.apache.kafka.storage.internals.log. The holder of the log's lock may change it; `read`
-and `flush` need no lock.
+Changes require the log's lock; `read` and `flush` do not.
+
+Source: LocalLog of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS: Final = 5
-"""A segment may be closed under a reader, when another has taken its place: then look again."""
+"""Attempts of a read: a segment that is replaced may be closed during a read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead:
-    """Whole batches from the one that reaches the asked offset on.
+    """Whole batches from the one that contains or follows the requested offset.
 
-    `next_offset` is where to go on: behind the last batch, or the asked offset when there is none. `aborted`
-    lists the transactions that overlap, when they were asked for.
+    `next_offset` is the offset after the last batch, or the requested offset if there is no batch. `aborted`
+    lists the aborted transactions that overlap, if they were requested.
     """
 
     data: memoryview
@@ -47,7 +48,7 @@ class LogRead:
 
 
 class LocalLog:
-    """An ordered run of segments, of which the last takes appends."""
+    """The segments of a log in offset order. The last one takes appends."""
 
     def __init__(
         self, context: LogContext, segments: LogSegments, *, recovery_point: int, log_end_offset: int
@@ -57,22 +58,25 @@ class LocalLog:
         self.recovery_point = recovery_point
         self.log_end_offset = log_end_offset
         self.last_flush_ms = context.clock.now_ms()
-        self._has_unsynced_names = True  # which the directory may forget until it is synced
+        self._has_unsynced_names = True  # names that a power loss may remove until the directory is synced
 
     @property
     def unflushed_records(self) -> int:
-        """Offsets that a crash of the machine may take."""
+        """The number of offsets that a crash of the machine may lose."""
         return self.log_end_offset - self.recovery_point
 
     def append(self, last_offset: int, data: Buffer, rows: BatchRows) -> None:
-        """Write batches, whose offsets are in place, to the active segment."""
+        """Append batches with final offsets to the active segment."""
         self.segments.active.append(last_offset, data, rows)
         self.log_end_offset = last_offset + 1
 
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int, at_least_one: bool, with_aborted: bool = False
     ) -> LogRead:
-        """Batches from `offset` on, below `end_offset`; OffsetOutOfRangeError behind the log end."""
+        """Read batches from `offset` on, below `end_offset`.
+
+        Raises OffsetOutOfRangeError above the log end offset.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 return self._read(offset, max_bytes, end_offset, at_least_one, with_aborted)
@@ -106,7 +110,7 @@ class LocalLog:
         return LogRead(data=memoryview(b""), next_offset=min(end_offset, log_end_offset))
 
     def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that overlap [first_offset, end_offset)."""
+        """Return the aborted transactions that overlap [first_offset, end_offset)."""
         collected: list[AbortedTxn] = []
         if first_offset >= end_offset:
             return collected
@@ -118,16 +122,16 @@ class LocalLog:
         return collected
 
     def roll(self, expected_next_offset: int = 0) -> LogSegment:
-        """Begin a new segment at the log end, or at `expected_next_offset` if that is higher."""
+        """Begin a new segment at the log end offset, or at `expected_next_offset` if that is higher."""
         context, segments = self.context, self.segments
         base_offset = max(expected_next_offset, self.log_end_offset)
         active = segments.active
         if base_offset == active.base_offset and not active.size:
-            # indexes so small that an empty one counts as full (KAFKA-6388)
+            # the indexes are so small that an empty one counts as full (KAFKA-6388)
             return self._replace_active_segment(base_offset)
         if base_offset <= active.base_offset:
             raise CorruptLogError(
-                f"{context.log_name} cannot roll at offset {base_offset}: its active segment begins at "
+                f"{context.log_name} cannot roll at offset {base_offset}: its active segment starts at "
                 f"{active.base_offset}"
             )
         context.delete_segment_files(base_offset, "")
@@ -139,7 +143,7 @@ class LocalLog:
         return segment
 
     def flush(self, end_offset: int) -> None:
-        """Make everything below `end_offset` durable; `mark_flushed` then notes it."""
+        """Make everything below `end_offset` durable. The caller then calls `mark_flushed`."""
         since = self.recovery_point
         if since > end_offset:
             return
@@ -151,20 +155,22 @@ class LocalLog:
                 if segment in self.segments.all:
                     raise
         if self._has_unsynced_names:
-            self._has_unsynced_names = False  # first: a segment that comes meanwhile is for the next flush
+            self._has_unsynced_names = (
+                False  # before the sync: a segment that is created meanwhile is for the next flush
+            )
             self.context.file_system.sync_dir(self.context.directory)
 
     def mark_flushed(self, offset: int) -> None:
-        """Everything below `offset` is durable."""
+        """Record that everything below `offset` is durable."""
         if offset > self.recovery_point:
             self.recovery_point = offset
             self.last_flush_ms = self.context.clock.now_ms()
 
     def truncate_to(self, offset: int) -> list[LogSegment]:
-        """Drop what reaches `offset` or lies behind it, durably; the segments that went as a whole.
+        """Durably drop the batches that contain or follow `offset`. Return the segments that were dropped.
 
-        The newest go first, so that a crash leaves no hole. What was dropped must not come back in place of
-        what is appended next.
+        The newest segments are dropped first, so that a crash leaves no gap. The drop is durable so that a
+        crash cannot bring the old batches back after new ones were appended.
         """
         gone = [segment for segment in reversed(self.segments.all) if segment.base_offset > offset]
         self.remove(gone)
@@ -174,7 +180,7 @@ class LocalLog:
         return gone
 
     def truncate_fully_and_start_at(self, offset: int) -> list[LogSegment]:
-        """Drop everything; the log goes on at `offset`."""
+        """Drop everything and continue at `offset`. Return the segments that were dropped."""
         gone = list(self.segments.all)
         self.remove(gone[:-1])
         self._replace_active_segment(offset)
@@ -188,17 +194,15 @@ class LocalLog:
             self.segments.remove(segment.base_offset)
         delete_segments(self.context, segments_to_delete, immediately=immediately)
         if segments_to_delete and not immediately:
-            self.context.file_system.sync_dir(
-                self.context.directory
-            )  # a loss of power must not bring them back
+            self.context.file_system.sync_dir(self.context.directory)  # a power loss must not bring them back
 
     def update_directory(self, directory: Path) -> None:
-        """The directory has another name now."""
+        """Set the directory after it was renamed."""
         self.context.directory = directory
         self.segments.update_directory(directory)
 
     def _replace_active_segment(self, base_offset: int) -> LogSegment:
-        """A fresh active segment; there is always one in the list."""
+        """Replace the active segment by an empty one. The list of segments is never empty meanwhile."""
         old = self.segments.active
         if old.base_offset == base_offset:
             old.change_suffix(file_names.DELETED)

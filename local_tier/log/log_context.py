@@ -1,4 +1,4 @@
-"""Where a log lives and what it works with: its directory, its disk, its clock, its settings."""
+"""The context of one log: its directory, file system, clock and configuration."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class LogContext:
-    """What the parts of one log share.
+    """The state and services that the parts of one log share.
 
-    `on_failure` is told the log directory (which holds that of this log) and the error when the disk fails.
-    From then on, the log answers LogDirectoryOfflineError.
+    When the disk fails, `on_failure` is called with the log directory (the parent of this log's directory)
+    and the error. From then on all operations of the log raise LogDirectoryOfflineError.
     """
 
     file_system: FileSystem
@@ -47,15 +47,15 @@ class LogContext:
 
     @property
     def log_name(self) -> str:
-        """The log's name, for messages."""
+        """The name of the log for messages."""
         return str(self.topic_partition)
 
     @contextmanager
     def disk_operation(self, operation: str) -> Iterator[None]:
-        """Around work on the disk: its failure is reported once, and raised as LogDirectoryOfflineError."""
+        """Report a disk failure in the block once, and raise it as LogDirectoryOfflineError."""
         if self.is_offline:
             raise LogDirectoryOfflineError(
-                f"{self.log_name} cannot be used: {self.directory.parent} has failed before",
+                f"{self.log_name} cannot be used: log directory {self.directory.parent} is offline",
                 remedy="repair or replace the disk, then start the agent again",
             )
         try:
@@ -70,12 +70,12 @@ class LogContext:
             ) from error
 
     def check_open(self) -> None:
-        """LogClosedError once the log was closed or deleted."""
+        """Raise LogClosedError if the log was closed or deleted."""
         if self.is_closed:
             raise LogClosedError(f"log {self.log_name} is closed")
 
     def open_segment(self, base_offset: int, *, suffix: str = "", is_new: bool = False) -> LogSegment:
-        """A segment of this log; a new one gets its jitter, and its room where the topic asks for that."""
+        """Open a segment of this log. A new one is preallocated if the topic's configuration says so."""
         config = self.config
         jitter = config.segment_jitter_ms
         return LogSegment(
@@ -90,13 +90,13 @@ class LogContext:
         )
 
     def delete_segment_files(self, base_offset: int, suffix: str) -> None:
-        """Unlink what is left of a segment's files with that suffix."""
+        """Unlink the files of a segment with that suffix, if they exist."""
         for kind in (file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG):
             path = file_names.segment_file(self.directory, base_offset, kind, suffix)
             self.file_system.unlink(path, missing_ok=True)
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
-        """Have work on the disk done by the scheduler; a failure there is a failure of the directory."""
+        """Run a task with disk operations on the scheduler. A failure takes the log directory offline."""
 
         def run() -> None:
             with self.disk_operation(name):

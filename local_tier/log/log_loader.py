@@ -1,8 +1,9 @@
-"""Opening a log: leftovers are resolved, segments loaded, and what may be torn is recovered.
+"""Opening a log: resolve interrupted replacements, load the segments, and recover those that may be damaged.
 
-Source: LogLoader of org.apache.kafka.storage.internals.log. With the mark of a clean shutdown nothing is read
-but what indexes and snapshots say. Without it, each segment from the one of the recovery point on is read
-through; where one is cut, those behind it go.
+After a clean shutdown, only indexes and snapshots are read. Otherwise each segment from the one of the
+recovery point on is read completely. If one must be cut, all later segments are deleted.
+
+Source: LogLoader of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _OPEN_END: Final = 2**63 - 1
 
 
 class LoadedOffsets(NamedTuple):
-    """Where a log that was opened begins, is durable to, and ends."""
+    """The offsets of a log after it was loaded."""
 
     log_start_offset: int
     recovery_point: int
@@ -57,10 +58,10 @@ class LoadedOffsets(NamedTuple):
 
 
 class LogLoader:
-    """Loads one log into `segments`, `states` and `epochs`, which are empty but for what their files say.
+    """Loads one log into `segments`, `states` and `epochs`.
 
-    `log_start_offset` and `recovery_point` are those of the directory's checkpoints, the latter None where it
-    is unknown. `on_remaining` is told how many segments are still to be read.
+    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory. The recovery point
+    is None if it is unknown. `on_segments_remaining` gets the number of segments that must still be read.
     """
 
     def __init__(
@@ -81,16 +82,16 @@ class LogLoader:
         self._leader_epochs = epochs
         self._log_start_offset = log_start_offset
         self._recovery_point = recovery_point or 0
-        # What a clean has taken out looks as if it were lost. The clean notes the recovery point first, so
-        # nothing above a known one was cleaned; by Kafka it may have been, while its checkpoint still said 0.
+        # A cleaned log has gaps like those of a data loss. The cleaner writes the recovery point first, so
+        # a log is never cleaned above a known recovery point. Kafka may clean a log whose checkpoint says 0.
         may_be_cleaned = recovery_point is None or (context.config.compact and not recovery_point)
         self._gaps_are_data_loss = not may_be_cleaned
         self._had_clean_shutdown = had_clean_shutdown
         self._on_remaining = on_segments_remaining
-        self._recovered: ProducerStateManager | None = None  # of the segment that was read last
+        self._recovered: ProducerStateManager | None = None  # at the end of the last recovered segment
 
     def load(self) -> LoadedOffsets:
-        """Open the log; the caller reports an OSError as a failure of the disk."""
+        """Load the log. The caller reports an OSError as a failure of the disk."""
         recover_interrupted_replacements(self._context)
         recovery_point, end_offset = self._load_and_recover()
         self._segments.active.resize_indexes()
@@ -120,7 +121,7 @@ class LogLoader:
                 split_segment(self._context, self._segments, error.segment)
 
     def _load_segments(self) -> None:
-        """In the order of offsets: a transaction may span segments."""
+        """Load the segments in offset order, as a transaction may span several."""
         context = self._context
         self._segments.close()
         self._segments.clear()
@@ -141,7 +142,7 @@ class LogLoader:
             self._segments.add(segment)
 
     def _indexes_are_sound(self, segment: LogSegment, present: set[tuple[int, str]]) -> bool:
-        """Asked only where no recovery builds them anew in any case."""
+        """Check the indexes of a segment that will not be recovered anyway."""
         base = segment.base_offset
         if not {(base, file_names.OFFSET_INDEX), (base, file_names.TIME_INDEX)} <= present:
             _log.warning("index_missing", segment=str(segment.path))
@@ -176,7 +177,7 @@ class LogLoader:
         return removed
 
     def _recover(self) -> tuple[int, int]:
-        """The recovery point and the log end offset, once all segments are sound."""
+        """Return the recovery point and the log end offset after all segments were recovered."""
         if not self._had_clean_shutdown:
             self._recover_unflushed()
         self._discard_log_below_start()
@@ -186,7 +187,7 @@ class LogLoader:
         end_offset = self._segments.active.next_offset()
         if self._had_clean_shutdown:
             return end_offset, end_offset
-        # only a flush moves the recovery point on: bytes that were read may still be in memory alone
+        # only a flush advances the recovery point: bytes that were read may be in the page cache only
         return min(self._recovery_point, end_offset), end_offset
 
     def _recover_unflushed(self) -> None:
@@ -200,10 +201,10 @@ class LogLoader:
         self._on_remaining(0)
 
     def _misses_batches_before(self, segment: LogSegment, following: LogSegment) -> bool:
-        """Whether batches are missing between two segments: a loss of power may take whole ones.
+        """Return True if batches are missing between two segments, as after a power loss.
 
-        A segment begins where the one before it ended, but for those that a clean has thinned, which are not
-        told from others without a recovery point. What is too wide for one segment was never in it.
+        A segment starts where the one before it ends, except after a cleaning. Without a recovery point, the
+        two cases cannot be told apart. A gap that is too wide for the offsets of one segment is not a loss.
         """
         if not self._gaps_are_data_loss:
             return False
@@ -221,7 +222,7 @@ class LogLoader:
         return True
 
     def _discard_log_below_start(self) -> None:
-        """A log that ends before its start has lost files: what is left of it is of no use."""
+        """Drop the whole log if it ends below its start: its files were lost, and the rest is of no use."""
         if not len(self._segments):
             return
         end_offset = self._segments.active.next_offset()
@@ -245,7 +246,7 @@ class LogLoader:
         delete_snapshots(self._context, self._producer_states.snapshots, segments_to_delete)
 
 
-class _SegmentOverflow(Exception):  # noqa: N818 -- control flow inside this module, and no error of anybody's
+class _SegmentOverflow(Exception):  # noqa: N818 -- control flow within this module, not an error
     """A segment must be split before it can be loaded."""
 
     def __init__(self, segment: LogSegment) -> None:
@@ -270,14 +271,15 @@ def open_log(
     on_segments_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:
-    """Open the log in `directory`, which is made when it is not there, and recover it where that is due.
+    """Open the log in `directory`, creating the directory if needed, and recover the log if needed.
 
-    `log_start_offset` and `recovery_point` are what the checkpoints of its disk say; one who does not know
-    the recovery point gives None: no gap is then taken for a loss, and all of the log is made durable at
-    once, so that it is known from now on. The high watermark begins at the log start offset, for the caller
-    to move. `on_failure` is told the parent directory when the disk fails, `on_remaining` how many segments
-    are still to be read through. Raises InconsistentTopicError when the directory belongs to a topic of
-    another id, and LogDirectoryOfflineError.
+    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory. If the recovery
+    point is unknown (None), no gap counts as a data loss, and the log is flushed, so that the recovery point
+    is known afterwards. The high watermark starts at the log start offset; the caller moves it.
+
+    `on_failure` is called with the parent directory when the disk fails. `on_segments_remaining` gets the
+    number of segments that must still be read. Raises LogDirectoryOfflineError, and InconsistentTopicError if
+    the directory belongs to a topic with another id.
     """
     context = LogContext(
         file_system=file_system,
@@ -322,14 +324,14 @@ def open_log(
 
 
 def _check_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:
-    """The topic's id is on disk before any of its records."""
+    """Return the topic id of the directory, and write it if it is missing: it must precede all records."""
     known = read_topic_id(file_system, directory)
     if known is None and topic_id is not None:
         write_topic_id(file_system, directory, topic_id)
         return topic_id
     if topic_id is not None and known != topic_id:
         raise InconsistentTopicError(
-            f"{directory} holds the log of topic {known}, not of topic {topic_id}",
-            remedy="the topic was deleted and made again: move the directory away",
+            f"{directory} has the log of topic id {known}, not of {topic_id}",
+            remedy="the topic was deleted and created again: move the directory away",
         )
     return known

@@ -1,8 +1,10 @@
-"""Reading a segment through from its start: what is sound is indexed anew, what follows is cut off.
+"""Rebuilding from record batches what a crash may have damaged: indexes, leader epochs, producer state.
 
-Source: LogSegment.recover of org.apache.kafka.storage.internals.log. A crash may leave a torn batch at the
-end, or a tail of nonsense where the file had grown before its blocks were written; the checksums tell. Beyond
-Kafka's rule, a batch whose offsets do not follow those before it is nonsense too.
+A crash may leave a torn batch at the end of a segment, or garbage where the file had grown before its blocks
+were written. Lengths and checksums detect both. Beyond Kafka's rule, a batch whose offsets do not follow
+those before it counts as garbage, too.
+
+Source: LogSegment.recover and UnifiedLog.rebuildProducerState of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ _log = structlog.get_logger(__name__)
 
 
 def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: LeaderEpochFileCache) -> int:
-    """Build the segment's indexes from its batches and cut off what is not sound; how many bytes went.
+    """Rebuild a segment's indexes from its batches and cut off what follows the valid ones.
 
-    `states` is that of the segment's start and is carried to its end, as `epochs` is. Raises
-    SegmentOffsetOverflowError when offsets do not fit the indexes: the segment must be split first.
+    `states` must be the producer state at the segment's start. `states` and `epochs` are updated to its end.
+    Returns the number of bytes cut off. Raises SegmentOffsetOverflowError if the segment must be split first.
     """
     segment.reset_indexes()
     position, lowest = 0, segment.base_offset
@@ -64,14 +66,14 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
 
 
 def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
-    """The leader epochs of batches, each with the base offset of the first batch of a run that has it."""
+    """Return the leader epochs of batches, each with the base offset of its first batch."""
     entries = np.empty((rows.size, 2), np.int64)
     count = find_epochs(data, rows, entries)
     return [EpochEntry(epoch, offset) for epoch, offset in entries[:count].tolist()]
 
 
 def _valid_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
-    """The next batches, and the rows of those before the first that is not sound."""
+    """Read the next batches, and return them with the rows before the first invalid one."""
     window, rows = read_whole_batches(segment.log, position, WINDOW_BYTES)[1:3]
     disorder = first_out_of_order(rows, 0, lowest) if rows.size else -1
     if disorder >= 0:
@@ -92,9 +94,9 @@ def rebuild_producer_state(
     now_ms: int,
     had_clean_shutdown: bool = False,
 ) -> None:
-    """Carry `states` to `end_offset`, and write a snapshot there.
+    """Bring `states` to `end_offset` from the newest snapshot below it, and write a snapshot there.
 
-    After a clean shutdown without any snapshot there are no producers to look for.
+    After a clean shutdown without any snapshot there are no producers to recover.
     """
     bases = segments.base_offsets[-2:]
     if had_clean_shutdown and states.snapshots.latest is None:
@@ -116,7 +118,7 @@ def rebuild_producer_state(
 
 
 def _replay(states: ProducerStateManager, segment: LogSegment, offset: int, end_offset: int) -> None:
-    """Only what is in the segment's index of transactions is known of them already; it stays as it is."""
+    """Apply the batches of a segment to `states`. The transaction index is complete and stays unchanged."""
     while offset < end_offset:
         found = segment.read(offset, WINDOW_BYTES, end_offset=end_offset)
         if found is None or found.next_offset == offset:

@@ -1,7 +1,9 @@
-"""Which segments of a log have expired: the oldest ones, as long as each is past a limit.
+"""Retention: which of a log's oldest segments may be deleted.
 
-Source: UnifiedLog.deletableSegments of org.apache.kafka.storage.internals.log. Two guards hold whatever the
-limits say: nothing at or behind the high watermark goes, and an empty last segment stays.
+A segment may be deleted if it and all older ones breach the same limit. Two rules hold for every limit: a
+segment that reaches the high watermark stays, and so does an empty last segment.
+
+Source: UnifiedLog.deletableSegments of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _log = structlog.get_logger(__name__)
 def deletable_segments(
     segments: Sequence[LogSegment], *, high_watermark: int, log_end_offset: int, is_expired: SegmentPredicate
 ) -> list[LogSegment]:
-    """The run of segments from the oldest on that have expired; `is_expired` gets each with the next one."""
+    """Return the oldest segments that breach a limit, up to the first one that does not.
+
+    `is_expired` gets each segment with the one that follows it.
+    """
     found: list[LogSegment] = []
     followers = [*segments[1:], None]
     for segment, following in zip(segments, followers, strict=True):
@@ -38,7 +43,7 @@ def deletable_segments(
 
 
 def log_start_offset_breached(log_start_offset: int) -> SegmentPredicate:
-    """Segments all of whose records were deleted."""
+    """Match segments whose records are all below the log start offset."""
 
     def is_expired(_: LogSegment, following: LogSegment | None) -> bool:
         return following is not None and following.base_offset <= log_start_offset
@@ -47,7 +52,10 @@ def log_start_offset_breached(log_start_offset: int) -> SegmentPredicate:
 
 
 def retention_size_breached(config: LogConfig, size: int) -> SegmentPredicate | None:
-    """Segments without which the log, of `size` bytes, still has `retention.bytes`; None without limit."""
+    """Match segments without which a log of `size` bytes still has `retention.bytes`.
+
+    Returns None without a limit.
+    """
     if config.retention_bytes < 0 or size < config.retention_bytes:
         return None
     surplus = size - config.retention_bytes
@@ -63,7 +71,10 @@ def retention_size_breached(config: LogConfig, size: int) -> SegmentPredicate | 
 
 
 def retention_ms_breached(config: LogConfig, now_ms: int) -> SegmentPredicate | None:
-    """Segments whose newest record is older than `retention.ms`; None without limit."""
+    """Match segments whose newest record is older than `retention.ms`.
+
+    Returns None without a limit.
+    """
     if config.retention_ms < 0:
         return None
 

@@ -1,16 +1,18 @@
-"""Deleting segments, and putting new ones in the place of old ones, so that a crash at any step does no harm.
+"""Deleting and replacing segments so that a crash at any step does no harm.
 
-Source: LocalLog of org.apache.kafka.storage.internals.log. The order is what safety hangs on:
+The steps of a replacement, in the order on which safety depends:
 
-1. New segments are written whole under names that end in `.cleaned`. A crash before the next step: they are
-   deleted at the next start.
-2. They are renamed to `.swap`, the last one first. As long as one `.cleaned` file is left, a start deletes it
-   and each `.swap` at or behind it: the old segments are still there.
-3. The directory is synced. From here on a start goes forward: it deletes the old files that `.swap` files
-   cover, and takes the suffix away.
-4. The old segments are renamed to `.deleted`, and unlinked after `file.delete.delay.ms`, when their readers
-   are done.
-5. The suffix `.swap` is taken away, and the directory synced.
+1. New segments are written completely, in files with the suffix `.cleaned`. After a crash before the next
+   step, they are deleted at the next start.
+2. Their files are renamed to `.swap`, the last segment first. While a `.cleaned` file is left, a start
+   deletes it and each `.swap` file at or after its offset: the old segments still exist.
+3. The directory is synced. From here on a start completes the replacement: it deletes the files of old
+   segments that the `.swap` files cover, and removes the suffix.
+4. The old segments are renamed to `.deleted`. They are unlinked after `file.delete.delay.ms`, when their
+   readers have finished.
+5. The suffix `.swap` is removed and the directory is synced.
+
+Source: LocalLog and LogLoader of org.apache.kafka.storage.internals.log; KAFKA-6264.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ _log = structlog.get_logger(__name__)
 def delete_segments(
     context: LogContext, segments_to_delete: Sequence[LogSegment], *, immediately: bool = False
 ) -> None:
-    """Rename segments that are no longer listed to `.deleted`, and unlink them later (or `at_once`)."""
+    """Rename segments, which are no longer listed, to `.deleted`, and unlink them later or `immediately`."""
     for segment in segments_to_delete:
         if segment.suffix != DELETED:
             segment.change_suffix(DELETED)
 
     def unlink() -> None:
         for segment in segments_to_delete:
-            segment.update_directory(context.directory)  # it may have another name by then
+            segment.update_directory(context.directory)  # it may have been renamed since
             segment.delete()
 
     if immediately:
@@ -56,13 +58,13 @@ def delete_segments(
 
 
 def delete_snapshots(context: LogContext, snapshots: ProducerSnapshots, gone: Sequence[LogSegment]) -> None:
-    """Delete the producer snapshots of segments that are gone, as late as those."""
+    """Delete the producer snapshots of deleted segments after the same delay."""
     marked = [snapshots.mark_deleted(segment.base_offset) for segment in gone]
     paths = [path for path in marked if path is not None]
 
     def unlink() -> None:
         for path in paths:
-            # the directory may have another name by then
+            # the directory may have been renamed since
             context.file_system.unlink(context.directory / path.name, missing_ok=True)
 
     if paths:
@@ -70,7 +72,7 @@ def delete_snapshots(context: LogContext, snapshots: ProducerSnapshots, gone: Se
 
 
 def new_cleaned_segment(context: LogContext, base_offset: int) -> LogSegment:
-    """An empty segment to write to that is not part of the log; an older one of that name is deleted."""
+    """Create an empty segment that is not part of the log. Older files of that name are deleted."""
     context.delete_segment_files(base_offset, CLEANED)
     return context.open_segment(base_offset, suffix=CLEANED, is_new=True)
 
@@ -78,10 +80,10 @@ def new_cleaned_segment(context: LogContext, base_offset: int) -> LogSegment:
 def replace_segments(
     context: LogContext, segments: LogSegments, new: Sequence[LogSegment], old: Sequence[LogSegment]
 ) -> list[LogSegment]:
-    """Put `new`, whose files are `.cleaned` and synced, in the place of `old`.
+    """Replace the segments `old` by `new`, which are synced and have the suffix `.cleaned`.
 
-    Old segments that left the list meanwhile are passed over: somebody else deletes them. Returns the old
-    ones whose base offset no new one has.
+    Old segments that have left the list are skipped: another operation deletes them. Returns the old segments
+    whose base offset no new segment has.
     """
     fresh = sorted(new, key=lambda segment: segment.base_offset)
     stale = sorted(
@@ -105,7 +107,7 @@ def replace_segments(
 
 
 def split_segment(context: LogContext, segments: LogSegments, wide: LogSegment) -> list[LogSegment]:
-    """Replace a segment whose offsets span too much by several; they are returned (KAFKA-6264)."""
+    """Replace a segment whose offsets span too much by several segments, and return them (KAFKA-6264)."""
     _log.info("segment_split", segment=str(wide.path))
     parts: list[LogSegment] = []
     try:
@@ -125,7 +127,7 @@ def split_segment(context: LogContext, segments: LogSegments, wide: LogSegment) 
 
 
 def _copy_in_parts(context: LogContext, wide: LogSegment, parts: list[LogSegment]) -> None:
-    """Copy batches in order; a new part begins where offsets are too far from the last one's base."""
+    """Copy the batches in order. A new part begins where an offset is too far from the last part's base."""
     for batches in scan_file(wide.log, 0, WINDOW_BYTES):
         data, rows = batches.data, batches.rows
         last_offsets = rows["base_offset"] + rows["last_offset_delta"]
@@ -142,11 +144,12 @@ def _copy_in_parts(context: LogContext, wide: LogSegment, parts: list[LogSegment
 
 
 def recover_interrupted_replacements(context: LogContext) -> None:
-    """Finish or undo what was under way: afterwards no file has a suffix.
+    """Complete or undo the replacements that a crash interrupted. Afterwards no file has a suffix.
 
-    `.deleted` goes. `.cleaned` goes, and with it each `.swap` at or behind the first of them: that exchange
-    had not come so far that it could be finished. Other `.swap` files are whole: the segments that they
-    cover go, and they become segments.
+    - `.deleted` files are deleted.
+    - `.cleaned` files are deleted, and so is each `.swap` file at or after the first of them: its replacement
+      cannot be completed.
+    - Other `.swap` files are complete: the segments that they cover are deleted, and they become segments.
     """
     _delete(context, [name for name in _names(context) if name.endswith(DELETED)])
     cleaned = _with_suffix(context, CLEANED)
@@ -161,7 +164,7 @@ def recover_interrupted_replacements(context: LogContext) -> None:
 
 
 def _complete_swap(context: LogContext, swaps: dict[str, int]) -> None:
-    """Delete what the new segments cover, then take their suffix away: of the batches first."""
+    """Delete what the new segments cover, then remove the suffix, of the files of batches first."""
     logs = [name for name in swaps if name.endswith(LOG + SWAP)]
     spans = [(swaps[name], _end_offset(context, name, swaps[name])) for name in logs]
     first, end = min((s[0] for s in spans), default=2**63), max((s[1] for s in spans), default=-1)
@@ -187,7 +190,7 @@ def _names(context: LogContext) -> list[str]:
 
 
 def _with_suffix(context: LogContext, suffix: str) -> dict[str, int]:
-    """Names of segments' files with that suffix, and their base offsets."""
+    """Return the names of segments' files with that suffix, and their base offsets."""
     parsed = {
         name: parse_segment_file(name.removesuffix(suffix))
         for name in _names(context)

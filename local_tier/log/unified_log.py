@@ -1,10 +1,11 @@
-"""One partition's log: what it promises, on top of segments on disk.
+"""The log of one partition, with Kafka's semantics on top of segments on disk.
 
-Source: UnifiedLog of org.apache.kafka.storage.internals.log. One thread at a time changes a log, under its
-lock; readers take no lock, and see offsets that only ever go forward (but for truncation, which a follower
-asks for). At all times
+One thread at a time changes a log, under its lock. Readers take no lock. The offsets that they see never go
+back, except by a truncation of a follower. At all times
 
     log start offset ≤ last stable offset ≤ high watermark ≤ log end offset
+
+Source: UnifiedLog of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _NO_TIMESTAMP = -1
 
 
 class Isolation(Enum):
-    """How far a reader may see."""
+    """The end of what a reader may see."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"
@@ -74,9 +75,9 @@ class Isolation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAppendInfo:
-    """Where batches are in the log. Of a duplicate: where they have been since they came first.
+    """The offsets of appended batches, or of the first append of a duplicate.
 
-    `log_append_time` is -1 unless the log gives the timestamps.
+    `log_append_time` is -1 unless the log assigns the timestamps.
     """
 
     first_offset: int
@@ -87,7 +88,7 @@ class LogAppendInfo:
 
 
 class UnifiedLog:
-    """The log of one partition; `log_loader.open_log` makes one from its directory."""
+    """The log of one partition. `log_loader.open_log` opens it."""
 
     def __init__(
         self,
@@ -113,22 +114,22 @@ class UnifiedLog:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its name."""
+        """The name of the log."""
         return self._context.topic_partition
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The partition directory."""
         return self._context.directory
 
     @property
     def config(self) -> LogConfig:
-        """Its settings."""
+        """The configuration of the log."""
         return self._context.config
 
     @property
     def is_offline(self) -> bool:
-        """Whether its disk has failed."""
+        """True if the disk has failed."""
         return self._context.is_offline
 
     @property
@@ -143,48 +144,48 @@ class UnifiedLog:
 
     @property
     def high_watermark(self) -> int:
-        """Below it, records are there for good."""
+        """The offset below which records are replicated and never truncated."""
         return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it, no transaction is open: how far readers of committed data may see."""
+        """The offset below which no transaction is open: the end for readers of committed data."""
         high_watermark, unstable = self._high_watermark, self._first_unstable_offset
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     @property
     def recovery_point(self) -> int:
-        """Below it, records are durable."""
+        """The offset below which records are durable."""
         return self._local_log.recovery_point
 
     @property
     def unflushed_records(self) -> int:
-        """Offsets that are not durable yet."""
+        """The number of offsets that are not durable yet."""
         return self._local_log.unflushed_records
 
     @property
     def last_flush_ms(self) -> int:
-        """When the recovery point moved last, in milliseconds since the Unix epoch."""
+        """The time when the recovery point last advanced, in milliseconds since the Unix epoch."""
         return self._local_log.last_flush_ms
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         return self._local_log.segments.size_in_bytes
 
     @property
     def segments(self) -> tuple[LogSegment, ...]:
-        """In the order of offsets; the last is the active one."""
+        """The segments in offset order; the last is the active one."""
         return self._local_log.segments.all
 
     @property
     def active_segment(self) -> LogSegment:
-        """The one that takes appends."""
+        """The segment that takes appends."""
         return self._local_log.segments.active
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """Which leader epoch began where."""
+        """The leader epochs with their first offsets."""
         return self._leader_epochs.entries
 
     def read(
@@ -195,10 +196,11 @@ class UnifiedLog:
         *,
         at_least_one: bool = True,
     ) -> LogRead:
-        """Whole batches from the one that reaches `offset` on, up to `max_bytes`, as far as isolation allows.
+        """Read whole batches from the one that contains or follows `offset`, as far as the isolation allows.
 
-        `at_least_one` gives a first batch that is larger. With TXN_COMMITTED, `aborted` says which
-        transactions' records to leave out. OffsetOutOfRangeError below the log start and behind the log end.
+        Returns at most `max_bytes`, but with `at_least_one` also a first batch that is larger. With
+        TXN_COMMITTED, `aborted` of the result names the transactions whose records the reader must skip.
+        Raises OffsetOutOfRangeError below the log start offset and above the log end offset.
         """
         self._context.check_open()
         if offset < self._log_start_offset:
@@ -215,12 +217,12 @@ class UnifiedLog:
             )
 
     def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that overlap [first_offset, end_offset)."""
+        """Return the aborted transactions that overlap [first_offset, end_offset)."""
         with self._context.disk_operation("read"):
             return self._local_log.collect_aborted(first_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int, first_offset: int = 0) -> TimestampOffset | None:
-        """The first record from `first_offset` on with at least that timestamp, whatever comes behind it."""
+        """Return the first record from `first_offset` on with at least that timestamp, or None."""
         self._context.check_open()
         with self._context.disk_operation("read"):
             first = max(first_offset, self._log_start_offset)
@@ -232,7 +234,7 @@ class UnifiedLog:
             return None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all."""
+        """Return the first record with the largest timestamp, or None if no record has a timestamp."""
         self._context.check_open()
         with self._context.disk_operation("read"):
             segment = max(self.segments, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
@@ -242,28 +244,31 @@ class UnifiedLog:
             return segment.find_offset_by_timestamp(timestamp, self._log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """The last leader epoch at or before `epoch`, and the offset behind its records; -1 when unknown."""
+        """Return the last leader epoch at or before `epoch` and its end offset, or -1 for unknown values."""
         return self._leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The leader epoch of the record at `offset`."""
+        """Return the leader epoch of the record at `offset`, or None."""
         return self._leader_epochs.epoch_for_offset(offset)
 
     def segments_between(self, first_offset: int, end_offset: int) -> list[LogSegment]:
-        """The segments that may hold offsets of [first_offset, end_offset)."""
+        """Return the segments that may have offsets of [first_offset, end_offset)."""
         return list(self._local_log.segments.values(first_offset, end_offset))
 
     def inactive_segments_from(self, offset: int) -> list[LogSegment]:
-        """The segments from that of `offset` on, without the active one."""
+        """Return the segments from the one of `offset` on, without the active segment."""
         return list(self._local_log.segments.inactive_from(offset))
 
     def known_producers(self) -> dict[int, ProducerStateEntry]:
-        """The producers that are known, by their ids."""
+        """Return the known producers by id."""
         with self._lock:
             return dict(self._producer_states.producers)
 
     def last_records_of_producers(self) -> dict[int, LastRecord]:
-        """Of each producer that is known, by its id; a clean keeps the batches that these name."""
+        """Return the last record of each known producer, by id.
+
+        The cleaner keeps the batches of these records.
+        """
         with self._lock:
             return {
                 producer_id: LastRecord(state.last_offset if state.batches else None, state.producer_epoch)
@@ -279,13 +284,15 @@ class UnifiedLog:
         validated_by: AppendRules | None = None,
         flush: bool = True,
     ) -> LogAppendInfo:
-        """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
+        """Validate batches, assign offsets and the leader epoch, and append them.
 
-        Without `flush`, the caller makes several appends durable together by `flush_appended`. Batches that
-        the caller has validated by the log's own rules (`judged_by`) are not validated a second time.
-        `data` is changed in place where it is writable, and copied where it is not. Raises
-        InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError or
-        LogDirectoryOfflineError; nothing was appended then.
+        The append is durable if `flush.messages` requires it. With `flush=False`, the caller makes several
+        appends durable together by `flush_appended`. `validated_by` are the rules by which the caller has
+        already validated the batches; if they are the log's own, the validation is skipped. `data` is changed
+        in place, or copied if it is read-only.
+
+        Raises InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError
+        or LogDirectoryOfflineError. Nothing is appended then.
         """
         now_ms = self._context.clock.now_ms()
         checked = check_as_leader(
@@ -312,10 +319,10 @@ class UnifiedLog:
         return self._append_info(checked.first_offset, checked.last_offset, append_time)
 
     def append_as_follower(self, data: Buffer) -> LogAppendInfo:
-        """Write batches that have their offsets and epochs already; gaps between them are fine.
+        """Append batches that already have offsets and leader epochs. Gaps between offsets are allowed.
 
-        Raises InvalidRecordError for damaged ones and OffsetsOutOfOrderError for those that fall, or begin
-        below the log end offset.
+        Raises InvalidRecordError for corrupt batches. Raises OffsetsOutOfOrderError if offsets do not
+        increase, or begin below the log end offset.
         """
         checked = check_as_follower(self._context.log_name, data)
         now_ms = self._context.clock.now_ms()
@@ -335,12 +342,12 @@ class UnifiedLog:
         return self._append_info(checked.first_offset, checked.last_offset)
 
     def roll(self) -> LogSegment:
-        """Begin a new segment, and have the old one made durable."""
+        """Begin a new segment, and schedule a flush of the old one."""
         with self._locked("roll"):
             return self._roll(0)
 
     def flush(self, force_active: bool = False) -> None:
-        """Make what was appended durable; `force_active` syncs the active segment even if it is empty."""
+        """Make all appends durable. With `force_active`, the active segment is synced even if it is empty."""
         end_offset = self.log_end_offset
         self._flush(end_offset + 1 if force_active else end_offset, end_offset)
 
@@ -357,7 +364,7 @@ class UnifiedLog:
                 self._flush_now(self.log_end_offset, self.log_end_offset)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop what reaches `offset` or lies behind it; False when nothing does."""
+        """Drop the batches that contain or follow `offset`. Return False if there are none."""
         if offset < 0:
             raise self._out_of_range(offset)
         with self._locked("truncation"):
@@ -375,7 +382,7 @@ class UnifiedLog:
             return True
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Drop everything; the log goes on at `offset`."""
+        """Drop everything and continue at `offset`."""
         with self._locked("truncation"):
             self._local_log.truncate_fully_and_start_at(offset)
             self._leader_epochs.clear()
@@ -385,7 +392,7 @@ class UnifiedLog:
             self.update_high_watermark(self.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> int:
-        """Set it to `offset`, or as near as the log start and end allow; where it is then."""
+        """Set the high watermark to `offset`, limited to the log's range, and return it."""
         with self._lock:
             self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
             self._producer_states.on_high_watermark_updated(self._high_watermark)
@@ -393,26 +400,29 @@ class UnifiedLog:
             return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Hide what is below `offset`, at most the high watermark; False when it is hidden already."""
+        """Advance the log start offset to `offset`, which must not exceed the high watermark.
+
+        Returns False if the log start offset is already there.
+        """
         with self._locked("increase of the log start offset"):
             if offset > self._high_watermark:
                 raise self._out_of_range(offset)
             if offset <= self._log_start_offset:
                 return False
-            self._log_start_offset = offset  # and not the recovery point: what is hidden may not be durable
+            self._log_start_offset = offset  # the recovery point stays: hidden records may not be durable
             self._leader_epochs.truncate_from_start(offset)
             self._producer_states.on_log_start_offset_incremented(offset)
             self._update_first_unstable_offset()
             return True
 
     def delete_records(self, before_offset: int) -> int:
-        """DeleteRecords: hide records below the offset (-1: the high watermark); the start then."""
+        """Hide the records below an offset (-1: the high watermark). Return the log start offset."""
         wanted = self._high_watermark if before_offset == -1 else before_offset
         self.maybe_increment_log_start_offset(wanted)
         return self._log_start_offset
 
     def delete_old_segments(self) -> int:
-        """Delete what retention and the log start offset allow to delete; how many segments went."""
+        """Delete segments by log start offset and retention. Return the number of deleted segments."""
         with self._locked("retention"):
             count = self._delete_segments(retention.log_start_offset_breached(self._log_start_offset))
             if self.config.delete:
@@ -423,33 +433,33 @@ class UnifiedLog:
         return count
 
     def remove_expired_producers(self) -> None:
-        """Forget producers that have been silent for too long."""
+        """Drop the state of producers that have not appended for the expiry time."""
         with self._lock:
             self._producer_states.remove_expired(self._context.clock.now_ms())
 
     def update_config(self, config: LogConfig) -> None:
-        """Take new settings; those of a segment hold from the next roll on."""
+        """Set the configuration. Settings of a segment apply from the next roll on."""
         self._context.config = config
 
     def new_cleaned_segment(self, base_offset: int) -> LogSegment:
-        """A segment that a clean writes to; it is not part of the log."""
+        """Create a segment for the cleaner to write. It is not part of the log."""
         with self._context.disk_operation("clean"):
             return new_cleaned_segment(self._context, base_offset)
 
     def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-        """Put cleaned segments, which are synced, in the place of those that they were made from."""
-        with self._locked("exchange of segments"):
+        """Replace segments by cleaned ones, which must be synced."""
+        with self._locked("replacement of segments"):
             gone = replace_segments(self._context, self._local_log.segments, new, old)
             delete_snapshots(self._context, self._producer_states.snapshots, gone)
 
     def split_overflowed_segment(self, segment: LogSegment) -> list[LogSegment]:
-        """Replace a segment whose offsets span too much."""
+        """Replace a segment whose offsets span too much by several."""
         with self._locked("split"):
             return split_segment(self._context, self._local_log.segments, segment)
 
     def rename_directory(self, directory: Path) -> None:
-        """Give the log's directory another name on the same disk; open files stay open."""
-        with self._locked("renaming"):
+        """Rename the partition directory on the same disk. Files stay open."""
+        with self._locked("rename"):
             self._context.file_system.rename(self.directory, directory)
             self._context.file_system.sync_dir(directory.parent)
             self._local_log.update_directory(directory)
@@ -457,20 +467,20 @@ class UnifiedLog:
             self._leader_epochs.update_directory(directory)
 
     def close(self) -> None:
-        """Write a producer snapshot, trim indexes, let go of all files. Flush before."""
+        """Write a producer snapshot, trim the indexes and close all files. The caller flushes before."""
         with self._locked("close"):
             self._producer_states.take_snapshot()
             self._context.is_closed = True
             self._local_log.segments.close()
 
     def close_handles(self) -> None:
-        """Let go of all files as they are: the disk has failed."""
+        """Close all files without changing them: the disk has failed."""
         with self._lock:
             self._context.is_closed = True
             self._local_log.segments.close_handles()
 
     def delete(self) -> None:
-        """Unlink all files, and the directory."""
+        """Delete all files and the partition directory."""
         with self._locked("deletion"):
             self._context.is_closed = True
             self._local_log.remove(list(self.segments), immediately=True)
@@ -478,7 +488,7 @@ class UnifiedLog:
             self._context.file_system.sync_dir(self.directory.parent)
 
     def _write(self, checked: CheckedBatches, updates: ProducerUpdates, now_ms: int) -> None:
-        """Append prepared batches, then let the state of epochs, producers and transactions follow."""
+        """Append checked batches, then update leader epochs, producer state and transactions."""
         for epoch, offset in epoch_changes(checked.array, checked.rows):
             self._leader_epochs.assign(epoch, offset)
         segment = self._maybe_roll(checked, now_ms)
@@ -502,8 +512,8 @@ class UnifiedLog:
             now_ms=now_ms,
         )
         if segment.should_roll(params) and (segment.size or checked.first_offset > segment.base_offset):
-            # a segment begins where the one before it ends, so that recovery sees what is missing between
-            # them; unless a follower's gap is too wide for that
+            # A segment starts where the one before it ends, so that recovery detects missing batches between
+            # them. The exception is a follower's gap that is too wide for the offsets of one segment.
             span = checked.last_offset - self.log_end_offset
             return self._roll(self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset)
         return segment
@@ -594,7 +604,7 @@ class UnifiedLog:
 
     @contextmanager
     def _locked(self, what: str) -> Iterator[None]:
-        """Around every change: the lock is held, the log is open, and the disk is watched."""
+        """Hold the lock for a change. Check that the log is open, and report disk failures."""
         with self._lock, self._context.disk_operation(what):
             self._context.check_open()
             yield

@@ -1,4 +1,4 @@
-"""What the manager of logs may be told, and what it tells of itself."""
+"""The configuration and the metrics of a log manager."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerConfig:
-    """Directories and schedules, Kafka's defaults unless said; times in milliseconds.
+    """Directories and schedules, in milliseconds, with Kafka's defaults except where noted.
 
-    `flush_check_interval_ms` is one second where Kafka's scheduler never looks unless it is told to: here a
-    topic's `flush.ms` works by itself. `epoch` goes into the mark of a clean shutdown.
+    `flush_check_interval_ms` is one second; in Kafka it is unlimited, so that a topic's `flush.ms` has no
+    effect by default. `epoch` is written into the marker of a clean shutdown.
     """
 
     directories: tuple[Path, ...]
@@ -41,14 +41,16 @@ class LogManagerConfig:
         resolved = {path.resolve() for path in self.directories}
         if not self.directories or len(resolved) < len(self.directories):
             named = ", ".join(map(str, self.directories))
-            raise InvalidInputError(f"there must be log directories, no two of them the same: {named}")
+            raise InvalidInputError(
+                f"log directories must be configured, and no two of them may be the same: {named}"
+            )
         if self.recovery_threads_per_directory < 1:
-            raise InvalidInputError("logs need at least one recovery thread per directory")
+            raise InvalidInputError("a log directory needs at least one recovery thread")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerMetrics:
-    """Gauges, by Kafka's names where it has them. Dictionaries are by directory."""
+    """Gauges, with Kafka's names where it has them. The dictionaries are by log directory."""
 
     logs: int
     log_segments: int

@@ -1,4 +1,4 @@
-"""Opening the logs of directories at the start, and making new ones."""
+"""Opening the logs of all log directories at the start, and creating new logs."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _log = structlog.get_logger(__name__)
 
 
 class ConfigLookup(Protocol):
-    """Looks up the configuration of a log that is found on disk."""
+    """A function that returns the configuration of a log found on disk."""
 
     def __call__(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
-        """None for a log that nobody knows any more: it is set aside as a stray."""
+        """Return the configuration, or None for a log of an unknown topic, which is set aside as a stray."""
         ...
 
 
 class DirectoryLoader:
-    """Opens logs into `registry`; directories that wait to be deleted go to `deleted`."""
+    """Opens logs and adds them to `registry`. Directories that wait for deletion go to `deletion_queue`."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class DirectoryLoader:
         self.strays = 0
 
     def load(self, config_of: ConfigLookup) -> None:
-        """Open every log of every live directory, on `threads` threads each.
+        """Open every log of every live directory, with `threads` threads per directory.
 
-        A directory whose disk fails is reported. Raises the first error of another kind.
+        Reports a directory whose disk fails. Raises the first error of another kind.
         """
         waits = []
         for directory in self._directories.live:
@@ -102,15 +102,18 @@ class DirectoryLoader:
         config: LogConfig,
         directories: Iterable[LogDirectory],
     ) -> UnifiedLog:
-        """A new log in the first of `places` whose disk takes it, else LogDirectoryOfflineError."""
+        """Create a log in the first of `directories` whose disk works.
+
+        Raises LogDirectoryOfflineError if there is none.
+        """
         for directory in directories:
             try:
                 return self._open(directory, name, config, topic_id=topic_id, had_clean_shutdown=True)
-            except LogDirectoryOfflineError:  # it was reported
+            except LogDirectoryOfflineError:  # the failure was reported already
                 continue
         raise LogDirectoryOfflineError(
-            f"no log directory is left for log {name.topic}-{name.partition}",
-            remedy="repair or replace the disks that failed, and start the agent again",
+            f"no log directory can take log {name.topic}-{name.partition}",
+            remedy="repair or replace the failed disks, then start the agent again",
         )
 
     def _load_directory(
@@ -200,7 +203,10 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """What is still to be done, by directory; thread-safe (Kafka's remainingLogsToRecover and the like)."""
+    """The logs and segments that must still be recovered, by log directory. Thread-safe.
+
+    Source: remainingLogsToRecover and remainingSegmentsToRecover of Kafka's LogManager.
+    """
 
     logs: dict[Path, int] = field(default_factory=dict)
     segments: dict[Path, int] = field(default_factory=dict)
@@ -208,17 +214,17 @@ class RecoveryProgress:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, directory: Path, logs: int) -> None:
-        """So many logs are to be opened."""
+        """Set the number of logs to open."""
         with self._lock:
             self.logs[directory], self.segments[directory] = logs, 0
 
     def log_loaded(self, directory: Path) -> None:
-        """One fewer."""
+        """Count one log as opened."""
         with self._lock:
             self.logs[directory] -= 1
 
     def set_segments(self, log: Path, count: int) -> None:
-        """So many segments of a log are still to be read through."""
+        """Set the number of segments of a log that must still be read."""
         with self._lock:
             self._by_log[log] = count
             self.segments[log.parent] = sum(
@@ -227,7 +233,10 @@ class RecoveryProgress:
 
 
 class DirectoryPool:
-    """Runs work on the logs of one directory on its own threads: a slow disk does not hold up others."""
+    """Threads that work on the logs of one log directory.
+
+    Each directory has its own threads, so that a slow disk does not delay others.
+    """
 
     def __init__(self, name: str, directory: Path, threads: int) -> None:
         self._directory = directory
@@ -236,9 +245,9 @@ class DirectoryPool:
     def map(
         self, work: Callable[[_T], None], items: Iterable[_T]
     ) -> Callable[[], OSError | LogDirectoryOfflineError | None]:
-        """Begin `work` on each item; what is returned waits for all, and gives the first disk error.
+        """Start `work` on each item. Return a function that waits for all of it.
 
-        It raises the first error of another kind, once all are done.
+        That function returns the first disk error, or None. It raises the first error of another kind.
         """
         futures = [self._pool.submit(work, item) for item in items]
 

@@ -1,4 +1,4 @@
-"""Writing down, by directory, from where logs are recovered, where they begin, and what is readable."""
+"""Writing the recovery points, log start offsets and high watermarks of a log directory's logs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
 
 
 class LogCheckpoints:
-    """The checkpoints of one directory after the other; `on_failure` is told of one that cannot be written.
+    """Writes the checkpoints of log directories. `on_failure` is called when a write fails.
 
-    A future log has no line of its own: it is recovered from its start.
+    Future logs have no entries; they are recovered from their start.
     """
 
     def __init__(self, registry: LogRegistry, on_failure: Callable[[Path, OSError], None]) -> None:
         self._registry = registry
         self._on_failure = on_failure
-        # What one thread has gathered must not replace what another has gathered later.
+        # Held from the collection of offsets to their write: older offsets must not replace newer ones.
         self._lock = threading.RLock()
 
     def write_recovery_points(self, directory: LogDirectory) -> None:
-        """Up to where each log is durable, as the last flush made it: never too high."""
+        """Write the recovery points. They are never too high, because only a flush advances them."""
         with self._lock:
             points = {name: log.recovery_point for name, log in self._logs(directory).items()}
             self._write(directory.recovery_points, points)
 
     def write_log_start_offsets(self, directory: LogDirectory) -> bool:
-        """Where each log begins, when that is not where its first segment does; whether it was written."""
+        """Write the log start offsets that differ from the first segment's base offset.
+
+        Returns False if the write failed.
+        """
         with self._lock:
             offsets = {
                 name: log.log_start_offset
@@ -47,7 +50,7 @@ class LogCheckpoints:
             return self._write(directory.log_start_offsets, offsets)
 
     def remove_log_start_offset(self, directory: LogDirectory, name: TopicPartition) -> None:
-        """A new log does not begin where one that had its name did, whose line a crash may have left."""
+        """Remove an entry of an older log with the same name, which a crash may have left, for a new log."""
         with self._lock:
             try:
                 is_stale = name in directory.log_start_offsets.read()
@@ -60,7 +63,7 @@ class LogCheckpoints:
                 self.write_log_start_offsets(directory)
 
     def write_high_watermarks(self, directory: LogDirectory) -> None:
-        """Up to where readers may read."""
+        """Write the high watermarks."""
         with self._lock:
             offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
             self._write(directory.high_watermarks, offsets)

@@ -99,7 +99,7 @@ class LogDirectory:
         if lock is None:
             raise InvalidInputError(
                 f"log directory {path} is in use by another process",
-                remedy="stop that process, or give this agent a directory of its own",
+                remedy="stop that process, or give this agent another directory",
             )
         try:
             return cls(file_system, path, _identify(file_system, path, owner, clock, ids), lock)

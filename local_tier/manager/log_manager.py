@@ -1,8 +1,9 @@
-"""All logs of an agent: where they lie, how they are opened and closed, and what is done for them meanwhile.
+"""All logs of an agent: their directories, creation, deletion, startup and shutdown.
 
-Source: LogManager of org.apache.kafka.storage.internals.log. Several directories, one a disk, share the logs;
-a new one goes to the directory with the fewest. When a disk fails, its directory goes offline with its logs,
-and the others go on.
+Several log directories, usually one per disk, share the logs. A new log is created in the directory with the
+fewest. When a disk fails, its directory and the logs in it go offline, and the others continue.
+
+Source: LogManager of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _log = structlog.get_logger(__name__)
 class LogManager:
     """The logs of one agent. Any thread may call.
 
-    `scheduler` runs what is due; the caller starts it before `start`, and stops it before `close`.
+    `scheduler` runs background work. The caller starts it before `start` and stops it before `close`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LogManager:
         self._clock = clock
         self._ids = ids
         self._scheduler = scheduler
-        self._creation_lock = threading.Lock()  # held while a log is made or changes its place
+        self._creation_lock = threading.Lock()  # held while a log is created or replaced
         self._registry = LogRegistry()
         self._failures = LogDirFailureChannel(scheduler, self._take_offline)
         self._directories = LogDirectories(
@@ -119,10 +120,11 @@ class LogManager:
         )
 
     def start(self, config_of: ConfigLookup, *, clean: bool = True) -> None:
-        """Lock the directories, open all logs, recovering those of a crash, and begin the background work.
+        """Lock the directories, open and recover all logs, and start background work.
 
-        A directory whose disk fails goes offline. Raises FatalError when none is left, InvalidInputError when
-        one is in use or belongs to another agent. Without `clean`, the cleaner's threads are not started.
+        A directory whose disk fails goes offline. Raises FatalError if no directory is left, and
+        InvalidInputError if a directory is in use or belongs to another agent. With `clean=False`, the
+        cleaner's threads are not started.
         """
         try:
             self._directories.open_all(self._clock, self._ids)
@@ -137,7 +139,10 @@ class LogManager:
             self.cleaner.start()
 
     def close(self) -> None:
-        """Flush and close all logs, write all checkpoints, and mark each directory that is in order."""
+        """Flush and close all logs, write all checkpoints, and write the markers of a clean shutdown.
+
+        A directory with a failure gets no marker.
+        """
         self.cleaner.stop()
         self._failures.take_failed_offline()
         threads = self._config.recovery_threads_per_directory
@@ -161,21 +166,21 @@ class LogManager:
             self._directories.unlock_all()
 
     def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
-        """The log; None when there is none here, or when its directory is offline."""
+        """Return the log, or None if it does not exist here or its directory is offline."""
         return self._registry.get(name, future=future)
 
     def logs(self) -> list[UnifiedLog]:
-        """All logs in use."""
+        """Return all current logs."""
         return list(self._registry.current().values())
 
     def get_or_create(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, is_new: bool = False
     ) -> UnifiedLog:
-        """The log of a partition, made in the directory with the fewest logs when there is none.
+        """Return the log of a partition. If there is none, create it in the directory with the fewest logs.
 
-        Raises LogDirectoryOfflineError when a directory is offline that may hold the log, unless it `is_new`
-        (or a copy that may be made anew), and when no directory can take it; StaleStateError when the log
-        here is that of an older topic of the same name.
+        Raises LogDirectoryOfflineError if no directory works, or if the log may be in a directory that is
+        offline and is not known to be new (`is_new`). Raises StaleStateError if the log here belongs to an
+        older topic of the same name.
         """
         name = TopicPartition(topic, partition)
         with self._creation_lock:
@@ -187,7 +192,7 @@ class LogManager:
                 log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
                 self._checkpoint_new_log(log)
-            if log.topic_id is None:  # a crash came between its directory and its id; it has no records
+            if log.topic_id is None:  # a crash prevented the write of the id; the log has no records
                 write_topic_id(self._file_system, log.directory, topic_id)
                 log.topic_id = topic_id
         if log.topic_id != topic_id:
@@ -198,18 +203,23 @@ class LogManager:
         return log
 
     def _checkpoint_new_log(self, log: UnifiedLog) -> None:
-        """Before it has records: without a line of its own, or by an old one, recovery is wrong or slow."""
+        """Write the checkpoints of a new log before it has records.
+
+        Without an entry, or with the entry of an older log, recovery would be slow or wrong.
+        """
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
             self._log_checkpoints.write_recovery_points(directory)
             self._log_checkpoints.remove_log_start_offset(directory, log.topic_partition)
 
     def create_future_log(self, name: TopicPartition, directory: Path) -> UnifiedLog:
-        """A log in another directory, to be filled from the one in use, whose place it then takes."""
+        """Create a copy of a log in another directory, which later replaces the current log."""
         with self._creation_lock:
             log, target = self._registry.get(name), self._directories.get(directory)
             if log is None or self._registry.get(name, future=True) is not None:
-                raise InvalidInputError(f"log {name} cannot be moved: it is not here, or is being moved")
+                raise InvalidInputError(
+                    f"log {name} cannot be moved: it does not exist here, or is being moved"
+                )
             if target is None or log.directory.parent == directory:
                 raise InvalidInputError(f"log {name} cannot be moved to {directory}")
             partition_directory = suffixed_partition_directory(
@@ -220,7 +230,7 @@ class LogManager:
             return future
 
     def replace_current_with_future_log(self, name: TopicPartition) -> UnifiedLog:
-        """Put the future log in the place of the one in use, which is deleted."""
+        """Replace the current log by the future log, and delete the current log."""
         with self._cleaning_paused(name), self._creation_lock:
             future = self._registry.get(name, future=True)
             if future is None:
@@ -235,9 +245,10 @@ class LogManager:
         return future
 
     def delete(self, name: TopicPartition, *, future: bool = False, stray: bool = False) -> bool:
-        """Take a log out of use; its files go after the delay, or (a stray) stay aside. False without a log.
+        """Remove a log. Return False if there is none.
 
-        Raises LogDirectoryOfflineError when there is none here and it may be in a directory that is offline.
+        Its files are deleted after the delay; those of a `stray` log are kept. Raises
+        LogDirectoryOfflineError if the log may be in a directory that is offline.
         """
         log = self._registry.remove(name, future=future)
         if log is None:
@@ -250,9 +261,9 @@ class LogManager:
         return True
 
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
-        """Hide records below an offset (-1: the high watermark), durably; where the log starts then.
+        """Durably hide the records below an offset (-1: the high watermark). Return the log start offset.
 
-        Raises LogDirectoryOfflineError when that could not be written down.
+        Raises LogDirectoryOfflineError if the checkpoint could not be written.
         """
         log = self._require_log(name)
         start = log.delete_records(before_offset)
@@ -260,46 +271,46 @@ class LogManager:
         directory = self._directories.get(path)
         if directory is None or not self._log_checkpoints.write_log_start_offsets(directory):
             raise LogDirectoryOfflineError(
-                f"where log {name} starts could not be written to {path}",
-                remedy="repair or replace the disk, and start the agent again",
+                f"the log start offset of {name} could not be written to {path}",
+                remedy="repair or replace the disk, then start the agent again",
             )
         return start
 
     def truncate_to(self, name: TopicPartition, offset: int) -> None:
-        """Drop everything from `offset` on; the cleaner keeps off meanwhile."""
+        """Drop everything from `offset` on. Cleaning is paused meanwhile."""
         self._truncate(name, lambda log: log.truncate_to(offset))
 
     def truncate_fully(self, name: TopicPartition, offset: int, log_start_offset: int | None = None) -> None:
-        """Drop everything; the log goes on at `offset`."""
+        """Drop everything and continue at `offset`."""
         self._truncate(name, lambda log: log.truncate_fully_and_start_at(offset, log_start_offset))
 
     def update_config(self, topic: str, config: LogConfig) -> None:
-        """The configuration of a topic has changed."""
+        """Set the configuration of a topic's logs."""
         for log in self._registry.all():
             if log.topic_partition.topic == topic:
                 was_compacted = log.config.compact
                 log.update_config(config)
                 if was_compacted and not config.compact:
                     with self._cleaning_paused(log.topic_partition):
-                        continue  # a clean that began under the old configuration has ended
+                        continue  # waits until a cleaning with the old configuration has ended
 
     @property
     def live_directories(self) -> list[Path]:
-        """Those that have not failed."""
+        """The directories that have not failed."""
         return [directory.path for directory in self._directories.live]
 
     @property
     def offline_directories(self) -> list[Path]:
-        """Those that have failed."""
+        """The directories that have failed."""
         return [path for path in self._config.directories if path in self._failures.failed]
 
     def directory_id(self, path: Path) -> UUID | None:
-        """Of a directory that is online."""
+        """Return the id of a directory, or None if it has failed."""
         directory = self._directories.get(path)
         return directory.directory_id if directory is not None else None
 
     def metrics(self) -> LogManagerMetrics:
-        """The gauges, now."""
+        """Return the current gauges."""
         logs, failed, progress = self._registry.all(), self._failures.failed, self._loader.progress
         return LogManagerMetrics(
             logs=len(logs),
@@ -331,7 +342,7 @@ class LogManager:
 
     @contextmanager
     def _cleaning_paused(self, name: TopicPartition) -> Iterator[None]:
-        """Nobody cleans the log, nor deletes its old segments."""
+        """Prevent cleaning and deletion of old segments of a log."""
         self._cleaner_manager.pause(name)
         try:
             yield
@@ -345,8 +356,8 @@ class LogManager:
             self._cleaner_manager.truncate_checkpoint(
                 log.directory.parent, name, log.active_segment.base_offset
             )
-            # A cut within a batch takes the batch: before the segment that follows offsets are then missing,
-            # which recovery would take for a loss above the recovery point.
+            # A truncation within a batch drops the whole batch, so offsets are missing before the next
+            # segment. Above the recovery point, recovery would take that for a data loss.
             log.flush()
         self._checkpoint_recovery(log.directory.parent)
 
@@ -362,7 +373,7 @@ class LogManager:
             self._log_checkpoints.write_recovery_points(directory)
 
     def _rename_aside(self, log: UnifiedLog, state: DirectoryState) -> None:
-        """Rename a log that is in use no more, and let go of its files."""
+        """Rename the directory of a log that is no longer used, and close its files."""
         directory = self._directories.get(log.directory.parent)
         topic, partition = log.topic_partition
         name = suffixed_partition_directory(topic, partition, state, self._ids.new_uuid()).name
@@ -378,8 +389,8 @@ class LogManager:
         failed = self._failures.failed
         if failed:
             raise LogDirectoryOfflineError(
-                f"log {name} may be in a directory that is offline: {', '.join(map(str, failed))}",
-                remedy="repair or replace the disk, and start the agent again",
+                f"log {name} may be in a log directory that is offline: {', '.join(map(str, failed))}",
+                remedy="repair or replace the disk, then start the agent again",
             )
 
     def _take_offline(self, path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The logs of this process: those in use, and those that are filled elsewhere to take their place."""
+"""The logs of this process: current logs, future logs, and deleted logs whose files still exist.
+
+Source: LogManager.currentLogs, futureLogs and logsToBeDeleted of org.apache.kafka.storage.internals.log.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class LogRegistry:
-    """Two maps from names to logs. Any thread may ask; changes exclude each other."""
+    """The current and the future logs by name. Any thread may call.
+
+    A future log is a copy in another log directory that replaces the current log when it is complete.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,41 +37,41 @@ class LogRegistry:
         self._future: dict[TopicPartition, UnifiedLog] = {}
 
     def current(self) -> Mapping[TopicPartition, UnifiedLog]:
-        """A copy of the logs in use."""
+        """Return a copy of the map of current logs."""
         with self._lock:
             return dict(self._current)
 
     def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
-        """The log; None when there is none."""
+        """Return the log, or None."""
         return (self._future if future else self._current).get(name)
 
     def all(self) -> list[UnifiedLog]:
-        """The logs in use, then the future ones."""
+        """Return the current logs, then the future logs."""
         with self._lock:
             return [*self._current.values(), *self._future.values()]
 
     def in_directory(self, directory: Path) -> list[UnifiedLog]:
-        """Those of `all` that lie in one directory."""
+        """Return the current and future logs of one log directory."""
         return [log for log in self.all() if log.directory.parent == directory]
 
     def add(self, log: UnifiedLog, *, future: bool = False) -> None:
-        """Take a log in; CorruptLogError when there is another of its name, which then stays."""
+        """Add a log. Raises CorruptLogError if there is another log of that name, which stays."""
         with self._lock:
             logs = self._future if future else self._current
             other = logs.setdefault(log.topic_partition, log)
         if other is not log:
             raise CorruptLogError(
-                f"log {log.topic_partition} is in {log.directory} and in {other.directory}",
-                remedy="remove one of the two: that in the directory that has failed lately, if one has",
+                f"log {log.topic_partition} exists in {log.directory} and in {other.directory}",
+                remedy="remove one of the two: the one in a log directory that has failed recently, if any",
             )
 
     def remove(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
-        """Take a log out, and return it."""
+        """Remove a log and return it, or None."""
         with self._lock:
             return (self._future if future else self._current).pop(name, None)
 
     def remove_directory(self, directory: Path) -> list[UnifiedLog]:
-        """Take out all logs of a directory."""
+        """Remove all logs of a log directory and return them."""
         with self._lock:
             removed = []
             for logs in (self._current, self._future):
@@ -74,7 +80,7 @@ class LogRegistry:
             return removed
 
     def promote(self, name: TopicPartition) -> UnifiedLog | None:
-        """The future log becomes the one in use; returns that which was."""
+        """Replace the current log by the future log. Return the log that was replaced, or None."""
         with self._lock:
             before = self._current.pop(name, None)
             self._current[name] = self._future.pop(name)
@@ -85,7 +91,11 @@ _log = structlog.get_logger(__name__)
 
 
 class DeletionQueue:
-    """A queue of directories; the oldest goes first. `on_failure` is told of one whose disk refuses."""
+    """Partition directories that are renamed to `-delete`, and removed after `file.delete.delay.ms`.
+
+    The delay lets readers finish with the files that they hold open. `on_failure` is called when a disk
+    fails.
+    """
 
     def __init__(
         self,
@@ -114,7 +124,7 @@ class DeletionQueue:
         self._scheduler.schedule_once("delete-logs", self.remove_due, self._delay_ms)
 
     def remove_due(self) -> None:
-        """Remove what has waited long enough."""
+        """Remove the directories whose delay has passed."""
         while (directory := self._next_due()) is not None:
             try:
                 remove_tree(self._file_system, directory)
@@ -124,7 +134,7 @@ class DeletionQueue:
                 self._on_failure(directory.parent, error)
 
     def remove_directory(self, parent: Path) -> None:
-        """The disk of these directories has failed."""
+        """Drop the entries of a log directory that has failed."""
         with self._lock:
             self._waiting = deque(entry for entry in self._waiting if entry[1].parent != parent)
 

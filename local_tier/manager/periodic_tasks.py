@@ -1,4 +1,4 @@
-"""What is done for logs at intervals: old segments deleted, bytes made durable, checkpoints written."""
+"""The periodic work of a log manager: deleting old segments, flushing, and writing checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PeriodicTasks:
-    """The tasks of a log manager; each may also be called by itself."""
+    """The periodic tasks of a log manager. Each may also be called directly."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PeriodicTasks:
         self._clock = clock
 
     def schedule(self, config: LogManagerConfig, scheduler: PeriodicScheduler) -> None:
-        """Run the tasks from now on: the first time after a delay that keeps them off a busy start."""
+        """Schedule all tasks. An initial delay keeps them away from a busy start."""
         for name, task, period_ms in (
             ("log-retention", self.delete_old_segments, config.retention_check_interval_ms),
             ("log-flusher", self.flush_dirty_logs, config.flush_check_interval_ms),
@@ -66,7 +66,7 @@ class PeriodicTasks:
             )
 
     def delete_old_segments(self) -> int:
-        """Delete old segments of the logs that are not compacted; how many segments went."""
+        """Delete old segments of logs that are not compacted. Return the number of deleted segments."""
         deleted = 0
         logs = self._cleaner_manager.pause_cleaning_of_non_compacted()
         try:
@@ -88,30 +88,30 @@ class PeriodicTasks:
                 _attempt("log_flush_failed", log, log.flush)
 
     def remove_expired_producers(self) -> None:
-        """Forget what is known of producers that have been silent for a day, of every log."""
+        """Drop the state of producers that have not appended for the expiry time, in every log."""
         for log in self._registry.all():
             _attempt("producer_expiry_failed", log, log.remove_expired_producers)
 
     def checkpoint_recovery_points(self) -> None:
-        """Write down from where each log would be recovered."""
+        """Write the recovery points of all logs."""
         for directory in self._directories.live:
             self._log_checkpoints.write_recovery_points(directory)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write down where each log begins."""
+        """Write the log start offsets of all logs."""
         for directory in self._directories.live:
             self._log_checkpoints.write_log_start_offsets(directory)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down up to where each log may be read."""
+        """Write the high watermarks of all logs."""
         for directory in self._directories.live:
             self._log_checkpoints.write_high_watermarks(directory)
 
 
 def _attempt(event: str, log: UnifiedLog, work: Callable[[], int | None]) -> int | None:
-    """One log that fails must not keep others from their turn."""
+    """Run `work` and log its error: an error of one log must not stop the work on others."""
     try:
         return work()
-    except Exception:  # noqa: BLE001  # whatever it is, it concerns this log alone
+    except Exception:  # noqa: BLE001  # an error of one log must not stop the work on others
         _log.exception(event, log=str(log.topic_partition))
         return None

@@ -1,4 +1,4 @@
-"""What producer state needs of an append or a scan: the batches that come from idempotent producers."""
+"""The batches of idempotent producers in an append or a scan, as producer state needs them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _COMMIT: Final = 1
 
 
 class EndTransactionMarker(NamedTuple):
-    """What ends a transaction. Source: EndTransactionMarker of org.apache.kafka.common.record."""
+    """The content of a control batch that ends a transaction.
+
+    Source: EndTransactionMarker of org.apache.kafka.common.record.
+    """
 
     is_abort: bool
     coordinator_epoch: int
@@ -43,7 +46,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of an idempotent producer; `marker` is None unless the batch ends a transaction."""
+    """One batch of an idempotent producer. `marker` is None unless the batch ends a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -58,7 +61,7 @@ class ProducerBatch(NamedTuple):
 
 
 def producer_batches(data: Bytes, rows: BatchRows) -> list[ProducerBatch]:
-    """The batches of `rows` that have a producer id, in order; `data` is what the rows point into.
+    """Return the batches of `rows` that have a producer id, in order. `rows` point into `data`.
 
     Raises MalformedBatchError for a control batch that cannot be read.
     """
@@ -92,7 +95,7 @@ def _producer_batch(
 
 
 def _end_marker(data: Bytes, position: int) -> EndTransactionMarker | None:
-    """None when the marker was cleaned away, or is of a kind that ends nothing."""
+    """Return the marker, or None if it was cleaned away or its type does not end a transaction."""
     columns = decode_batch(data.data, position, verify=False)
     if not len(columns):
         return None

@@ -1,4 +1,4 @@
-"""What a log knows of one idempotent producer, and the rules by which an append changes it (KIP-98, KIP-360).
+"""The state of one idempotent producer in a log, and the rules for its appends (KIP-98, KIP-360).
 
 Source: ProducerStateEntry and ProducerAppendInfo of org.apache.kafka.storage.internals.log.
 """
@@ -21,7 +21,7 @@ _SEQUENCE_COUNT: Final = 2**31
 
 
 class AppendOrigin(Enum):
-    """Who appends: a producer, the transaction coordinator, or another log that this one follows."""
+    """The origin of an append: a producer, the transaction coordinator, or the leader's log."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -29,7 +29,7 @@ class AppendOrigin(Enum):
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that was appended; `offset_delta` is its last offset less its first."""
+    """A batch that was appended. `offset_delta` is its last offset minus its first."""
 
     last_sequence: int
     last_offset: int
@@ -38,17 +38,17 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence numbers wrap round at 2^31."""
+        """The first sequence number. Sequence numbers wrap around at 2^31."""
         return (self.last_sequence - self.offset_delta) % _SEQUENCE_COUNT
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the first record."""
         return self.last_offset - self.offset_delta
 
 
 class LastRecord(NamedTuple):
-    """The offset of a producer's last record, if it is known, and the producer's epoch."""
+    """The offset of a producer's last data record, if known, and the producer's epoch."""
 
     last_data_offset: int | None
     producer_epoch: int
@@ -56,7 +56,7 @@ class LastRecord(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerStateEntry:
-    """One producer: its epoch, its last batches (oldest first), and where its open transaction began."""
+    """A producer's epoch, its last batches (oldest first), and the first offset of its open transaction."""
 
     producer_id: int
     producer_epoch: int = NO_EPOCH
@@ -67,21 +67,21 @@ class ProducerStateEntry:
 
     @property
     def last_sequence(self) -> int:
-        """-1 when no batch is known."""
+        """The last sequence number, or -1 if no batch is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property
     def last_offset(self) -> int:
-        """Of the last data batch; -1 when none is known."""
+        """The offset of the last data record, or -1 if no batch is known."""
         return self.batches[-1].last_offset if self.batches else -1
 
     @property
     def last_offset_delta(self) -> int:
-        """Of the last data batch."""
+        """The offset delta of the last data batch."""
         return self.batches[-1].offset_delta if self.batches else 0
 
     def find_duplicate(self, batch: ProducerBatch) -> BatchMetadata | None:
-        """The known batch with exactly the same sequence numbers in the same epoch."""
+        """Return the known batch with the same epoch and the same first and last sequence number, or None."""
         if batch.producer_epoch != self.producer_epoch:
             return None
         for known in self.batches:
@@ -90,19 +90,19 @@ class ProducerStateEntry:
         return None
 
     def maybe_update_epoch(self, epoch: int) -> None:
-        """In a new epoch, the batches of the old one are forgotten."""
+        """Set the epoch. If it is new, the batches of the old epoch are dropped."""
         if epoch != self.producer_epoch:
             self.batches.clear()
             self.producer_epoch = epoch
 
     def add_batch_metadata(self, epoch: int, batch: BatchMetadata) -> None:
-        """Know one more batch, and forget the oldest beyond five."""
+        """Add a batch and drop the oldest one beyond `NUM_BATCHES_TO_RETAIN`."""
         self.maybe_update_epoch(epoch)
         self.batches.append(batch)
         self.last_timestamp = batch.timestamp
 
     def update(self, newer: ProducerStateEntry) -> None:
-        """Become what `newer` is, whose batches come after those known."""
+        """Apply the result of an append: `newer` has the batches that follow those known."""
         self.maybe_update_epoch(newer.producer_epoch)
         self.batches.extend(newer.batches)
         self.coordinator_epoch = newer.coordinator_epoch
@@ -111,7 +111,7 @@ class ProducerStateEntry:
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction from its first record to its marker."""
+    """A completed transaction, from its first record to its marker."""
 
     producer_id: int
     first_offset: int
@@ -120,7 +120,7 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerAppendInfo:
-    """The batches of one producer in one append: checked one by one, taken over together or not at all."""
+    """The batches of one producer in one append. All of them are applied to the producer's state, or none."""
 
     def __init__(self, known: ProducerStateEntry, origin: AppendOrigin, log_name: str) -> None:
         self._current_entry = known
@@ -136,7 +136,7 @@ class ProducerAppendInfo:
         self.started_txn_offsets: list[int] = []
 
     def append(self, batch: ProducerBatch) -> CompletedTxn | None:
-        """Check and note a batch; what it completes, if it ends a transaction that has records.
+        """Check and add a batch. Return the transaction that it completes, if that has records.
 
         Raises InvalidProducerEpochError, OutOfOrderSequenceError or InvalidTransactionError.
         """
@@ -148,7 +148,7 @@ class ProducerAppendInfo:
         return self._append_marker(batch, batch.marker)
 
     def add_batch(self, batch: ProducerBatch) -> None:
-        """Know a data batch that needs no check."""
+        """Add a data batch without a check."""
         delta = batch.last_offset - batch.base_offset
         self.updated.add_batch_metadata(
             batch.producer_epoch,
@@ -178,9 +178,9 @@ class ProducerAppendInfo:
             and marker.coordinator_epoch < self.updated.coordinator_epoch
         ):
             raise InvalidTransactionError(
-                f"a marker for producer {batch.producer_id} in {self._log_name} is from coordinator epoch "
-                f"{marker.coordinator_epoch}, and epoch {self.updated.coordinator_epoch} was seen",
-                remedy="stop this coordinator: another has taken its place",
+                f"the marker for producer {batch.producer_id} in {self._log_name} has coordinator epoch "
+                f"{marker.coordinator_epoch}, but the latest epoch is {self.updated.coordinator_epoch}",
+                remedy="stop this coordinator: a newer one has replaced it",
             )
         start = self.updated.current_txn_first_offset
         self.updated.maybe_update_epoch(batch.producer_epoch)
@@ -195,9 +195,9 @@ class ProducerAppendInfo:
         if batch.producer_epoch >= self.updated.producer_epoch or self._origin is AppendOrigin.REPLICATION:
             return
         raise InvalidProducerEpochError(
-            f"producer {batch.producer_id} has epoch {batch.producer_epoch} in {self._log_name}, and epoch "
-            f"{self.updated.producer_epoch} was seen before",
-            remedy="another instance has taken its place: get a new producer id or epoch",
+            f"producer {batch.producer_id} has epoch {batch.producer_epoch} in {self._log_name}, but the "
+            f"latest epoch is {self.updated.producer_epoch}",
+            remedy="a newer instance has fenced this producer: get a new producer id or epoch",
         )
 
     def _check_sequence(self, batch: ProducerBatch) -> None:
@@ -207,7 +207,7 @@ class ProducerAppendInfo:
                 raise self._out_of_order(batch, 0)
             return
         if self._current_entry.producer_epoch == NO_EPOCH:
-            return  # nobody knows the producer here: its state may have expired with its records
+            return  # an unknown producer: its state may have expired with its records
         last = self.updated.last_sequence
         if not self.updated.batches and batch.producer_epoch == self._current_entry.producer_epoch:
             last = self._current_entry.last_sequence

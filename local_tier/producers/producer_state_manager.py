@@ -1,7 +1,8 @@
-"""All idempotent producers of a log, and its transactions that are open or not yet readable everywhere.
+"""The idempotent producers of a log, and its transactions that are open or not yet replicated.
 
-Source: ProducerStateManager of org.apache.kafka.storage.internals.log. State is rebuilt from the newest
-snapshot and the batches behind it. Only the holder of the log's lock may call.
+Producer state is rebuilt from the newest snapshot and the batches after it. All calls require the log's lock.
+
+Source: ProducerStateManager of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
-"""`producer.id.expiration.ms`: state of a producer that is silent for so long is dropped."""
+"""Default of `producer.id.expiration.ms`: the state of a producer is dropped after that time without appends.
+"""
 
 
 @dataclass(slots=True)
 class TxnMetadata:
-    """An open transaction, or (with its last offset) one whose marker is not below the high watermark yet."""
+    """An open transaction, or (with a last offset) one whose marker is not below the high watermark yet."""
 
     producer_id: int
     first_offset: int
@@ -43,7 +45,7 @@ class TxnMetadata:
 
 
 class ProducerStateManager:
-    """The producers of one log up to `map_end_offset`, and their snapshots."""
+    """The state of all producers of one log up to `map_end_offset`, and its snapshots."""
 
     def __init__(
         self, file_system: FileSystem, directory: Path, *, log_name: str, expiry_ms: int = PRODUCER_EXPIRY_MS
@@ -59,26 +61,26 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
-        """By producer id."""
+        """The state by producer id."""
         return self._producers
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known."""
+        """True if no producer and no transaction is known."""
         return not self._producers and not self._unreplicated_txns
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first transaction begins that readers of committed data may not see yet."""
+        """The first offset of a transaction that readers of committed data must not see yet, or None."""
         return min((*self._ongoing_txns, *self._unreplicated_txns), default=None)
 
     def prepare_update(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
-        """Begin an append of that producer's batches."""
+        """Return a new append of a producer's batches."""
         known = self._producers.get(producer_id) or ProducerStateEntry(producer_id)
         return ProducerAppendInfo(known, origin, self._log_name)
 
     def update(self, appended: ProducerAppendInfo) -> None:
-        """Take an append over that has happened."""
+        """Apply an append to the state of its producer."""
         updated = appended.updated
         known = self._producers.get(updated.producer_id)
         if known is None:
@@ -89,10 +91,10 @@ class ProducerStateManager:
             self._ongoing_txns[offset] = TxnMetadata(updated.producer_id, offset)
 
     def replay(self, batches: Iterable[ProducerBatch]) -> Iterator[CompletedTxn]:
-        """Take over batches that are in the log already, one by one.
+        """Apply batches that are already in the log, one at a time.
 
-        Each transaction that one completes is handed out before the next batch is looked at; the caller
-        passes it to `complete`.
+        Yields each completed transaction before the next batch is applied. The caller must pass it to
+        `complete_txn`.
         """
         for batch in batches:
             appended = self.prepare_update(batch.producer_id, AppendOrigin.REPLICATION)
@@ -102,20 +104,23 @@ class ProducerStateManager:
                 yield done
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
-        """The last stable offset once that transaction is complete."""
+        """Return the last stable offset after that transaction is complete."""
         others = (
             first for first, open_ in self._ongoing_txns.items() if open_.producer_id != completed.producer_id
         )
         return min(others, default=completed.last_offset + 1)
 
     def complete_txn(self, completed: CompletedTxn) -> None:
-        """A transaction is no longer open, but hidden until the high watermark has passed its marker."""
+        """Mark a transaction as complete.
+
+        It stays unstable until the high watermark has passed its marker.
+        """
         transaction = self._ongoing_txns.pop(completed.first_offset)
         transaction.last_offset = completed.last_offset
         self._unreplicated_txns[completed.first_offset] = transaction
 
     def on_high_watermark_updated(self, offset: int) -> None:
-        """Forget completed transactions whose markers are below `offset`."""
+        """Drop completed transactions whose markers are below `offset`."""
         done = [
             first
             for first, transaction in self._unreplicated_txns.items()
@@ -125,21 +130,24 @@ class ProducerStateManager:
             del self._unreplicated_txns[first]
 
     def on_log_start_offset_incremented(self, offset: int) -> None:
-        """Records below `offset` are gone; their producers are still known."""
+        """Note that the records below `offset` are gone. Their producers remain known."""
         self.on_high_watermark_updated(offset)
         self.map_end_offset = max(self.map_end_offset, offset)
         latest = self.snapshots.latest
         self._last_snapshot = offset if latest is None else latest
 
     def copy_from(self, other: ProducerStateManager) -> None:
-        """Become what `other` is, which read the batches: a snapshot has the last of each producer alone."""
+        """Take over the state of `other`, which has read the batches.
+
+        It is more complete than a snapshot, which has only the last batch of each producer.
+        """
         self._producers, self._ongoing_txns = other._producers, other._ongoing_txns
         self._unreplicated_txns = other._unreplicated_txns
         self.map_end_offset, self._last_snapshot = other.map_end_offset, other._last_snapshot
         self.snapshots.reload()
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that have been silent for too long and have no open transaction."""
+        """Drop producers without an open transaction that have not appended for the expiry time."""
         self._producers = {
             producer_id: state
             for producer_id, state in self._producers.items()
@@ -147,7 +155,7 @@ class ProducerStateManager:
         }
 
     def take_snapshot(self, *, sync: bool = True) -> int | None:
-        """Write what is known, unless that was done at this offset already; the offset if it was written."""
+        """Write a snapshot, unless one exists at this offset. Return its offset, or None if it exists."""
         if self.map_end_offset <= self._last_snapshot:
             return None
         offset = self.map_end_offset
@@ -156,7 +164,11 @@ class ProducerStateManager:
         return offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Go back to the newest sound snapshot in (start, end], unless the state is the end's already."""
+        """Load the newest valid snapshot in (start, end].
+
+        Nothing is loaded if the state already ends at `log_end_offset`. Snapshots outside of the range are
+        deleted.
+        """
         for offset in self.snapshots.offsets:
             if offset > log_end_offset or offset <= log_start_offset:
                 self.snapshots.delete(offset)
@@ -167,7 +179,7 @@ class ProducerStateManager:
         self._load(log_start_offset, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything, snapshots too."""
+        """Drop all state and all snapshots."""
         self._clear()
         for snapshot in self.snapshots.offsets:
             self.snapshots.delete(snapshot)

@@ -1,19 +1,19 @@
-"""The bytes of a producer snapshot: `<offset>.snapshot`, what a log knows of its producers below that offset.
+"""Producer snapshots: `<offset>.snapshot` holds the state of all producers of a log below that offset.
 
 ::
 
     version        int16   1
-    checksum       uint32  CRC-32C of all that follows
+    checksum       uint32  CRC-32C of everything after it
     entry count    int32
     entries, 46 bytes each:
       producer id               int64
       producer epoch            int16
       last sequence             int32
-      last offset               int64   of its last data batch, -1 when it has none
+      last offset               int64   of the last data batch, -1 if there is none
       offset delta              int32   of that batch
       timestamp                 int64
       coordinator epoch         int32
-      transaction first offset  int64   -1 when none is open
+      transaction first offset  int64   -1 if no transaction is open
 
 Source: ProducerSnapshot.json and ProducerStateManager of org.apache.kafka.storage.internals.log.
 """
@@ -45,7 +45,7 @@ _ENTRY: Final = struct.Struct(">qhiqiqiq")
 
 
 def encode_snapshot(producers: Iterable[ProducerStateEntry]) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of a snapshot."""
     entries = [
         _ENTRY.pack(
             state.producer_id,
@@ -64,18 +64,18 @@ def encode_snapshot(producers: Iterable[ProducerStateEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes, path: Path) -> list[ProducerStateEntry]:
-    """The producers of a snapshot; CorruptSnapshotError, which names `path`, when it is not sound."""
+    """Return the producers of a snapshot. Raises CorruptSnapshotError, whose message names `path`."""
     if len(data) < _HEADER.size + _COUNT.size:
         raise CorruptSnapshotError(f"{path} has {len(data)} bytes, too few for a producer snapshot")
     version, checksum = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshotError(f"{path} has version {version}, and {VERSION} is known")
+        raise CorruptSnapshotError(f"{path} has version {version}, but only {VERSION} is supported")
     body = memoryview(data)[_HEADER.size :]
     if crc32c.crc32c(body) != checksum:
         raise CorruptSnapshotError(f"the CRC-32C of {path} does not match its bytes")
     (count,) = _COUNT.unpack_from(body)
     if len(body) != _COUNT.size + count * _ENTRY.size:
-        raise CorruptSnapshotError(f"{path} has not the size of {count} producers")
+        raise CorruptSnapshotError(f"the size of {path} does not match its {count} producers")
     return [_state(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
 
 
@@ -102,7 +102,10 @@ def _state(
 
 
 class ProducerSnapshots:
-    """Which snapshots there are; a cache of the directory's listing that its owner keeps true."""
+    """The snapshots in a log's directory.
+
+    The list of snapshots is kept in memory. A caller that deletes files by other means must call `reload`.
+    """
 
     def __init__(self, file_system: FileSystem, directory: Path) -> None:
         self.directory = directory
@@ -111,26 +114,26 @@ class ProducerSnapshots:
         self.reload()
 
     def reload(self) -> None:
-        """Look at the directory anew."""
+        """List the directory again."""
         found = (file_names.parse_segment_file(name) for name in self._file_system.list_dir(self.directory))
         self._offsets = sorted(parsed[0] for parsed in found if parsed and parsed[1] == file_names.SNAPSHOT)
 
     @property
     def offsets(self) -> list[int]:
-        """Of all snapshots, in order."""
+        """The offsets of all snapshots, in order."""
         return list(self._offsets)
 
     @property
     def latest(self) -> int | None:
-        """The offset of the newest."""
+        """The offset of the newest snapshot, or None."""
         return self._offsets[-1] if self._offsets else None
 
     def path(self, offset: int) -> Path:
-        """Where the snapshot of that offset is, or would be."""
+        """Return the path of the snapshot at an offset."""
         return file_names.segment_file(self.directory, offset, file_names.SNAPSHOT)
 
     def write(self, offset: int, producers: Iterable[ProducerStateEntry], *, sync: bool) -> Path:
-        """Write a snapshot; a torn one is found out by its checksum, so that it needs no detour."""
+        """Write a snapshot in place: a torn one is detected by its checksum."""
         path = self.path(offset)
         file = self._file_system.open(path, create=True)
         try:
@@ -145,7 +148,7 @@ class ProducerSnapshots:
         return path
 
     def sync(self, offset: int) -> None:
-        """Make a snapshot durable that was written without; it may be gone again."""
+        """Make a snapshot durable that was written without a sync. It may have been deleted since."""
         with suppress(FileNotFoundError):
             file = self._file_system.open(self.path(offset))
             try:
@@ -154,7 +157,7 @@ class ProducerSnapshots:
                 file.close()
 
     def read(self, offset: int) -> list[ProducerStateEntry]:
-        """The producers of a snapshot; CorruptSnapshotError when it is not sound."""
+        """Return the producers of a snapshot. Raises CorruptSnapshotError."""
         return decode_snapshot(read_file(self._file_system, self.path(offset)) or b"", self.path(offset))
 
     def delete(self, offset: int) -> None:
@@ -164,7 +167,7 @@ class ProducerSnapshots:
             self._offsets.remove(offset)
 
     def mark_deleted(self, offset: int) -> Path | None:
-        """Rename a snapshot so that it is no longer one; the path to unlink later."""
+        """Rename a snapshot to `.deleted`. Return the path to unlink later, or None without a snapshot."""
         if offset not in self._offsets:
             return None
         self._offsets.remove(offset)
@@ -175,9 +178,10 @@ class ProducerSnapshots:
         return None
 
     def delete_stray_snapshots(self, base_offsets: Collection[int]) -> None:
-        """Delete snapshots that belong to no segment, except the newest of them if it is behind all segments.
+        """Delete the snapshots that belong to no segment.
 
-        That one was written when the log was closed, and spares the next start a scan.
+        The newest of them stays if it is after all segments: it was written when the log was closed, and
+        saves the next start a scan.
         """
         self.reload()
         strays = [offset for offset in self._offsets if offset not in base_offsets]

@@ -1,7 +1,7 @@
-"""The `.log` file of a segment: record batches behind each other, and how many bytes of them there are.
+"""A file that one writer appends to while other threads read: `.log` and `.txnindex`.
 
-The size is kept here and not asked from the disk: a failed append may leave bytes behind the last whole one,
-and a preallocated file is longer than its log.
+The size is kept in memory and not taken from the disk. A failed append may leave bytes after the last
+complete one, and a preallocated file is longer than its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class AppendFile:
-    """One writer appends; readers come from any thread, and the last of them keeps the file open."""
+    """A file with one writer and any number of readers.
+
+    The last reader of a closed file closes the descriptor.
+    """
 
     def __init__(self, file_system: FileSystem, path: Path, *, preallocate: int = 0) -> None:
         self.path = path
@@ -37,12 +40,12 @@ class AppendFile:
         self.size = 0 if is_new else self._file.size()
 
     def append(self, data: Buffer) -> None:
-        """Write `data` behind what is there; after an OSError the file has what it had."""
+        """Write `data` at the end. After an OSError the size is unchanged."""
         self._file.write(data, self.size)
         self.size += memoryview(data).nbytes
 
     def read(self, position: int, count: int) -> Bytes:
-        """Up to `count` bytes from `position` on; fewer only at the end of the log."""
+        """Read up to `count` bytes from `position` on. The result is shorter only at the end."""
         available = min(count, self.size - position)
         if available <= 0:
             return np.empty(0, np.uint8)
@@ -55,7 +58,7 @@ class AppendFile:
         return buffer[:done]
 
     def truncate(self, size: int) -> int:
-        """Cut the log to `size` bytes; how many went."""
+        """Cut the content to `size` bytes and return the number of bytes removed."""
         removed = max(0, self.size - size)
         if self._file.size() > size:
             self._file.truncate(size)
@@ -63,12 +66,12 @@ class AppendFile:
         return removed
 
     def trim(self) -> None:
-        """Cut what was preallocated, or left behind by a failed append."""
+        """Remove preallocated space and the remains of a failed append."""
         if self._file.size() > self.size:
             self._file.truncate(self.size)
 
     def sync(self) -> None:
-        """Make the bytes durable; LogClosedError when the file was closed, as it may be by another thread."""
+        """Make the bytes durable. Raises LogClosedError if another thread has closed the file."""
         self._acquire()
         try:
             self._file.sync()
@@ -76,7 +79,7 @@ class AppendFile:
             self._release()
 
     def close(self) -> None:
-        """Let go of the file once its last reader is done."""
+        """Close the file after its last reader."""
         with self._lock:
             self._is_closing = True
             is_last = not self._readers

@@ -1,8 +1,12 @@
-"""One segment of a log: its file of record batches, and the indexes that find a place in it.
+"""One segment of a log: a file of record batches and its indexes.
 
-Source: LogSegment of org.apache.kafka.storage.internals.log. The holder of the log's lock may change a
-segment; `read`, `find_offset_by_timestamp` and `collect_aborted` may come from any thread, and look only at
-what was there when they began. They see whole batches, whose checksums they leave to the reader.
+Changes require the log's lock. `read`, `translate` and `find_offset_by_timestamp` may be called by any
+thread. They see the batches that were complete when they began, and do not verify checksums.
+
+A read takes the bytes that it searches and the bytes that it returns in one call. The index is at most a few
+kilobytes away from the batch, and reading those costs less than a second call.
+
+Source: LogSegment of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -57,14 +61,14 @@ _KINDS: Final = (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX,
 
 
 class SegmentRead(NamedTuple):
-    """Whole batches, and the offset behind the last of them; where the read began, if there are none."""
+    """Whole batches and the offset after the last of them, or the requested offset if there are none."""
 
     data: memoryview
     next_offset: int
 
 
 class RollParams(NamedTuple):
-    """What an append brings that may make its segment too large, too old or too wide."""
+    """The properties of an append that decide whether the segment must roll first."""
 
     max_segment_ms: int
     max_segment_bytes: int
@@ -75,7 +79,7 @@ class RollParams(NamedTuple):
 
 
 class LogSegment:
-    """A file of batches and its indexes, which are opened when they are first needed."""
+    """A file of batches and its indexes, which are opened at their first use."""
 
     def __init__(
         self,
@@ -116,22 +120,22 @@ class LogSegment:
 
     @property
     def size(self) -> int:
-        """Bytes of batches."""
+        """The size of the batches in bytes."""
         return self.log.size
 
     @property
     def path(self) -> Path:
-        """Of the file of batches."""
+        """The path of the file of batches."""
         return self._path(file_names.LOG)
 
     @property
     def suffix(self) -> str:
-        """What all its files end in; empty for a live segment."""
+        """The suffix of all files; empty for a live segment."""
         return self._suffix
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """From offsets to positions."""
+        """The index from offsets to positions."""
         index = self._offset_index
         if index is None:
             with self._index_lock:
@@ -144,7 +148,7 @@ class LogSegment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """From timestamps to offsets."""
+        """The index from timestamps to offsets."""
         index = self._time_index
         if index is None:
             with self._index_lock:
@@ -157,14 +161,14 @@ class LogSegment:
 
     @property
     def max_timestamp_and_offset(self) -> TimestampOffset:
-        """The largest timestamp, and the offset of the last record of the batch that has it first."""
+        """The largest timestamp, and the last offset of the first batch that has it."""
         if self._max_timestamp_and_offset is None:
             self._max_timestamp_and_offset = self.time_index.last_entry
         return self._max_timestamp_and_offset
 
     @property
     def largest_timestamp(self) -> int:
-        """By which retention judges: of the records, or, where they have none, of the file."""
+        """The timestamp for retention: the largest of the records, or the file's time if they have none."""
         max_timestamp = self.max_timestamp_and_offset.timestamp
         if max_timestamp >= 0:
             return max_timestamp
@@ -173,17 +177,17 @@ class LogSegment:
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The max timestamp of the first batch; far in the future when there is none."""
+        """The largest timestamp of the first batch, or NEVER if it has none."""
         first = self._load_first_timestamp()
         return NEVER if first is None or first < 0 else first
 
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int = NO_END, at_least_one: bool = True
     ) -> SegmentRead | None:
-        """Batches from the one that reaches `offset` on, whole, all below `end_offset`, up to `max_bytes`.
+        """Read whole batches from the one that contains or follows `offset`, below `end_offset`.
 
-        `at_least_one` gives a first batch that is larger than that. None when the segment has nothing at or
-        behind `offset`.
+        Returns at most `max_bytes`, but with `at_least_one` also a first batch that is larger. Returns None
+        if the segment has no batch at or after `offset`.
         """
         start = self.offset_index.lookup(offset).position
         window, base, place = find_from(self.log, offset, ANY_TIME, start, max_bytes + SCAN_BYTES)
@@ -199,17 +203,17 @@ class LogSegment:
         return SegmentRead(window.data[begin:end], offset if next_offset < 0 else next_offset)
 
     def translate(self, offset: int, from_position: int = 0) -> BatchPosition | None:
-        """Where the first batch lies that reaches `offset`."""
+        """Return the position of the first batch that contains or follows `offset`, or None."""
         start = max(self.offset_index.lookup(offset).position, from_position)
         return find_from(self.log, offset, ANY_TIME, start, SCAN_BYTES)[2]
 
     def next_offset(self) -> int:
-        """The offset behind the last batch; the base offset when there is none."""
+        """Return the offset after the last batch, or the base offset if there is none."""
         index = self.offset_index
         return end_of_batches(self.log, index.lookup(index.last_offset).position, self.base_offset)
 
     def find_offset_by_timestamp(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
-        """The first record at or behind `first_offset` whose timestamp is at least `timestamp`."""
+        """Return the first record at or after `first_offset` with at least that timestamp, or None."""
         indexed = self.time_index.lookup(timestamp).offset
         position = self.offset_index.lookup(max(indexed, first_offset)).position
         while True:
@@ -222,16 +226,16 @@ class LogSegment:
             position = place.position + place.size
 
     def first_batch(self) -> Bytes:
-        """The bytes of the first batch, as far as they are there."""
+        """Return the bytes of the first batch, or fewer if the file ends before."""
         window = self.log.read(0, SCAN_BYTES)
         size = size_at(self.log, window, 0)
         return window[:size] if size <= window.size else self.log.read(0, size)
 
     def append(self, largest_offset: int, data: Buffer, rows: BatchRows) -> None:
-        """Write whole batches, of which `rows` are the headers, behind those that are there.
+        """Append whole batches.
 
-        SegmentOffsetOverflowError when `largest_offset`, that of their last record, is too far from the base
-        offset; nothing is written then.
+        `rows` are their headers and `largest_offset` is the offset of their last record. Raises
+        SegmentOffsetOverflowError if that offset is too far from the base offset. Nothing is written then.
         """
         if not rows.size:
             return
@@ -243,15 +247,18 @@ class LogSegment:
         self._index_batches(rows, position)
 
     def check_offset(self, offset: int) -> None:
-        """SegmentOffsetOverflowError unless the indexes can hold it."""
+        """Raise SegmentOffsetOverflowError if the indexes cannot represent the offset."""
         if not self.offset_index.can_append_offset(offset):
             raise SegmentOffsetOverflowError(
                 f"offset {offset} is too far from {self.base_offset}, the base offset of {self.path}",
-                remedy="the segment is split when its log is opened next",
+                remedy="the segment is split when its log is opened again",
             )
 
     def should_roll(self, params: RollParams) -> bool:
-        """Whether an append must go to a new segment: size, age, full indexes or offsets too far apart."""
+        """Return True if an append must go to a new segment.
+
+        The reasons are size, age, a full index, and offsets that are too far apart.
+        """
         size = self.size
         if size > params.max_segment_bytes - params.size:
             return True
@@ -262,7 +269,7 @@ class LogSegment:
         return index.is_full or self.time_index.is_full or not index.can_append_offset(params.max_offset)
 
     def update_transaction_index(self, completed: CompletedTxn, last_stable_offset: int) -> None:
-        """Write down a transaction that was aborted, for readers of committed data."""
+        """Add an aborted transaction to the transaction index."""
         if completed.is_aborted:
             self.transaction_index.append(
                 AbortedTxn(
@@ -271,7 +278,7 @@ class LogSegment:
             )
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that reach `offset` or lie behind it; how many bytes went."""
+        """Remove the batches that contain or follow `offset`. Return the number of bytes removed."""
         found = self.translate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -286,19 +293,19 @@ class LogSegment:
         return removed
 
     def become_inactive(self) -> None:
-        """No more appends: the largest timestamp goes into the index, and preallocated room goes."""
+        """Finish the segment: index its largest timestamp and remove preallocated space."""
         self._append_max_timestamp()
         self.offset_index.trim()
         self.time_index.trim()
         self.log.trim()
 
     def resize_indexes(self) -> None:
-        """Make room for entries again, as the active segment needs it."""
+        """Preallocate the indexes again, as an active segment needs it."""
         self.offset_index.resize(self._max_index_bytes)
         self.time_index.resize(self._max_index_bytes)
 
     def reset_indexes(self) -> None:
-        """Empty all indexes, before they are built anew from the batches."""
+        """Empty all indexes before they are rebuilt from the batches."""
         self._create_indexes()
         self.offset_index.reset()
         self.time_index.reset()
@@ -307,28 +314,28 @@ class LogSegment:
         self._bytes_since_entry = 0
 
     def index_recovered(self, rows: BatchRows, position: int) -> None:
-        """Build index entries for batches that are in the file, the first of them at `position`."""
+        """Add index entries for batches that are already in the file, the first of them at `position`."""
         if rows.size:
             self.check_offset(int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]))
             self._index_batches(rows, position)
 
     def sync(self) -> None:
-        """Make everything durable: the batches first."""
+        """Make the batches durable, then the indexes."""
         self.log.sync()
         self.offset_index.sync()
         self.time_index.sync()
         self.transaction_index.sync()
 
     def set_modified(self, modified_ms: int) -> None:
-        """Give the files the age of those that they take the place of."""
+        """Set the files' modification time to that of the segments that this segment replaces."""
         for kind in (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX):
             if self._file_system.status(self._path(kind)) is not None:
                 self._file_system.set_modified(self._path(kind), modified_ms)
 
     def change_suffix(self, new: str) -> None:
-        """Rename all files from the present suffix to `new`, the batches first: their name makes the segment.
+        """Rename all files to the suffix `new`, the file of batches first: its name defines the segment.
 
-        Readers go on: they hold the files open.
+        Readers are not disturbed because they hold the files open.
         """
         with self._index_lock:
             for kind in _KINDS:
@@ -340,7 +347,7 @@ class LogSegment:
             self._update_paths()
 
     def close_indexes(self) -> None:
-        """Let go of indexes that were opened for a check; who needs them opens them again."""
+        """Close indexes that were opened for a check. They are opened again at their next use."""
         with self._index_lock:
             for index in (self._offset_index, self._time_index):
                 if index is not None:
@@ -348,13 +355,13 @@ class LogSegment:
             self._offset_index = self._time_index = None
 
     def update_directory(self, directory: Path) -> None:
-        """The directory has another name now."""
+        """Set the directory after the log's directory was renamed."""
         with self._index_lock:
             self._directory = directory
             self._update_paths()
 
     def close(self) -> None:
-        """Trim the indexes and let go of all files."""
+        """Trim the indexes and close all files."""
         if self._max_timestamp_and_offset is not None:
             self._append_max_timestamp()
         for index in (self._offset_index, self._time_index):
@@ -365,7 +372,7 @@ class LogSegment:
         self.transaction_index.close()
 
     def close_handles(self) -> None:
-        """Let go of all files as they are: the disk has failed, or they are about to go."""
+        """Close all files without changing them: the disk has failed, or the files will be deleted."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.close_without_trimming()
@@ -373,7 +380,7 @@ class LogSegment:
         self.transaction_index.close()
 
     def delete(self) -> None:
-        """Let go of all files and unlink them; those that are gone are no error."""
+        """Close all files and unlink them. Files that are already gone are no error."""
         self.close_handles()
         for kind in _KINDS:
             self._file_system.unlink(self._path(kind), missing_ok=True)
@@ -382,7 +389,7 @@ class LogSegment:
         return file_names.segment_file(self._directory, self.base_offset, kind, self._suffix)
 
     def _create_indexes(self) -> None:
-        """Make the index files that are missing; only a new segment, or one that is indexed anew, may."""
+        """Create missing index files. Only a new segment or one that is indexed again may do so."""
         if self._file_system.status(self._path(file_names.OFFSET_INDEX)) is None:
             self._offset_index = OffsetIndex(
                 self._file_system,
@@ -415,7 +422,7 @@ class LogSegment:
         self._bytes_since_entry, _, timestamp, offset = state.tolist()
         self._max_timestamp_and_offset = TimestampOffset(timestamp, offset)
         if count:
-            # one append may bring more entries than there is room for: what is left out is found by scanning
+            # entries that do not fit are left out: their batches are found by scanning
             self.offset_index.append_all(entries[:count, :2])
             self.time_index.maybe_append_all(entries[:count, 2:])
 
@@ -431,7 +438,7 @@ class LogSegment:
         return self._first_timestamp
 
     def _time_waited_for_roll(self, now_ms: int, timestamp: int) -> int:
-        """How long the segment has been filled: by the records' own clock where they have one."""
+        """Return the age of the segment in milliseconds, by record timestamps if the first batch has one."""
         first = self._load_first_timestamp()
         if first is not None and first >= 0:
             return timestamp - first
@@ -453,7 +460,7 @@ class LogSegment:
         return TimestampOffset(int(columns.timestamps[found[0]]), int(columns.offsets[found[0]]))
 
     def _scan_max_timestamp(self) -> TimestampOffset:
-        """The largest timestamp, from the last index entry on."""
+        """Find the largest timestamp from the last index entry on."""
         last = self.time_index.last_entry
         timestamp, offset = last
         position = self.offset_index.lookup(last.offset).position

@@ -1,7 +1,8 @@
-"""The segments of a log, by base offset.
+"""The segments of a log, sorted by base offset.
 
-Source: LogSegments of org.apache.kafka.storage.internals.log. Each change makes a new list, so that readers
-search a list that stays as it is, without a lock.
+Each change replaces an immutable list, so readers search without a lock.
+
+Source: LogSegments of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LogSegments:
-    """A sorted map from base offsets to segments; any thread may read it and change it."""
+    """A sorted map from base offset to segment. Any thread may read and change it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,17 +34,17 @@ class LogSegments:
 
     @property
     def all(self) -> tuple[LogSegment, ...]:
-        """In the order of offsets."""
+        """The segments in offset order."""
         return self._sorted[1]
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
-        """In order."""
+        """The base offsets in order."""
         return self._sorted[0]
 
     @property
     def active(self) -> LogSegment:
-        """The last one, which takes appends; CorruptLogError when there is none."""
+        """The last segment, which takes appends. Raises CorruptLogError if there is none."""
         segments = self._sorted[1]
         if not segments:
             raise CorruptLogError("a log has no segment")
@@ -51,39 +52,39 @@ class LogSegments:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of all batches."""
+        """The size of all batches."""
         return sum(segment.size for segment in self._sorted[1])
 
     def get(self, base_offset: int) -> LogSegment | None:
-        """The segment with that base offset."""
+        """Return the segment with that base offset, or None."""
         found = self.floor(base_offset)
         return found if found is not None and found.base_offset == base_offset else None
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The last segment whose base offset is at most `offset`."""
+        """Return the last segment with a base offset of at most `offset`, or None."""
         bases, segments = self._sorted
         index = bisect.bisect_right(bases, offset)
         return segments[index - 1] if index else None
 
     def higher(self, offset: int) -> LogSegment | None:
-        """The first segment whose base offset is above `offset`."""
+        """Return the first segment with a base offset above `offset`, or None."""
         bases, segments = self._sorted
         index = bisect.bisect_right(bases, offset)
         return segments[index] if index < len(segments) else None
 
     def values(self, first_offset: int, end_offset: int) -> tuple[LogSegment, ...]:
-        """The segments that may hold offsets of [first_offset, end_offset), in order."""
+        """Return the segments that may have offsets of [first_offset, end_offset), in order."""
         bases, segments = self._sorted
         start = max(0, bisect.bisect_right(bases, first_offset) - 1)
         return segments[start : bisect.bisect_left(bases, end_offset)]
 
     def inactive_from(self, offset: int) -> tuple[LogSegment, ...]:
-        """The segments from that of `offset` on, without the active one."""
+        """Return the segments from the one of `offset` on, without the active segment."""
         segments = self._sorted[1]
         return tuple(s for s in self.values(offset, 2**63 - 1) if s is not segments[-1])
 
     def add(self, segment: LogSegment) -> LogSegment | None:
-        """Take a segment in; the one whose place it takes, if there is one."""
+        """Add a segment. Return the segment that it replaces, or None."""
         with self._lock:
             known = dict(zip(*self._sorted, strict=True))
             replaced = known.get(segment.base_offset)
@@ -92,29 +93,29 @@ class LogSegments:
         return replaced
 
     def remove(self, base_offset: int) -> None:
-        """Take a segment out; its files stay as they are."""
+        """Remove a segment. Its files are not changed."""
         with self._lock:
             known = dict(zip(*self._sorted, strict=True))
             known.pop(base_offset, None)
             self._set(known)
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all segments."""
         with self._lock:
             self._sorted = ((), ())
 
     def update_directory(self, directory: Path) -> None:
-        """The log's directory has another name now."""
+        """Set the directory after the log's directory was renamed."""
         for segment in self.all:
             segment.update_directory(directory)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all segments."""
         for segment in self.all:
             segment.close()
 
     def close_handles(self) -> None:
-        """Let go of all files as they are."""
+        """Close all files without changing them."""
         for segment in self.all:
             segment.close_handles()
 

@@ -1,11 +1,13 @@
-"""What the two sorted indexes of a segment share: a preallocated file, read as memory, and its search.
+"""Base of a segment's sorted indexes: a preallocated file that is read through shared memory.
 
-Source: AbstractIndex of org.apache.kafka.storage.internals.log. A file that exists is full of entries: it was
-trimmed when its segment went inactive or its log was closed. The index of an active segment after a crash is
-padded with zeros, which look like entries, and is always built anew.
+A complete index file is full of entries: it is trimmed when its segment becomes inactive or its log is
+closed. After a crash, the index of the active segment is padded with zeros that look like entries. Recovery
+always rebuilds it.
 
-Entries are written with `write` and read through shared memory: on a full disk, a store into preallocated but
-unbacked memory would kill the process, where a write fails with an error.
+Entries are written with `write` and not through the shared memory. On a full disk, a store into memory that
+has no disk blocks would kill the process, while a write fails with an error.
+
+Source: AbstractIndex of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -22,16 +24,19 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem, Mapping, OpenFile
 
 WARM_BYTES: Final = 8192
-"""Searches look at the last 8 KiB first: a tail that everybody reads stays in memory, and the three entries
-that each search of it touches lie in at most three pages of 4 KiB."""
+"""Size of the warm section at the end of an index, which each search looks at first.
+
+Its pages stay in memory because most reads are at the end of a log. The three entries that a search of the
+section always touches lie in at most three pages of 4 KiB.
+"""
 
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class MappedIndex:
-    """A sorted list of fixed-size entries; the key is the first field of each.
+    """A sorted list of entries of fixed size. The first field of an entry is its key.
 
-    One thread at a time appends and truncates (the log's writer); look-ups may come from any thread.
+    Only the log's writer appends and truncates. Lookups may come from any thread.
     """
 
     ENTRY: ClassVar[struct.Struct]
@@ -45,13 +50,13 @@ class MappedIndex:
         self.max_bytes = max_bytes
         self._file_system = file_system
         self._change_lock = threading.Lock()
-        self._map_lock = threading.Lock()  # held for each look-up, and while the memory is exchanged
+        self._map_lock = threading.Lock()  # held by each lookup and while the mapping is replaced
         self._file: OpenFile | None = None
         self._mapping: Mapping | None = None
         try:
             file = self._open(create=create)
         except FileNotFoundError as error:
-            raise LogClosedError(f"{path} is gone", remedy="open the log again") from error
+            raise LogClosedError(f"{path} was deleted", remedy="open the log again") from error
         if create:
             file.truncate(self._rounded(max_bytes))
         self.length = file.size()
@@ -62,33 +67,33 @@ class MappedIndex:
 
     @property
     def max_entries(self) -> int:
-        """How many fit into the file as it is."""
+        """The number of entries that fit into the file at its present size."""
         return self.length // self.ENTRY.size
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the entries, without what is preallocated."""
+        """The size of the entries, without preallocated space."""
         return self.entries * self.ENTRY.size
 
     @property
     def is_full(self) -> bool:
-        """Whether the segment must roll before anything is appended."""
+        """True if the segment must roll before the next append."""
         return self.entries >= self.max_entries
 
     def can_append_offset(self, offset: int) -> bool:
-        """Whether the offset is near enough to the base offset to fit four bytes."""
+        """Return True if the offset's distance from the base offset fits in 31 bits."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def sanity_check(self) -> None:
-        """CorruptIndexError unless the file can be an index of this segment."""
+        """Raise CorruptIndexError if the file cannot be an index of this segment."""
         size = self.ENTRY.size
         if self.length % size:
-            raise CorruptIndexError(f"{self.path} has {self.length} bytes, which is no multiple of {size}")
+            raise CorruptIndexError(f"{self.path} has {self.length} bytes, which is not a multiple of {size}")
         if self.entries > 1 and self._key(0) >= self._key(self.entries - 1):
-            raise CorruptIndexError(f"{self.path} has {self.entries} entries that do not rise")
+            raise CorruptIndexError(f"the {self.entries} entries of {self.path} are not in ascending order")
 
     def relative(self, offset: int) -> int:
-        """The offset as it is stored; IndexOverflowError when it does not fit."""
+        """Return the offset relative to the base offset. Raises IndexOverflowError if it does not fit."""
         if not self.can_append_offset(offset):
             raise IndexOverflowError(
                 f"offset {offset} is too far from {self.base_offset}, the base offset of {self.path}"
@@ -96,23 +101,23 @@ class MappedIndex:
         return offset - self.base_offset
 
     def resize(self, size: int) -> bool:
-        """Give the file room for as many entries as fit `size` bytes; False when it has that size already."""
+        """Set the file's size to hold the entries that fit in `size` bytes. Return False if unchanged."""
         with self._change_lock:
             return self._resize(size)
 
     def trim(self) -> None:
-        """Cut what is preallocated, and let go of the file: no more entries are expected."""
+        """Remove preallocated space and close the file; the index takes no more entries."""
         with self._change_lock:
             self._resize(self.size_in_bytes)
             self._close_file()
 
     def reset(self) -> None:
-        """Forget all entries, and make room for as many as a new index has."""
+        """Remove all entries and preallocate the file as for a new index."""
         self.truncate()
         self.resize(self.max_bytes)
 
     def truncate(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self._truncate_to_entries(0)
 
     def sync(self) -> None:
@@ -124,18 +129,18 @@ class MappedIndex:
                 self._close_file()
 
     def update_path(self, path: Path) -> None:
-        """The file, or the directory it is in, has another name now."""
+        """Set the path after the file or its directory was renamed."""
         with self._change_lock:
             self._close_file()
             self.path = path
 
     def close(self) -> None:
-        """Trim the file and let go of it and of the memory."""
+        """Trim and close the file and release its memory."""
         self.trim()
         self.close_without_trimming()
 
     def close_without_trimming(self) -> None:
-        """Let go of file and memory; for a log that is deleted, or whose disk has failed."""
+        """Close the file and release its memory. For a log that is deleted or whose disk has failed."""
         with self._change_lock, self._map_lock:
             self._close_file()
             self._unmap()
@@ -145,7 +150,7 @@ class MappedIndex:
             self.entries = count
 
     def _append(self, entries: memoryview) -> None:
-        """Under the change lock: the bytes of one or more, for which there is room."""
+        """Write entries for which there is space. Requires the change lock."""
         self._open().write(entries, self.entries * self.ENTRY.size)
         self.entries += len(entries) // self.ENTRY.size
 
@@ -185,7 +190,7 @@ class MappedIndex:
         return size - size % self.ENTRY.size
 
     def _view(self) -> memoryview:
-        """Under the map lock, and with at least one entry."""
+        """Return the mapped memory. Requires the map lock and at least one entry."""
         if self._mapping is None:
             raise LogClosedError(f"{self.path} is closed")
         return self._mapping.view
@@ -195,7 +200,7 @@ class MappedIndex:
             return int(self.KEY.unpack_from(self._view(), slot * self.ENTRY.size)[0])
 
     def _entry(self, slot: int) -> tuple[int, int]:
-        """Both fields of one entry, as they are stored."""
+        """Return both fields of an entry as stored."""
         with self._map_lock:
             return self._entry_of(self._view(), slot)
 
@@ -204,13 +209,13 @@ class MappedIndex:
         return key, value
 
     def _floor_entry(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose key is at most `key`, as it is stored."""
+        """Return the last entry with a key of at most `key` as stored, or None."""
         with self._map_lock:
             slot = self._floor_slot(key)
             return None if slot < 0 else self._entry_of(self._view(), slot)
 
     def _floor_slot(self, key: int) -> int:
-        """The slot of that entry, or -1; under the map lock."""
+        """Return the slot of the last entry with a key of at most `key`, or -1. Requires the map lock."""
         if not self.entries:
             return -1
         view, last = self._view(), self.entries - 1
@@ -225,7 +230,7 @@ class MappedIndex:
         return int(self.KEY.unpack_from(view, slot * self.ENTRY.size)[0])
 
     def _search(self, view: memoryview, key: int, low: int, high: int) -> int:
-        """The last slot of [low, high] whose key is at most `key`, as that of `low` is."""
+        """Return the last slot in [low, high] with a key of at most `key`, as the key at `low` must be."""
         unpack, size = self.KEY.unpack_from, self.ENTRY.size
         while low < high:
             middle = (low + high + 1) >> 1

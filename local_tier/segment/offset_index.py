@@ -1,11 +1,12 @@
-"""From offsets to positions in a segment's file: `.index`, eight bytes an entry.
+"""The offset index of a segment (`.index`): maps offsets to positions, eight bytes per entry.
 
 ::
 
-    relative offset  int32   of the last record of a batch, less the segment's base offset
+    relative offset  int32   of a batch's last record, relative to the segment's base offset
     position         int32   of that batch in the file
 
-Both rise from entry to entry. The index is sparse: about one entry every `index.interval.bytes`.
+Both fields increase from entry to entry. The index is sparse: it has about one entry per
+`index.interval.bytes`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class OffsetPosition(NamedTuple):
-    """A batch with that last offset begins at that position."""
+    """The last offset of a batch and the position of the batch."""
 
     offset: int
     position: int
 
 
 class OffsetIndex(MappedIndex):
-    """The offset index of one segment; `lookup` finds the last indexed batch at or before an offset."""
+    """The offset index of one segment."""
 
     ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
     KEY: ClassVar[struct.Struct] = struct.Struct(">i")
@@ -48,29 +49,32 @@ class OffsetIndex(MappedIndex):
         self.last_offset = self._read_last_offset()
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry at or before `offset`; the start of the segment when there is none."""
+        """Return the last entry at or before `offset`, or the start of the segment if there is none."""
         found = self._floor_entry(offset - self.base_offset)
         if found is None:
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + found[0], found[1])
 
     def entry(self, slot: int) -> OffsetPosition:
-        """The entry in that slot, which must exist."""
+        """Return the entry in a slot, which must exist."""
         if not 0 <= slot < self.entries:
-            raise IndexError(f"{self.path} has {self.entries} entries, and none in slot {slot}")
+            raise IndexError(f"slot {slot} of {self.path} is out of range: it has {self.entries} entries")
         relative, position = self._entry(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; IndexOverflowError unless the offset rises, fits, and finds room."""
+        """Add an entry.
+
+        Raises IndexOverflowError if the index is full or the offset does not increase or does not fit.
+        """
         if self.is_full:
-            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+            raise IndexOverflowError(f"{self.path} is full: it has {self.entries} entries")
         self.append_all(np.array([(offset, position)], np.int64))
 
     def append_all(self, entries: npt.NDArray[np.int64]) -> None:
-        """Add rows of offset and position with one write, as many as find room.
+        """Add rows of offset and position with one write, up to the size of the index.
 
-        IndexOverflowError unless the offsets rise and fit; nothing is added then.
+        Raises IndexOverflowError if an offset does not increase or does not fit. Nothing is added then.
         """
         with self._change_lock:
             fitting = entries[: self.max_entries - self.entries]
@@ -83,12 +87,14 @@ class OffsetIndex(MappedIndex):
                 offset = int(fitting[valid_count, 0])
                 self.relative(offset)
                 last = int(fitting[valid_count - 1, 0]) if valid_count else last
-                raise IndexOverflowError(f"offset {offset} is not above {last}, the last one in {self.path}")
+                raise IndexOverflowError(
+                    f"offset {offset} is not above {last}, the last offset in {self.path}"
+                )
             self._append(packed.data)
             self.last_offset = int(fitting[-1, 0])
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the entries at or above `offset`."""
+        """Remove the entries at or above `offset`."""
         with self._map_lock:
             slot = self._floor_slot(offset - self.base_offset)
             if slot >= 0 and self._key_of(self._view(), slot) == offset - self.base_offset:

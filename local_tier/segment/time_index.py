@@ -1,11 +1,11 @@
-"""From timestamps to offsets: `.timeindex`, twelve bytes an entry (KIP-33).
+"""The time index of a segment (`.timeindex`): maps timestamps to offsets, twelve bytes per entry (KIP-33).
 
 ::
 
     timestamp        int64   the largest of the segment so far
-    relative offset  int32   of the last record of the batch that has it, less the segment's base offset
+    relative offset  int32   of the last record of the batch with that timestamp, relative to the base offset
 
-Timestamps rise from entry to entry, offsets do not fall.
+Timestamps increase from entry to entry, offsets do not decrease.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NO_TIMESTAMP: Final = -1
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp in milliseconds since the Unix epoch, and the offset that goes with it."""
+    """A timestamp in milliseconds since the Unix epoch, and an offset."""
 
     timestamp: int
     offset: int
 
 
 class TimeIndex(MappedIndex):
-    """The time index of one segment. Its last slot is for the largest timestamp, when the segment rolls."""
+    """The time index of one segment. The last slot is reserved for the largest timestamp, added at a roll."""
 
     ENTRY: ClassVar[struct.Struct] = struct.Struct(">qi")
     KEY: ClassVar[struct.Struct] = struct.Struct(">q")
@@ -61,37 +61,37 @@ class TimeIndex(MappedIndex):
             self.relative(self.last_entry.offset)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry with at most that timestamp; (-1, base offset) when there is none."""
+        """Return the last entry with at most that timestamp, or (-1, base offset) if there is none."""
         found = self._floor_entry(timestamp)
         if found is None:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
         return TimestampOffset(found[0], self.base_offset + found[1])
 
     def entry(self, slot: int) -> TimestampOffset:
-        """The entry in that slot, which must exist."""
+        """Return the entry in a slot, which must exist."""
         if not 0 <= slot < self.entries:
-            raise IndexError(f"{self.path} has {self.entries} entries, and none in slot {slot}")
+            raise IndexError(f"slot {slot} of {self.path} is out of range: it has {self.entries} entries")
         timestamp, relative = self._entry(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def maybe_append(self, timestamp: int, offset: int, *, may_use_last_slot: bool = False) -> None:
         """Add an entry if its timestamp is above the last one.
 
-        `may_fill` allows it to take the last slot. IndexOverflowError when the offset falls or does not fit,
-        the timestamp falls, or there is no room.
+        `may_use_last_slot` allows the entry in the reserved slot. Raises IndexOverflowError if the index is
+        full, the timestamp or the offset decreases, or the offset does not fit.
         """
         if self.entries >= self.max_entries if may_use_last_slot else self.is_full:
-            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+            raise IndexOverflowError(f"{self.path} is full: it has {self.entries} entries")
         last = self.last_entry
         if self.entries and (offset < last.offset or timestamp < last.timestamp):
             raise self._order_error(TimestampOffset(timestamp, offset))
         self._add(np.array([(timestamp, offset)], np.int64), self.max_entries - self.entries)
 
     def maybe_append_all(self, entries: npt.NDArray[np.int64]) -> None:
-        """Add, with one write, the rows of timestamp and offset that are above those before them.
+        """Add, with one write, the rows of timestamp and offset whose timestamp is above those before.
 
-        As many as find room, but for the last slot. IndexOverflowError when an offset falls or does not fit;
-        nothing is added then.
+        Adds rows up to the reserved slot. Raises IndexOverflowError if an offset decreases or does not fit.
+        Nothing is added then.
         """
         self._add(entries, self.max_entries - 1 - self.entries)
 
@@ -111,12 +111,13 @@ class TimeIndex(MappedIndex):
 
     def _order_error(self, entry: TimestampOffset) -> IndexOverflowError:
         return IndexOverflowError(
-            f"timestamp {entry.timestamp} at offset {entry.offset} falls behind {self.last_entry.timestamp} "
+            f"timestamp {entry.timestamp} at offset {entry.offset} is out of order after "
+            f"{self.last_entry.timestamp} "
             f"at {self.last_entry.offset}, the last entry of {self.path}"
         )
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the entries at or above `offset`."""
+        """Remove the entries at or above `offset`."""
         with self._map_lock:
             count = self._first_slot_at(offset - self.base_offset)
         self._truncate_to_entries(count)

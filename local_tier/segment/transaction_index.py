@@ -1,14 +1,14 @@
-"""The aborted transactions of a segment: `.txnindex`, 34 bytes an entry, made when the first one aborts.
+"""The transaction index of a segment (`.txnindex`): its aborted transactions, 34 bytes per entry.
 
 ::
 
     version             int16   0
     producer id         int64
     first offset        int64   of the transaction
-    last offset         int64   of the transaction: its marker
-    last stable offset  int64   when it was aborted
+    last offset         int64   of the transaction, which is its marker
+    last stable offset  int64   when the transaction was aborted
 
-Last offsets rise from entry to entry.
+Last offsets increase from entry to entry. The file is created with the first entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSION: Final = 0
 
 
 class AbortedTxn(NamedTuple):
-    """What was aborted, and how far readers of committed data could go at that time."""
+    """An aborted transaction, and the last stable offset when it was aborted."""
 
     producer_id: int
     first_offset: int
@@ -39,7 +39,7 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """The transaction index of one segment. The log's writer appends; any thread reads."""
+    """The transaction index of one segment. Only the log's writer appends; any thread may read."""
 
     def __init__(self, file_system: FileSystem, path: Path, base_offset: int) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class TransactionIndex:
             self._file = AppendFile(file_system, path)
 
     def append(self, aborted: AbortedTxn) -> None:
-        """Add a transaction, whose last offset must be above those before it."""
+        """Add a transaction. Its last offset must be above those before."""
         if self._last_offset is not None and aborted.last_offset <= self._last_offset:
             raise IndexOverflowError(
                 f"last offset {aborted.last_offset} is not above {self._last_offset}, the last in {self.path}"
@@ -62,11 +62,14 @@ class TransactionIndex:
         self._last_offset = aborted.last_offset
 
     def all(self) -> list[AbortedTxn]:
-        """Every entry, in order; CorruptIndexError when one is of an unknown version."""
+        """Return all entries in order. Raises CorruptIndexError for an unknown version."""
         return [aborted for _, aborted in self._entries()]
 
     def collect(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The transactions that overlap [first_offset, end_offset); whether later segments may have any."""
+        """Return the transactions that overlap [first_offset, end_offset).
+
+        The second value is True if later segments may have more of them.
+        """
         found: list[AbortedTxn] = []
         for aborted in self.all():
             if aborted.last_offset >= first_offset and aborted.first_offset < end_offset:
@@ -76,7 +79,7 @@ class TransactionIndex:
         return found, True
 
     def truncate_to(self, offset: int) -> None:
-        """Forget transactions that end at or above `offset`."""
+        """Remove the transactions that end at or above `offset`."""
         last: int | None = None
         for position, aborted in self._entries():
             if aborted.last_offset >= offset:
@@ -86,14 +89,14 @@ class TransactionIndex:
         self._last_offset = last
 
     def reset(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self._cut(0)
         self._last_offset = None
 
     def sanity_check(self) -> None:
-        """CorruptIndexError when an entry ends before its segment begins, or is not whole."""
+        """Raise CorruptIndexError if an entry is incomplete or ends before the segment begins."""
         if self._file is not None and self._file.size % ENTRY.size:
-            raise CorruptIndexError(f"{self.path} ends inside an entry")
+            raise CorruptIndexError(f"{self.path} ends within an entry")
         for aborted in self.all():
             if aborted.last_offset < self._base_offset:
                 raise CorruptIndexError(
@@ -107,13 +110,13 @@ class TransactionIndex:
             self._file.sync()
 
     def update_path(self, path: Path) -> None:
-        """The file, or the directory it is in, has another name now."""
+        """Set the path after the file or its directory was renamed."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def close(self) -> None:
-        """Let go of the file once its last reader is done."""
+        """Close the file after its last reader."""
         if self._file is not None:
             self._file.close()
 

@@ -82,14 +82,14 @@ def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"1\n0\n", "its version is 1, not 0"),
-        (b"x\n0\n", "'x' is no number"),
-        (b"0\n2\norders 0 1\n", "should have 2 entries, and has 1"),
-        (b"0\n1\norders 0 1\norders 1 1\n", "should have 1 entries, and has 2"),
+        (b"x\n0\n", "'x' is not a number"),
+        (b"0\n2\norders 0 1\n", "should have 2 entries but has 1"),
+        (b"0\n1\norders 0 1\norders 1 1\n", "should have 1 entries but has 2"),
         (b"0\n1\norders 0\n", "malformed line: 'orders 0'"),
-        (b"0\n1\norders 0 one\n", "'one' is no number"),
-        (b"0\n1\norders 0 123456789012345678901\n", "is no number"),
+        (b"0\n1\norders 0 one\n", "'one' is not a number"),
+        (b"0\n1\norders 0 123456789012345678901\n", "is not a number"),
         (b"\xff\xfe\n0\n", "it is not text"),
-        (bytes(20), "is no number"),
+        (bytes(20), "is not a number"),
     ],
 )
 def test_a_checkpoint_that_nobody_wrote_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -166,7 +166,7 @@ def test_a_directory_says_whose_it_is(tmp_path: Path) -> None:
 def test_properties_that_name_no_owner_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "meta.properties").write_text(content)
 
-    with pytest.raises(CorruptCheckpointError, match="does not say whose directory"):
+    with pytest.raises(CorruptCheckpointError, match="does not name the owner"):
         read_meta_properties(FILES, tmp_path)
 
 

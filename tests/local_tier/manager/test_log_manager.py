@@ -117,7 +117,7 @@ def test_directories_belong_to_one_process_and_one_owner(machine: Machine) -> No
 
 
 def test_the_same_directory_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="no two of them the same"):
+    with pytest.raises(InvalidInputError, match="no two of them may be the same"):
         LogManagerConfig(directories=(tmp_path, tmp_path / "x" / ".."), owner=OWNER)
 
 
@@ -233,7 +233,7 @@ def test_a_disk_that_fails_takes_its_logs_offline_and_no_others(machine: Machine
     assert metrics.offline_log_directory_count == 1
     assert metrics.log_directory_offline == {str(machine.directories[0]): 1, str(machine.directories[1]): 0}
     name = lost[0].topic_partition
-    with pytest.raises(LogDirectoryOfflineError, match="may be in a directory that is offline"):
+    with pytest.raises(LogDirectoryOfflineError, match="may be in a log directory that is offline"):
         orders(manager, name.partition)
     with pytest.raises(LogDirectoryOfflineError):
         manager.delete(name)
