@@ -219,19 +219,23 @@ def group_segments(
     sizes = (0, 0, 0)
     limits = (max_bytes, max_index_bytes, max_index_bytes)
     for index, segment in enumerate(segments):
-        own = (segment.size, segment.offset_index.size_in_bytes, segment.time_index.size_in_bytes)
+        segment_sizes = (segment.size, segment.offset_index.size_in_bytes, segment.time_index.size_in_bytes)
         # The base offset of the next segment bounds the last offset without a read.
-        behind = segments[index + 1].base_offset if index + 1 < len(segments) else first_uncleanable_offset
-        total = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
+        next_base_offset = (
+            segments[index + 1].base_offset if index + 1 < len(segments) else first_uncleanable_offset
+        )
+        total = (sizes[0] + segment_sizes[0], sizes[1] + segment_sizes[1], sizes[2] + segment_sizes[2])
         fits = all(a <= b for a, b in zip(total, limits, strict=True)) and (
-            not segment.size or behind - 1 - groups[-1][0].base_offset <= MAX_OFFSET_SPAN if groups else False
+            not segment.size or next_base_offset - 1 - groups[-1][0].base_offset <= MAX_OFFSET_SPAN
+            if groups
+            else False
         )
         if groups and fits:
             groups[-1].append(segment)
             sizes = total
         else:
             groups.append([segment])
-            sizes = own
+            sizes = segment_sizes
     return groups
 
 

@@ -229,10 +229,10 @@ class LogCleanerManager:
             self._on_failure(checkpoint.path.parent, error)
 
     def _begin_all(self, logs: Iterable[UnifiedLog]) -> list[UnifiedLog]:
-        taken = [log for log in logs if self._states.is_idle(log.topic_partition)]
-        for log in taken:
+        idle_logs = [log for log in logs if self._states.is_idle(log.topic_partition)]
+        for log in idle_logs:
             self._states.begin(log.topic_partition)
-        return taken
+        return idle_logs
 
     def _measure(
         self, name: TopicPartition, log: UnifiedLog, checkpointed: int | None, now_ms: int

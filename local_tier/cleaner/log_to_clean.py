@@ -75,8 +75,8 @@ def cleanable_offsets(log: UnifiedLog, checkpointed: int | None, now_ms: int) ->
     bounds = [log.last_stable_offset, log.active_segment.base_offset]
     lag = log.config.min_compaction_lag_ms
     if lag > 0:
-        young = (s for s in log.inactive_segments_from(first_dirty) if s.largest_timestamp > now_ms - lag)
-        bounds += [segment.base_offset for segment in [next(young, None)] if segment is not None]
+        too_young = (s for s in log.inactive_segments_from(first_dirty) if s.largest_timestamp > now_ms - lag)
+        bounds += [segment.base_offset for segment in [next(too_young, None)] if segment is not None]
     return OffsetsToClean(first_dirty, max(first_dirty, min(bounds)), repair)
 
 

@@ -86,7 +86,7 @@ class RecordFilter:
         self._parameters = clean
         self.transactions = transactions
         self.aborted: list[AbortedTxn] = []
-        """Aborted transactions whose markers stayed, since this was emptied last."""
+        """Aborted transactions whose markers were retained. The caller empties the list."""
         self.records_invalid = 0
 
     def filter(self, data: Bytes, rows: BatchRows) -> bytes:

@@ -93,12 +93,12 @@ def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProper
 
 def _escaped(value: str) -> str:
     """Escape a value as Java does, with a backslash."""
-    return "".join(f"\\{letter}" if letter in "\\:=#!" else letter for letter in value)
+    return "".join(f"\\{character}" if character in "\\:=#!" else character for character in value)
 
 
 def _unescaped(value: str) -> str:
-    letters = iter(value)
-    return "".join(next(letters, "") if letter == "\\" else letter for letter in letters)
+    characters = iter(value)
+    return "".join(next(characters, "") if character == "\\" else character for character in characters)
 
 
 def write_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID) -> None:

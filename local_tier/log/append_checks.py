@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from local_tier.producers.producer_state_manager import ProducerStateManager
     from object_format.record_batch.append_rules import AppendRules
 
-_LOWEST: Final = 0
+_MIN_OFFSET: Final = 0
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def check_as_follower(log_name: str, data: Buffer) -> CheckedBatches:
     """Check batches that already have offsets. Raises InvalidRecordError or OffsetsOutOfOrderError."""
     buffer = memoryview(data).cast("B")
     rows = _scan(log_name, buffer, verify=True)
-    if rows.size and first_out_of_order(rows, 0, _LOWEST) >= 0:
+    if rows.size and first_out_of_order(rows, 0, _MIN_OFFSET) >= 0:
         raise OffsetsOutOfOrderError(f"the offsets of batches for {log_name} do not increase")
     return CheckedBatches(buffer, rows)
 

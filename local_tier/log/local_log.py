@@ -115,9 +115,9 @@ class LocalLog:
         if first_offset >= end_offset:
             return collected
         for segment in self.segments.values(first_offset, 2**63 - 1):
-            found, may_go_on = segment.transaction_index.collect(first_offset, end_offset)
+            found, may_have_more = segment.transaction_index.collect(first_offset, end_offset)
             collected += found
-            if not may_go_on:
+            if not may_have_more:
                 break
         return collected
 
@@ -172,21 +172,23 @@ class LocalLog:
         The newest segments are dropped first, so that a crash leaves no gap. The drop is durable so that a
         crash cannot bring the old batches back after new ones were appended.
         """
-        gone = [segment for segment in reversed(self.segments.all) if segment.base_offset > offset]
-        self.remove(gone)
+        removed_segments = [
+            segment for segment in reversed(self.segments.all) if segment.base_offset > offset
+        ]
+        self.remove(removed_segments)
         if self.segments.active.truncate_to(offset):
             self.segments.active.log.sync()
         self._set_log_end_offset(offset)
-        return gone
+        return removed_segments
 
     def truncate_fully_and_start_at(self, offset: int) -> list[LogSegment]:
         """Drop everything and continue at `offset`. Return the segments that were dropped."""
-        gone = list(self.segments.all)
-        self.remove(gone[:-1])
+        removed_segments = list(self.segments.all)
+        self.remove(removed_segments[:-1])
         self._replace_active_segment(offset)
         self.context.file_system.sync_dir(self.context.directory)
         self._set_log_end_offset(offset)
-        return gone
+        return removed_segments
 
     def remove(self, segments_to_delete: list[LogSegment], *, immediately: bool = False) -> None:
         """Take segments out of the log and delete them."""
@@ -207,13 +209,13 @@ class LocalLog:
         if old.base_offset == base_offset:
             old.change_suffix(file_names.DELETED)
         self.context.delete_segment_files(base_offset, "")
-        fresh = self.context.open_segment(base_offset, is_new=True)
+        new_segment = self.context.open_segment(base_offset, is_new=True)
         self._has_unsynced_names = True
-        self.segments.add(fresh)
+        self.segments.add(new_segment)
         if old.base_offset != base_offset:
             self.segments.remove(old.base_offset)
         delete_segments(self.context, [old])
-        return fresh
+        return new_segment
 
     def _set_log_end_offset(self, offset: int) -> None:
         self.log_end_offset = offset

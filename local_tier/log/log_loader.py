@@ -194,9 +194,11 @@ class LogLoader:
         unflushed = self._segments.values(self._recovery_point, _OPEN_END)
         for index, segment in enumerate(unflushed):
             self._on_remaining(len(unflushed) - index)
-            behind = unflushed[index + 1 :]
-            if self._recover_segment(segment) or (behind and self._misses_batches_before(segment, behind[0])):
-                self._discard(list(behind))
+            following = unflushed[index + 1 :]
+            if self._recover_segment(segment) or (
+                following and self._misses_batches_before(segment, following[0])
+            ):
+                self._discard(list(following))
                 break
         self._on_remaining(0)
 

@@ -41,9 +41,9 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
     Returns the number of bytes cut off. Raises SegmentOffsetOverflowError if the segment must be split first.
     """
     segment.reset_indexes()
-    position, lowest = 0, segment.base_offset
+    position, min_offset = 0, segment.base_offset
     while position < segment.size:
-        window, rows = _valid_batches(segment, position, lowest)
+        window, rows = _valid_batches(segment, position, min_offset)
         if not rows.size:
             break
         try:
@@ -55,8 +55,8 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
         for completed in states.replay(batches):
             segment.update_transaction_index(completed, states.last_stable_offset(completed))
             states.complete_txn(completed)
-        lowest = _end_offset(rows)
-        states.map_end_offset = lowest
+        min_offset = _end_offset(rows)
+        states.map_end_offset = min_offset
         position += int(rows["size"].sum())
     removed = segment.log.truncate(position)
     if removed:
@@ -72,10 +72,10 @@ def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
     return [EpochEntry(epoch, offset) for epoch, offset in entries[:count].tolist()]
 
 
-def _valid_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
+def _valid_batches(segment: LogSegment, position: int, min_offset: int) -> tuple[Bytes, BatchRows]:
     """Read the next batches, and return them with the rows before the first invalid one."""
     window, rows = read_whole_batches(segment.log, position, WINDOW_BYTES)[1:3]
-    disorder = first_out_of_order(rows, 0, lowest) if rows.size else -1
+    disorder = first_out_of_order(rows, 0, min_offset) if rows.size else -1
     if disorder >= 0:
         rows = rows[:disorder]
     return window, rows[: first_corrupt(window, rows)]

@@ -57,9 +57,11 @@ def delete_segments(
         context.schedule_once("delete-segments", unlink, context.config.file_delete_delay_ms)
 
 
-def delete_snapshots(context: LogContext, snapshots: ProducerSnapshots, gone: Sequence[LogSegment]) -> None:
+def delete_snapshots(
+    context: LogContext, snapshots: ProducerSnapshots, removed_segments: Sequence[LogSegment]
+) -> None:
     """Delete the producer snapshots of deleted segments after the same delay."""
-    marked = [snapshots.mark_deleted(segment.base_offset) for segment in gone]
+    marked = [snapshots.mark_deleted(segment.base_offset) for segment in removed_segments]
     paths = [path for path in marked if path is not None]
 
     def unlink() -> None:
@@ -85,25 +87,25 @@ def replace_segments(
     Old segments that have left the list are skipped: another operation deletes them. Returns the old segments
     whose base offset no new segment has.
     """
-    fresh = sorted(new, key=lambda segment: segment.base_offset)
-    stale = sorted(
+    new_segments = sorted(new, key=lambda segment: segment.base_offset)
+    old_segments = sorted(
         (segment for segment in old if segments.get(segment.base_offset) is segment),
         key=lambda segment: segment.base_offset,
     )
-    for segment in reversed(fresh):
+    for segment in reversed(new_segments):
         segment.change_suffix(SWAP)
     context.file_system.sync_dir(context.directory)
-    for segment in fresh:
+    for segment in new_segments:
         segments.add(segment)
-    bases = {segment.base_offset for segment in fresh}
-    gone = [segment for segment in stale if segment.base_offset not in bases]
-    for segment in gone:
+    bases = {segment.base_offset for segment in new_segments}
+    removed_segments = [segment for segment in old_segments if segment.base_offset not in bases]
+    for segment in removed_segments:
         segments.remove(segment.base_offset)
-    delete_segments(context, stale)
-    for segment in fresh:
+    delete_segments(context, old_segments)
+    for segment in new_segments:
         segment.change_suffix("")
     context.file_system.sync_dir(context.directory)
-    return gone
+    return removed_segments
 
 
 def split_segment(context: LogContext, segments: LogSegments, wide: LogSegment) -> list[LogSegment]:

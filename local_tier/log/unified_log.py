@@ -374,8 +374,8 @@ class UnifiedLog:
             if self._local_log.segments.base_offsets[0] > offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
-            gone = self._local_log.truncate_to(offset)
-            delete_snapshots(self._context, self._producer_states.snapshots, gone)
+            removed_segments = self._local_log.truncate_to(offset)
+            delete_snapshots(self._context, self._producer_states.snapshots, removed_segments)
             self._leader_epochs.truncate_from_end(offset)
             self._log_start_offset = min(offset, self._log_start_offset)
             self._rebuild_producer_state(offset)
@@ -417,8 +417,8 @@ class UnifiedLog:
 
     def delete_records(self, before_offset: int) -> int:
         """Hide the records below an offset (-1: the high watermark). Return the log start offset."""
-        wanted = self._high_watermark if before_offset == -1 else before_offset
-        self.maybe_increment_log_start_offset(wanted)
+        target = self._high_watermark if before_offset == -1 else before_offset
+        self.maybe_increment_log_start_offset(target)
         return self._log_start_offset
 
     def delete_old_segments(self) -> int:
@@ -449,8 +449,8 @@ class UnifiedLog:
     def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
         """Replace segments by cleaned ones, which must be synced."""
         with self._locked("replacement of segments"):
-            gone = replace_segments(self._context, self._local_log.segments, new, old)
-            delete_snapshots(self._context, self._producer_states.snapshots, gone)
+            removed_segments = replace_segments(self._context, self._local_log.segments, new, old)
+            delete_snapshots(self._context, self._producer_states.snapshots, removed_segments)
 
     def split_overflowed_segment(self, segment: LogSegment) -> list[LogSegment]:
         """Replace a segment whose offsets span too much by several."""

@@ -190,15 +190,15 @@ class LogSegment:
         if the segment has no batch at or after `offset`.
         """
         start = self.offset_index.lookup(offset).position
-        window, base, place = find_from(self.log, offset, ANY_TIME, start, max_bytes + SCAN_BYTES)
-        if place is None:
+        window, base, batch = find_from(self.log, offset, ANY_TIME, start, max_bytes + SCAN_BYTES)
+        if batch is None:
             return None
-        if place.size > max_bytes and not at_least_one:
+        if batch.size > max_bytes and not at_least_one:
             return SegmentRead(memoryview(b""), offset)
-        begin = place.position - base
-        wanted = max(place.size, max_bytes)
-        if window.size - begin < min(wanted, self.log.size - place.position):
-            window, begin = self.log.read(place.position, wanted), 0
+        begin = batch.position - base
+        byte_count = max(batch.size, max_bytes)
+        if window.size - begin < min(byte_count, self.log.size - batch.position):
+            window, begin = self.log.read(batch.position, byte_count), 0
         end, next_offset = end_of_whole_batches(window, begin, end_offset, max_bytes)
         return SegmentRead(window.data[begin:end], offset if next_offset < 0 else next_offset)
 
@@ -217,13 +217,13 @@ class LogSegment:
         indexed = self.time_index.lookup(timestamp).offset
         position = self.offset_index.lookup(max(indexed, first_offset)).position
         while True:
-            _, _, place = find_from(self.log, first_offset, timestamp, position, SCAN_BYTES)
-            if place is None:
+            _, _, batch = find_from(self.log, first_offset, timestamp, position, SCAN_BYTES)
+            if batch is None:
                 return None
-            found = self._first_record(place, timestamp, first_offset)
+            found = self._first_record(batch, timestamp, first_offset)
             if found is not None:
                 return found
-            position = place.position + place.size
+            position = batch.position + batch.size
 
     def first_batch(self) -> Bytes:
         """Return the bytes of the first batch, or fewer if the file ends before."""
@@ -445,15 +445,15 @@ class LogSegment:
         return now_ms - self._created_ms
 
     def _first_record(
-        self, place: BatchPosition, timestamp: int, first_offset: int
+        self, batch: BatchPosition, timestamp: int, first_offset: int
     ) -> TimestampOffset | None:
-        data = self.log.read(place.position, place.size)
-        if data.size < place.size:
+        data = self.log.read(batch.position, batch.size)
+        if data.size < batch.size:
             return None
         try:
             columns = decode_batch(data.data, verify=False)
         except MalformedBatchError as error:
-            raise corrupt_at(self.log, place.position) from error
+            raise corrupt_at(self.log, batch.position) from error
         found = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= first_offset))
         if not found.size:
             return None
