@@ -10,6 +10,7 @@ import click
 from core.clock import SystemClock
 from core.quantities import count, human_bytes
 from planner.planning import plan
+from siltstone.cli.expire import describe_deleted
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.plan import plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
@@ -180,7 +181,7 @@ def _compact(settings: Settings, options: CompactionOptions, *, as_json: bool) -
         jobs = unfinished_jobs(context)
         now_ms = context.clock.now_ms()
     if as_json:
-        emit_json({**run.as_dict(), "open_jobs": job_fields(jobs, now_ms)})
+        emit_json({**run.as_dict(), "unfinished_jobs": job_fields(jobs, now_ms)})
     else:
         _print(run, describe_jobs(jobs, now_ms))
     return run
@@ -214,8 +215,4 @@ def _print(run: CompactionRun, unfinished: list[str]) -> None:
     if expired:
         console.print(f"Expired by retention: {count(expired, 'extent')} ({human_bytes(size)}).")
     if run.garbage is not None:
-        console.print(
-            f"Deleted {count(run.garbage.dead_files, 'unreferenced file')} "
-            f"({human_bytes(run.garbage.dead_bytes)}) "
-            f"and {count(run.garbage.orphans, 'orphan')} ({human_bytes(run.garbage.orphan_bytes)})."
-        )
+        console.print(describe_deleted(run.garbage))

@@ -52,10 +52,10 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
 
 def _options(settings: Settings) -> str:
     """Return the options with which another command finds the data; a catalog's URL may hold a password."""
-    words = ["--data-dir", str(settings.data_dir)]
+    arguments = ["--data-dir", str(settings.data_dir)]
     for name in ("object_store", "s3_endpoint", "s3_region"):
         value = getattr(settings, name)
         if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
     catalog = "" if settings.catalog is None else " --catalog …"
-    return shlex.join(words) + catalog
+    return shlex.join(arguments) + catalog

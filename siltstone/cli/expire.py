@@ -13,6 +13,7 @@ from siltstone.console import emit_json, report_console
 from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
+    from maintenance.garbage_collection import GarbageReport
     from siltstone.settings.configuration import Settings
 
 
@@ -34,9 +35,13 @@ def command(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         emit_json(report.as_dict())
         return
-    console = report_console()
-    console.print(
-        f"Expired {count(report.expired_extents, 'extent')} ({human_bytes(report.expired_bytes)}). "
+    expired = f"Expired {count(report.expired_extents, 'extent')} ({human_bytes(report.expired_bytes)})."
+    report_console().print(f"{expired} {describe_deleted(report)}")
+
+
+def describe_deleted(report: GarbageReport) -> str:
+    """Return a sentence about the deleted objects."""
+    return (
         f"Deleted {count(report.dead_files, 'unreferenced file')} ({human_bytes(report.dead_bytes)}) "
         f"and {count(report.orphans, 'orphan')} ({human_bytes(report.orphan_bytes)})."
     )

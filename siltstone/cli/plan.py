@@ -57,7 +57,7 @@ def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) 
         "now_ms": planned.now_ms,
         "jobs": [_planned_job_fields(job) for job in planned.jobs],
         "deferred": planned.deferred,
-        "open_jobs": job_fields(jobs, planned.now_ms),
+        "unfinished_jobs": job_fields(jobs, planned.now_ms),
         "decisions": [_decision_fields(each) for each in decisions],
     }
 

@@ -158,8 +158,8 @@ def command(
         **({} if compression is None else {"compression.type": compression}),
         **client,
     }
-    tally, interrupted = _produce(configuration, topic, source, partition)
-    _print_report(tally, as_json=as_json)
+    counts, interrupted = _produce(configuration, topic, source, partition)
+    _print_report(counts, as_json=as_json)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -189,15 +189,15 @@ def _produce(
         except KeyboardInterrupt:
             click.echo("stopped reading; sending what was read (press ^C again to stop)", err=True)
             _finish_soon(sender)
-            return sender.tally, True
+            return sender.counts, True
         except SiltstoneError:
             _finish_soon(sender)
-            if sender.tally.accepted:
+            if sender.counts.accepted:
                 click.echo(
-                    f"{sender.tally.accepted:,} records had been accepted before this error:", err=True
+                    f"{sender.counts.accepted:,} records had been accepted before this error:", err=True
                 )
             raise
-    return sender.tally, False
+    return sender.counts, False
 
 
 def _print_waiting(records: int) -> None:
@@ -277,16 +277,16 @@ class _FailureList:
             click.echo("… and more, which are counted but not listed", err=True)
 
 
-def _print_report(tally: DeliveryCounts, *, as_json: bool) -> None:
+def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
     if as_json:
-        emit_json(tally.report())
+        emit_json(counts.report())
     else:
-        refused = f", {tally.refused:,} refused" if tally.refused else ""
-        click.echo(f"{tally.accepted:,} records accepted{refused}")
-    if tally.unconfirmed:
+        refused = f", {counts.refused:,} refused" if counts.refused else ""
+        click.echo(f"{counts.accepted:,} records accepted{refused}")
+    if counts.unconfirmed:
         raise RetryableError(
-            f"{tally.unconfirmed:,} records were not confirmed; they may or may not have been appended",
+            f"{counts.unconfirmed:,} records were not confirmed; they may or may not have been appended",
             remedy="check the topic before you send them again, to avoid duplicates",
         )
-    if tally.refused:
+    if counts.refused:
         click.get_current_context().exit(1)

@@ -59,13 +59,13 @@ class DeliveryCounts:
     def add(self, partition: int, offset: int) -> None:
         """Count an acknowledged record; with acks 0 its offset is unknown, and negative."""
         self.accepted += 1
-        counts = self.partitions.get(partition)
-        if counts is None:
-            counts = {"records": 0, "first_offset": offset, "last_offset": offset}
-            self.partitions[partition] = counts
-        counts["records"] += 1
-        counts["first_offset"] = min(counts["first_offset"], offset)
-        counts["last_offset"] = max(counts["last_offset"], offset)
+        acknowledged = self.partitions.get(partition)
+        if acknowledged is None:
+            acknowledged = {"records": 0, "first_offset": offset, "last_offset": offset}
+            self.partitions[partition] = acknowledged
+        acknowledged["records"] += 1
+        acknowledged["first_offset"] = min(acknowledged["first_offset"], offset)
+        acknowledged["last_offset"] = max(acknowledged["last_offset"], offset)
 
     def report(self) -> dict[str, Any]:
         """Return the counts for `--json`."""
@@ -94,7 +94,7 @@ class Sender(Generic[Tag]):
     ) -> None:
         self.errors = ClientErrors()
         self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.errors)
-        self.tally = DeliveryCounts(topic)
+        self.counts = DeliveryCounts(topic)
         self._on_failure = on_failure
         self._done = threading.Event()
         self._polling = threading.Thread(target=self._poll, name="delivery reports", daemon=True)
@@ -118,7 +118,7 @@ class Sender(Generic[Tag]):
         while True:
             try:
                 self.producer.produce(
-                    self.tally.topic,
+                    self.counts.topic,
                     value=record.value,
                     key=record.key,
                     partition=-1 if chosen is None else chosen,
@@ -137,16 +137,16 @@ class Sender(Generic[Tag]):
     def _delivered(self, tag: Tag, error: KafkaError | None, message: Message) -> None:
         if error is None:
             offset, partition = message.offset(), message.partition()
-            self.tally.add(-1 if partition is None else partition, -1 if offset is None else offset)
+            self.counts.add(-1 if partition is None else partition, -1 if offset is None else offset)
         else:
             self._failed(tag, error)
 
     def _failed(self, tag: Tag, error: KafkaError) -> None:
         is_unconfirmed = error.code() in _UNCONFIRMED
         if is_unconfirmed:
-            self.tally.unconfirmed += 1
+            self.counts.unconfirmed += 1
         else:
-            self.tally.refused += 1
+            self.counts.refused += 1
         self._on_failure(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", is_unconfirmed)
 
     def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
@@ -166,4 +166,4 @@ class Sender(Generic[Tag]):
     def raise_if_unable(self) -> None:
         """Raise an error that the client cannot recover from; further records would only be queued."""
         if self.errors.fatal is not None:
-            raise to_siltstone_error(self.errors.fatal, self.tally.topic)
+            raise to_siltstone_error(self.errors.fatal, self.counts.topic)

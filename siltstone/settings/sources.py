@@ -148,10 +148,10 @@ def _unknown(name: str) -> str:
 
 def _rule(detail: ErrorDetails) -> str:
     """Return the rule that a value breaks; bounds of sizes have a unit."""
-    words = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
-    if detail["type"] not in words:
+    bounds = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
+    if detail["type"] not in bounds:
         return detail["msg"].removeprefix("Value error, ")
-    comparison, kind = words[detail["type"]]
+    comparison, kind = bounds[detail["type"]]
     bound = detail["ctx"][kind]
     info = SETTINGS[str(detail["loc"][-1])]
     return f"it must be {comparison} {ByteSize(bound).human_readable() if info.unit == 'bytes' else bound}"
