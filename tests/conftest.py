@@ -8,7 +8,7 @@ import signal
 from hypothesis import HealthCheck, settings
 
 from tests.fixtures import kafka_tools
-from tests.real_clients.driving import missing
+from tests.real_clients.client_driver import missing
 
 pytest_plugins = ["tests.fixtures.order", "tests.fixtures.postgres", "tests.fixtures.s3"]
 

@@ -1,4 +1,4 @@
-"""Two agents that many tests share: each test takes topics and groups of its own."""
+"""Two agents that many tests share. Each test creates topics and groups with new names."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import PostgresForTests
 
 _PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
-# Clients that are killed shall be missed soon.
-_QUICK = {
+# Short sessions, so that killed clients are removed soon.
+_SETTINGS = {
     **LASTING,
     "groups": replace(QUICK_GROUPS, group_consumer_session_timeout_ms=2000),
     "stop_timeout_ms": 5000,
@@ -38,7 +38,7 @@ _QUICK = {
 
 
 class Agents:
-    """Agents over one catalog and one store, which know of each other."""
+    """Agents with one catalog and one object store."""
 
     def __init__(self, catalog: Catalog, store: FaultyStore) -> None:
         self.catalog = catalog
@@ -49,19 +49,19 @@ class Agents:
         self.running: list[BrokerThread] = []
 
     def add(self) -> BrokerThread:
-        """One more agent; returns when all others see it."""
-        broker = BrokerThread(self.catalog, self.store, self._clock, self._ids, _QUICK)
+        """Start an agent, and return it when all agents list it."""
+        broker = BrokerThread(self.catalog, self.store, self._clock, self._ids, _SETTINGS)
         self.running.append(broker)
         broker.start()
-        self._settle()
+        self._wait_for_brokers()
         return broker
 
     def remove(self, broker: BrokerThread) -> None:
-        """Stop an agent in good order."""
+        """Stop an agent gracefully."""
         self.running.remove(broker)
         broker.stop()
 
-    def _settle(self) -> None:
+    def _wait_for_brokers(self) -> None:
         for each in self.running:
             groups = each.agent._groups
             assert groups is not None
@@ -73,7 +73,7 @@ class Agents:
         return ",".join(broker.address for broker in self.running)
 
     def new_name(self) -> str:
-        """For a topic or a group of one test."""
+        """Return a new name for a topic or a group."""
         return f"stratum-{next(self._names)}"
 
     def create_topic(self, partitions: int = 1, **config: str) -> str:
@@ -82,8 +82,8 @@ class Agents:
         self.catalog.topics.create(name, partitions, settings)
         return name
 
-    def clean(self) -> None:
-        """Plan and run every compaction that there is to do, as `siltstone compact` does, without Spark."""
+    def run_compaction(self) -> None:
+        """Plan all compaction jobs and run them without Spark."""
         plan_and_submit(self.catalog, self._clock, self._ids, _PLANNER)
         for job in self.catalog.jobs.claim("cleaner", 100):
             assert job.attempt_id is not None
@@ -93,7 +93,7 @@ class Agents:
             self.catalog.jobs.complete(result)
 
     def compact(self, name: str, keep: Callable[[Record], bool], partition: int = 0) -> None:
-        """Put one compacted file in the place of all that a partition holds."""
+        """Replace all extents of a partition by one compacted file."""
         topic: Topic = self.catalog.topics.get(name)
         compact(self.catalog, self.store, self._ids, topic, partition=partition, keep=keep)
 
@@ -109,7 +109,7 @@ class Agents:
 
 @contextmanager
 def two_agents(postgres: PostgresForTests, directory: Path) -> Iterator[Agents]:
-    """Both run until the block ends."""
+    """Run two agents until the block ends."""
     clock = SystemClock()
     address = postgres.create()
     with ExitStack() as stack:

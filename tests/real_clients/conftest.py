@@ -1,4 +1,4 @@
-"""What the tests with real clients share."""
+"""Fixtures of the tests with real clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.real_clients.agents import Agents, two_agents
-from tests.real_clients.driving import CLIENTS, Driver
+from tests.real_clients.client_driver import CLIENTS, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def new_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """Starts drivers, which end with the test."""
+    """Starts drivers that are killed at the end of the test."""
     with ExitStack() as stack:
         yield lambda client: stack.enter_context(Driver(client, tmp_path_factory.mktemp("driver")))
 
 
 @pytest.fixture(scope="package")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """One driver for each client, started when it is first asked for."""
+    """One driver for each client, started at its first use."""
     started: dict[str, Driver] = {}
     with ExitStack() as stack:
 
@@ -46,5 +46,5 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, drivers: Callable[[str], Driver]) -> Driver:
-    """Each client in turn."""
+    """Driver of one client. The test runs for each client."""
     return drivers(request.param)

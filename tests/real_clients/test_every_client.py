@@ -1,4 +1,4 @@
-"""Every client library that is there does what its users do with it, before two agents."""
+"""The usual requests of every installed client library, with two agents."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.agent.kafka.in_process_clients import consume
 from tests.agent.kafka.in_process_clients import produce as produce_with_timestamps
 from tests.agent.kafka.waiting import until
-from tests.real_clients.driving import CLIENTS, LASTING_MS
+from tests.real_clients.client_driver import CLIENTS, LONG_SESSION_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.real_clients.agents import Agents
-    from tests.real_clients.driving import Driver
+    from tests.real_clients.client_driver import Driver
 
 pytestmark = pytest.mark.integration
 _MODES = [(0, False), (1, False), (-1, False), (-1, True)]
 
 
-def test_records_come_back_as_they_were_sent_with_every_codec_and_acknowledgement(
-    agents: Agents, client: Driver
-) -> None:
+def test_records_are_read_back_with_every_codec_and_acknowledgement(agents: Agents, client: Driver) -> None:
     topic = agents.create_topic()
     traits = client("traits")
     sent: list[str] = []
@@ -35,7 +33,7 @@ def test_records_come_back_as_they_were_sent_with_every_codec_and_acknowledgemen
         how = {"codec": codec, "acks": acks, "idempotent": idempotent}
         client("produce", bootstrap=agents.bootstrap, topic=topic, values=values, **how)
         sent += values
-        consume(agents.bootstrap, topic, len(sent))  # with acks 0, only this says that they are there
+        consume(agents.bootstrap, topic, len(sent))  # acks=0 has no acknowledgement to wait for
     where = {"bootstrap": agents.bootstrap, "topic": topic, "group": agents.new_name()}
     read = client("read", offset=0, count=len(sent), **where)
     assert read == [[offset, value] for offset, value in enumerate(sent)]
@@ -43,7 +41,7 @@ def test_records_come_back_as_they_were_sent_with_every_codec_and_acknowledgemen
     assert [(message.key(), message.value()) for message in seen] == [(v.encode(), v.encode()) for v in sent]
 
 
-def test_reading_begins_at_either_end_at_an_offset_or_by_time(agents: Agents, client: Driver) -> None:
+def test_bounds_and_offsets_by_time_are_found(agents: Agents, client: Driver) -> None:
     topic = agents.create_topic()
     where = {"bootstrap": agents.bootstrap, "topic": topic}
     produce_with_timestamps(agents.bootstrap, topic, [(None, str(n).encode()) for n in range(5)])
@@ -55,15 +53,15 @@ def test_reading_begins_at_either_end_at_an_offset_or_by_time(agents: Agents, cl
     assert read == [[3, "3"], [4, "4"]]
 
 
-def test_a_compacted_topic_reads_the_same_but_for_what_is_superseded(agents: Agents, client: Driver) -> None:
-    """From its begin, from an offset that compaction made a hole, and by time; what comes later, too."""
+def test_a_compacted_topic_has_only_the_latest_records(agents: Agents, client: Driver) -> None:
+    """It is read from its start, from an offset that became a hole, and by time. New records follow."""
     topic = agents.create_topic(cleanup_policy="compact")
     where = {"bootstrap": agents.bootstrap, "topic": topic}
     values = [f"value-{number}" for number in (0, 1, 2, 0, 1, 3, 4, 0, 0, 1)]
     client("produce", values=values, codec="none", acks=-1, idempotent=True, **where)
     before = client("read", offset=0, count=10, group=agents.new_name(), **where)
     assert before == [[offset, value] for offset, value in enumerate(values)]
-    agents.clean()
+    agents.run_compaction()
     client("produce", values=["late"], codec="none", acks=-1, idempotent=True, **where)
     kept = [[offset, values[offset]] for offset in (2, 5, 6, 8, 9)] + [[10, "late"]]
     assert client("read", offset=0, count=6, group=agents.new_name(), **where) == kept
@@ -72,7 +70,7 @@ def test_a_compacted_topic_reads_the_same_but_for_what_is_superseded(agents: Age
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_group_goes_on_at_an_offset_that_compaction_made_a_hole(
+def test_a_group_continues_at_an_offset_that_became_a_hole(
     agents: Agents, new_driver: Callable[[str], Driver], name: str
 ) -> None:
     topic, group = agents.create_topic(cleanup_policy="compact"), agents.new_name()
@@ -81,12 +79,12 @@ def test_a_group_goes_on_at_an_offset_that_compaction_made_a_hole(
     loner = Consumer({"bootstrap.servers": agents.bootstrap, "group.id": group})
     loner.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
     loner.close()
-    agents.clean()
+    agents.run_compaction()
     member = new_driver(name)
-    member("join", bootstrap=agents.bootstrap, topic=topic, group=group, session=LASTING_MS)
+    member("join", bootstrap=agents.bootstrap, topic=topic, group=group, session=LONG_SESSION_MS)
 
     def seen() -> list[tuple[int, int, str]]:
-        """Each once: a member that was silent for long reads again what it had not committed."""
+        """Return each record once: a member whose session expired reads uncommitted records again."""
         return list(dict.fromkeys(map(tuple, member("seen", topic=topic)["records"])))
 
     until(lambda: len(seen()) >= 3)

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, produce
 from tests.agent.kafka.waiting import until
-from tests.real_clients.driving import CLIENTS, Driver
+from tests.real_clients.client_driver import CLIENTS, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tests.real_clients.agents import Agents
 
 pytestmark = pytest.mark.integration
-# Of partition 0, and at its end until more is sent.
+# Offsets of partition 0 without a record. At first they are the last ones.
 _HOLES = (3, 4)
-# Members that are killed shall be missed soon.
+# Short, so that killed members are removed soon.
 _SESSION_MS = 2_000
 
 
 class Group:
-    """Members of one group, each in a process of its own, over a topic that ends with a hole at first."""
+    """Members of one group, each in its own process. The topic ends with holes at first."""
 
     def __init__(self, agents: Agents, client: str, new_driver: Callable[[str], Driver]) -> None:
         self._agents = agents
@@ -37,17 +37,17 @@ class Group:
         agents.compact(self.topic, keep=lambda record: record.offset not in _HOLES)
 
     def member(self) -> Driver:
-        made = self._new_driver(self._client)
-        made(
+        driver = self._new_driver(self._client)
+        driver(
             "join", bootstrap=self._agents.bootstrap, topic=self.topic, group=self._name, session=_SESSION_MS
         )
-        return made
+        return driver
 
     def assigned(self, *members: Driver) -> list[int]:
         return [each("seen", topic=self.topic)["assigned"] for each in members]
 
     def records(self, *members: Driver) -> list[list[Any]]:
-        """Each once: a member that was silent for long reads again what it had not committed."""
+        """Return each record once: a member whose session expired reads uncommitted records again."""
         seen = [record for each in members for record in each("seen", topic=self.topic)["records"]]
         return [record for number, record in enumerate(seen) if record not in seen[:number]]
 
@@ -58,12 +58,12 @@ class Group:
         self._sent += 5
 
     def is_all(self, records: list[list[Any]]) -> bool:
-        """Whether everything that is there was read."""
+        """Return True if the records are all of the topic."""
         expected = {(partition, offset) for partition in range(2) for offset in range(self._sent)}
         return {(record[0], record[1]) for record in records} == expected - {(0, hole) for hole in _HOLES}
 
     def is_all_committed(self, *members: Driver) -> bool:
-        """Whether that is so; raises when one of those who shall commit is dead."""
+        """Return True if all offsets are committed. Raise if one of the members has failed."""
         self.assigned(*members)
         consumer = Consumer({"bootstrap.servers": self._agents.bootstrap, "group.id": self._name})
         found = consumer.committed([TopicPartition(self.topic, each) for each in range(2)], PATIENCE_SECONDS)
@@ -75,7 +75,7 @@ class Group:
 def test_members_join_leave_and_crash(
     agents: Agents, client: str, new_driver: Callable[[str], Driver]
 ) -> None:
-    """Whoever is left reads everything, and whoever comes goes on where the others had committed."""
+    """The remaining member reads everything. A new member continues at the committed offsets."""
     group = Group(agents, client, new_driver)
     first, second = group.member(), group.member()
     until(lambda: group.assigned(first, second) == [1, 1])

@@ -1,4 +1,4 @@
-"""Kafka's command line tools before two agents, as an operator uses them; all in one Java machine."""
+"""Kafka's command line tools with two agents. One Java process runs them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from catalog.config.topic_settings import SETTINGS
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.wire import Wire
 from tests.fixtures import kafka_tools
-from tests.real_clients.driving import ROOT
+from tests.real_clients.client_driver import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,17 +42,17 @@ _CLASSES = {
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
 }
-# By themselves these give up after five or ten seconds.
-_PATIENT = {
+# The defaults are five and ten seconds.
+_LONGER_TIMEOUTS = {
     "kafka-consumer-groups": "--timeout 120000",
     "kafka-consumer-perf-test": "--timeout 120000",
 }
-_PATIENCE_SECONDS = 300
+_TIMEOUT_SECONDS = 300
 _SESSION = "consumer.session.timeout.ms"
 
 
 class Tools:
-    """Kafka's tools, each by the name of its script."""
+    """Runs Kafka's tools by the names of their scripts."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -63,40 +63,40 @@ class Tools:
             stdout=subprocess.PIPE,
         )
 
-    def _ask(self, words: list[str]) -> Any:  # noqa: ANN401  # JSON
+    def _request(self, arguments: list[str]) -> Any:  # noqa: ANN401  # JSON
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(orjson.dumps(words, option=orjson.OPT_APPEND_NEWLINE))
+        self.process.stdin.write(orjson.dumps(arguments, option=orjson.OPT_APPEND_NEWLINE))
         self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_SECONDS)
-        assert ready, f"no answer comes to {words}"
+        ready, _, _ = select.select([self.process.stdout], [], [], _TIMEOUT_SECONDS)
+        assert ready, f"no response to {arguments}"
         line = self.process.stdout.readline()
-        assert line, f"Java went away over {words}"
+        assert line, f"Java ended during {arguments}"
         return orjson.loads(line)
 
     def settings(self) -> dict[str, Any]:
-        """What Kafka knows of settings: type and default by name, of topics, groups and brokers."""
-        found: dict[str, Any] = self._ask(["settings"])
+        """Return the types and defaults of Kafka's settings of topics, groups and brokers."""
+        found: dict[str, Any] = self._request(["settings"])
         return found
 
-    def answer(self, line: str) -> tuple[int, str]:
-        """The status of a command, and what it prints."""
-        name, *words = line.split()
-        where = ["--bootstrap-server", self._bootstrap, *_PATIENT.get(name, "").split()]
-        answer = self._ask([_CLASSES[name], *where, *words])
-        return answer["status"], answer["told"]
+    def run(self, line: str) -> tuple[int, str]:
+        """Run a command, and return its status and output."""
+        name, *arguments = line.split()
+        common = ["--bootstrap-server", self._bootstrap, *_LONGER_TIMEOUTS.get(name, "").split()]
+        response = self._request([_CLASSES[name], *common, *arguments])
+        return response["status"], response["output"]
 
     def __call__(self, line: str) -> str:
-        """What a command prints that succeeds."""
-        status, told = self.answer(line)
-        assert status == 0, told
-        return told
+        """Run a command that succeeds, and return its output."""
+        status, output = self.run(line)
+        assert status == 0, output
+        return output
 
-    def refused(self, line: str) -> str:
-        """What a command prints that fails."""
-        status, told = self.answer(line)
-        assert status == 1, told
-        return told
+    def failing(self, line: str) -> str:
+        """Run a command that fails, and return its output."""
+        status, output = self.run(line)
+        assert status == 1, output
+        return output
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def tools(agents: Agents) -> Iterator[Tools]:
     started.process.communicate()
 
 
-def test_topics_and_settings(agents: Agents, tools: Tools) -> None:
-    """Created, changed, described with where each value comes from, and refused in words."""
+def test_the_tools_administer_topics_and_settings(agents: Agents, tools: Tools) -> None:
+    """They create and change them, describe the source of each value, and print errors."""
     name, group = agents.new_name(), agents.new_name()
     created = tools(
         f"kafka-topics --create --topic {name} --partitions 3 --config remote.storage.enable=false"
@@ -126,25 +126,27 @@ def test_topics_and_settings(agents: Agents, tools: Tools) -> None:
     ) in tools(f"kafka-configs --describe --topic {name}")
     everything = tools(f"kafka-configs --describe --topic {name} --all")
     assert all(f"  {setting}=" in everything for setting in SETTINGS)
-    refused = tools.refused(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
-    assert "give false: storage.mode says" in refused
-    assert "when it starts" in tools.refused("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
+    output = tools.failing(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
+    assert "give false: storage.mode says" in output
+    assert "when it starts" in tools.failing("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
     tools(f"kafka-configs --alter --group {group} --add-config {_SESSION}=50000")
     assert f"Dynamic configs for group {group} are:" in tools("kafka-configs --describe --entity-type groups")
     assert f"{_SESSION}=50000" in tools(f"kafka-configs --describe --group {group}")
-    refused = tools.refused(f"kafka-configs --alter --group {group} --add-config {_SESSION}=5")
-    assert "give 45000 to 60000" in refused
+    output = tools.failing(f"kafka-configs --alter --group {group} --add-config {_SESSION}=5")
+    assert "give 45000 to 60000" in output
     tools(f"kafka-topics --delete --topic {name}")
     assert name not in tools("kafka-topics --list").split()
 
 
-def test_records_and_groups(agents: Agents, tools: Tools, tmp_path: Path) -> None:
-    """Written, read in a group, counted, deleted; the group is shown, reset and deleted."""
+def test_the_tools_produce_consume_and_administer_groups(
+    agents: Agents, tools: Tools, tmp_path: Path
+) -> None:
+    """They also delete records, and show, reset and delete the group."""
     topic, group = agents.create_topic(), agents.new_name()
     of_group = f"kafka-consumer-groups --group {group}"
 
     def positions() -> list[list[str]]:
-        """Partition, offset, end and lag of each row."""
+        """Return partition, offset, end offset and lag of each row."""
         rows = [line.split() for line in tools(f"{of_group} --describe --offsets").splitlines()]
         return [row[2:6] for row in rows if row[:2] == [group, topic]]
 
@@ -156,13 +158,13 @@ def test_records_and_groups(agents: Agents, tools: Tools, tmp_path: Path) -> Non
     tools(f"kafka-consumer-perf-test --topic {topic} --group {group} --num-records 100")
     assert positions() == [["0", "100", "100", "0"]]
     assert "Empty" in tools(f"{of_group} --describe --state")
-    for asked, found in (
+    for options, found in (
         ("--state Empty", True),
         ("--type classic", True),
         ("--state Stable", False),
         ("--type consumer", False),
     ):
-        assert (group in tools(f"kafka-consumer-groups --list {asked}")) == found
+        assert (group in tools(f"kafka-consumer-groups --list {options}")) == found
     tools(f"{of_group} --reset-offsets --topic {topic} --to-offset 5 --execute")
     assert positions() == [["0", "5", "100", "95"]]
     tools(f"{of_group} --delete-offsets --topic {topic}")
@@ -181,8 +183,8 @@ def test_records_and_groups(agents: Agents, tools: Tools, tmp_path: Path) -> Non
     assert len(brokers) == 2
 
 
-def test_what_is_not_served_is_named_by_the_tools(agents: Agents, tools: Tools, tmp_path: Path) -> None:
-    """They see by themselves what a broker does not have; nothing hangs."""
+def test_the_tools_report_unsupported_apis(agents: Agents, tools: Tools, tmp_path: Path) -> None:
+    """They check the advertised APIs first, so none of them hangs."""
     topic = agents.create_topic()
     patient = tmp_path / "client.properties"
     patient.write_text("request.timeout.ms=120000\n")
@@ -193,19 +195,19 @@ def test_what_is_not_served_is_named_by_the_tools(agents: Agents, tools: Tools, 
         assert versions.count(f"({api.key}): {found} [usable: {highest}]") == 2
     assert "ElectLeaders(43): UNSUPPORTED" in versions
     election = "kafka-leader-election --election-type preferred --all-topic-partitions"
-    assert "does not support ELECT_LEADERS" in tools.refused(election)
+    assert "does not support ELECT_LEADERS" in tools.failing(election)
     moves = tmp_path / "moves.json"
     wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}
     moves.write_bytes(orjson.dumps(wanted))
-    moving = tools.refused(f"kafka-reassign-partitions --execute --reassignment-json-file {moves}")
+    moving = tools.failing(f"kafka-reassign-partitions --execute --reassignment-json-file {moves}")
     assert "does not support LIST_PARTITION_REASSIGNMENTS" in moving
-    clients = tools.refused("kafka-configs --describe --entity-type clients")
+    clients = tools.failing("kafka-configs --describe --entity-type clients")
     assert "does not support DESCRIBE_CLIENT_QUOTAS" in clients
     assert "TransactionalId" in tools("kafka-transactions list")
 
 
-def test_settings_are_those_that_kafka_knows(agents: Agents, tools: Tools) -> None:
-    """All of them, with its types, defaults and the brokers' names for them; ours are more by one."""
+def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) -> None:
+    """This covers names, types, defaults and broker synonyms. `storage.mode` is the only addition."""
     known = tools.settings()
     kinds = {"replicas": "list"}
 
@@ -226,9 +228,9 @@ def test_settings_are_those_that_kafka_knows(agents: Agents, tools: Tools) -> No
     assert ours(dict(GROUP_SETTINGS)).items() <= known["group"].items()
     broker = agents.running[0]
     own = str(groups_of(broker).held._brokers.own.node_id)
-    asked = Struct(resource_type=ResourceType.BROKER, resource_name=own, configuration_keys=None)
+    wanted = Struct(resource_type=ResourceType.BROKER, resource_name=own, configuration_keys=None)
     with Wire(broker.host_and_port) as wire:
-        (answer,) = wire.ask("describe_configs", 4, Struct(resources=[asked])).results
-    shown = {each.name: each.config_type for each in answer.configs}
+        (response,) = wire.ask("describe_configs", 4, Struct(resources=[wanted])).results
+    shown = {each.name: each.config_type for each in response.configs}
     assert shown == {name: _TYPES[known["broker"][name][0]] for name in shown}
     assert shown.keys() >= set(known["synonyms"].values())

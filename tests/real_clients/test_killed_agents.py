@@ -1,4 +1,4 @@
-"""Groups of both protocols read on while agents are killed and others take their place."""
+"""Groups of both protocols continue while agents are killed and replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.agent.kafka.waiting import until
-from tests.real_clients.scene import Scene
+from tests.real_clients.failover_scenario import FailoverScenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,20 +20,22 @@ pytestmark = pytest.mark.integration
 def test_every_record_is_read_and_every_commit_survives(
     new_catalog_url: Callable[[], str], tmp_path: Path
 ) -> None:
-    """One agent is killed, one comes in its place, and then the other one is killed."""
+    """The first agent is killed and replaced. Then the second one is killed."""
     with ExitStack() as stack:
-        scene = Scene(stack, new_catalog_url(), tmp_path, agents=3, protocols=("classic", "consumer"))
-        first, second, third = scene.agents
-        scene.goes_on()
+        scenario = FailoverScenario(
+            stack, new_catalog_url(), tmp_path, agents=3, protocols=("classic", "consumer")
+        )
+        first, second, third = scenario.agents
+        scenario.wait_for_progress()
         first.kill()
-        scene.goes_on()
-        third.serve(scene.ports[0])
-        scene.goes_on()
+        scenario.wait_for_progress()
+        third.serve(scenario.ports[0])
+        scenario.wait_for_progress()
         second.kill()
-        scene.goes_on()
-        scene.sending.finish()
-        assert scene.sending.failures == []
-        sent, ends = scene.sending.sent, scene.ends()
-        for group in scene.groups:
-            until(lambda group=group: scene.seen(group) == sent)  # type: ignore[misc]  # bound here
-            until(lambda group=group: scene.committed(group) == ends)  # type: ignore[misc]  # bound here
+        scenario.wait_for_progress()
+        scenario.producer.finish()
+        assert scenario.producer.failures == []
+        sent, ends = scenario.producer.sent, scenario.ends()
+        for group in scenario.groups:
+            until(lambda group=group: scenario.seen(group) == sent)  # type: ignore[misc]  # bound here
+            until(lambda group=group: scenario.committed(group) == ends)  # type: ignore[misc]  # bound here

@@ -1,4 +1,4 @@
-"""aiokafka as a driver."""
+"""Driver for aiokafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]  # 
     ConfigResourceType,
 )
 
-from tests.real_clients.drivers.loop import serve
+from tests.real_clients.drivers.request_loop import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,8 +43,8 @@ async def produce(
         enable_idempotence=idempotent,
     )
     async with producer:
-        answers = [await producer.send(topic, value.encode(), value.encode(), 0) for value in values]
-        await asyncio.gather(*answers)
+        deliveries = [await producer.send(topic, value.encode(), value.encode(), 0) for value in values]
+        await asyncio.gather(*deliveries)
 
 
 def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10_000) -> Any:  # noqa: ANN401  # it has no types
@@ -80,7 +80,7 @@ async def read(*, bootstrap: str, topic: str, offset: int, count: int, group: st
 
 
 class Member:
-    """Reads in a task and commits what it read."""
+    """A member that reads and commits in a task."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
@@ -96,11 +96,11 @@ class Member:
             try:
                 await self.consumer.commit()
             except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError) as failure:
-                # A rebalance has begun, or has left it without any partition: it is read again.
+                # A rebalance has started, or has left no partition. The record will be read again.
                 sys.stderr.write(f"{failure!r}\n")
 
     def check(self) -> None:
-        """Raises what the task died of, if it did."""
+        """Raise the exception that ended the task, if any."""
         if self.task.done() and not self.task.cancelled():
             self.task.result()
 

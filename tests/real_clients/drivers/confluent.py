@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) as a driver."""
+"""Driver for confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -18,9 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 )
 
 from tests.agent.kafka.work import Work
-from tests.real_clients.drivers.loop import serve
+from tests.real_clients.drivers.request_loop import serve
 
-_PATIENCE = 120
+_TIMEOUT_SECONDS = 120
 
 
 def traits() -> dict[str, Any]:
@@ -39,7 +39,7 @@ def produce(
     failures: list[object] = []
     for value in values:
         producer.produce(topic, value, value, 0, on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(_PATIENCE) == 0
+    assert producer.flush(_TIMEOUT_SECONDS) == 0
     assert not any(failures), failures
 
 
@@ -57,7 +57,7 @@ def _consumer(bootstrap: str, group: str, session: int = 10_000) -> Consumer:
 
 
 def _is_record(message: Message) -> bool:
-    """Whether it is one; errors that are not fatal are told for information, and librdkafka goes on."""
+    """Return True if the message is a record. librdkafka recovers from errors that are not fatal."""
     error = message.error()
     if error is None:
         return True
@@ -69,8 +69,8 @@ def _is_record(message: Message) -> bool:
 
 def bounds(*, bootstrap: str, topic: str, timestamp: int) -> list[int]:
     consumer = _consumer(bootstrap, "unused")
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), _PATIENCE)
-    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], _PATIENCE)
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), _TIMEOUT_SECONDS)
+    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], _TIMEOUT_SECONDS)
     consumer.close()
     return [low, high, found.offset]
 
@@ -87,7 +87,7 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 
 
 class Member:
-    """Polls in a thread and commits what it polled."""
+    """A member that polls and commits in a thread."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
@@ -102,13 +102,13 @@ class Member:
             message = self._consumer.poll(0.1)
             self.assigned = len(self._consumer.assignment())
             if message is not None and _is_record(message):
-                place = (message.partition() or 0, message.offset() or 0)
-                self.records.append((*place, (message.value() or b"").decode()))
+                position = (message.partition() or 0, message.offset() or 0)
+                self.records.append((*position, (message.value() or b"").decode()))
                 self._commit(message)
         self._consumer.close()
 
     def _commit(self, message: Message) -> None:
-        """What is not committed in a rebalance is read again; only after a fatal error nothing is."""
+        """Commit the record. If a rebalance prevents this, a member reads it again."""
         try:
             self._consumer.commit(message=message, asynchronous=False)
         except KafkaException as failure:
@@ -135,9 +135,9 @@ def leave() -> None:
     _members[0].work.finish()
 
 
-def _only(futures: dict[Any, Any]) -> Any:  # noqa: ANN401  # what the one call gives
+def _only(futures: dict[Any, Any]) -> Any:  # noqa: ANN401  # the result of any call
     (future,) = futures.values()
-    return future.result(_PATIENCE)
+    return future.result(_TIMEOUT_SECONDS)
 
 
 def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     _only(admin.incremental_alter_configs([resource]))
     config = _only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
-    found = admin.list_topics(timeout=_PATIENCE).topics
+    found = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     _only(admin.delete_topics([topic]))
     return {
         "partitions": len(found[topic].partitions),

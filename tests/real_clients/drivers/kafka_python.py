@@ -1,4 +1,4 @@
-"""kafka-python as a driver."""
+"""Driver for kafka-python."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Any
 
 from tests.agent.kafka.work import Work
-from tests.real_clients.drivers.loop import serve
+from tests.real_clients.drivers.request_loop import serve
 
 with warnings.catch_warnings():
-    # It reads its schemas by a function that Python 3.11 warns of.
+    # The library uses a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # type: ignore[import-untyped]  # it brings no types
     from kafka import codec as codecs
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
         NewTopic,
     )
 
-_PATIENCE = 120
+_TIMEOUT_SECONDS = 120
 
 
 def traits() -> dict[str, Any]:
@@ -40,9 +40,9 @@ def produce(
         acks="all" if acks == -1 else acks,
         enable_idempotence=idempotent,
     )
-    answers = [producer.send(topic, value.encode(), value.encode(), partition=0) for value in values]
-    for answer in answers:
-        answer.get(_PATIENCE)
+    deliveries = [producer.send(topic, value.encode(), value.encode(), partition=0) for value in values]
+    for delivery in deliveries:
+        delivery.get(_TIMEOUT_SECONDS)
     producer.close()
 
 
@@ -61,7 +61,7 @@ def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10
 def bounds(*, bootstrap: str, topic: str, timestamp: int) -> list[int]:
     consumer = _consumer(bootstrap, None)
     partition = kafka.TopicPartition(topic, 0)
-    consumer.assign([partition])  # it asks for no metadata of other topics
+    consumer.assign([partition])  # otherwise the library requests metadata of all topics
     found = consumer.offsets_for_times({partition: timestamp})[partition]
     both = consumer.beginning_offsets([partition]), consumer.end_offsets([partition])
     consumer.close()
@@ -80,7 +80,7 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 
 
 class Member:
-    """Polls in a thread and commits what it polled."""
+    """A member that polls and commits in a thread."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
@@ -102,11 +102,11 @@ class Member:
         self._consumer.close()
 
     def _commit(self) -> None:
-        """What is not committed in a rebalance is with the next one, or others read it again.
+        """Commit the position. After a failure, a later commit covers it or a member reads again.
 
-        A poll that ends while its join is under way leaves the consumer in the rebalance; it says then by
-        RebalanceInProgressError, without asking the coordinator, that it shall be polled and the commit tried
-        again. Of other errors it gives the retriable ones to its user after half a minute of trying.
+        If a poll ends during a join, the consumer is still in the rebalance. It then raises
+        RebalanceInProgressError without a request, and expects another poll before the commit is retried.
+        Retriable errors are raised after half a minute of retries.
         """
         try:
             self._consumer.commit()
@@ -151,7 +151,7 @@ def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:
 
 
 def _value(described: Any, name: str) -> str:  # noqa: ANN401  # it has no types
-    """Wherever this version of the library puts it."""
+    """Return the value of a setting. Its place in the result depends on the version of the library."""
     if isinstance(described, dict):
         if name in described:
             found = described[name]

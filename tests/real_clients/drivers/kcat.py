@@ -1,4 +1,4 @@
-"""kcat as a driver. It administers nothing, and knows the codecs that its librdkafka was built with."""
+"""Driver for kcat. It cannot administer topics, and has the codecs of its librdkafka."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import deque
 from typing import IO, Any
 
 from tests.agent.kafka.work import Work
-from tests.real_clients.drivers.loop import serve
+from tests.real_clients.drivers.request_loop import serve
 
-_PATIENCE = 120
-_GOES_ON = ("-E",)  # by itself it ends where librdkafka tells of an error and tries again
+_TIMEOUT_SECONDS = 120
+_IGNORE_ERRORS = ("-E",)  # otherwise it ends at errors from which librdkafka recovers
 _NAMES = {"0": "0", "1": "1", "-1": "all"}
 
 
-def _kcat(*words: str, stdin: str = "") -> str:
+def _kcat(*arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
-        ["kcat", *_GOES_ON, *words],
+        ["kcat", *_IGNORE_ERRORS, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=_PATIENCE,
+        timeout=_TIMEOUT_SECONDS,
         check=False,
     )
     if done.returncode:
@@ -40,8 +40,8 @@ def produce(
 ) -> None:
     settings = (f"acks={_NAMES[str(acks)]}", f"enable.idempotence={str(idempotent).lower()}")
     lines = "".join(f"{value}:{value}\n" for value in values)
-    words = [word for setting in settings for word in ("-X", setting)]
-    _kcat("-b", bootstrap, "-P", "-t", topic, "-p", "0", "-K", ":", "-z", codec, *words, stdin=lines)
+    options = [option for setting in settings for option in ("-X", setting)]
+    _kcat("-b", bootstrap, "-P", "-t", topic, "-p", "0", "-K", ":", "-z", codec, *options, stdin=lines)
 
 
 def _offset(bootstrap: str, topic: str, when: int) -> int:
@@ -62,32 +62,44 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 
 
 class Member:
-    """What a kcat in a group prints."""
+    """A kcat process in a group, and its output."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
         self.assigned = 0
         self._leaving = False
-        self._last_words: deque[str] = deque(maxlen=10)
+        self._last_log_lines: deque[str] = deque(maxlen=10)
         settings = (
             "auto.offset.reset=earliest",
             "auto.commit.interval.ms=100",
             f"session.timeout.ms={session}",
             "heartbeat.interval.ms=200",
         )
-        words = [word for setting in settings for word in ("-X", setting)]
+        options = [option for setting in settings for option in ("-X", setting)]
         self.process = subprocess.Popen(
-            ["kcat", *_GOES_ON, "-b", bootstrap, *words, "-u", "-f", "%p %o %s\n", "-G", group, topic],
+            [
+                "kcat",
+                *_IGNORE_ERRORS,
+                "-b",
+                bootstrap,
+                *options,
+                "-u",
+                "-f",
+                "%p %o %s\n",
+                "-G",
+                group,
+                topic,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        records, words_of_it = self.process.stdout, self.process.stderr
+        records, log = self.process.stdout, self.process.stderr
         self._readers = [
             Work(lambda: self._read_records(records)),
-            Work(lambda: self._read_words(words_of_it)),
+            Work(lambda: self._read_log(log)),
         ]
 
     def _read_records(self, stream: IO[str]) -> None:
@@ -95,23 +107,23 @@ class Member:
             partition, offset, value = line.split()
             self.records.append((int(partition), int(offset), value))
 
-    def _read_words(self, stream: IO[str]) -> None:
+    def _read_log(self, stream: IO[str]) -> None:
         for line in stream:
-            self._last_words.append(line)
+            self._last_log_lines.append(line)
             if "rebalanced" in line:
                 self.assigned = 0 if "revoked" in line else line.count("[")
 
     def check(self) -> None:
-        """Raises what ended it, if it has ended by itself."""
+        """Raise if the process has ended without `leave`."""
         for reader in self._readers:
             reader.check()
         if not self._leaving and self.process.poll() is not None:
-            raise RuntimeError(f"kcat ended with {self.process.returncode}: {''.join(self._last_words)}")
+            raise RuntimeError(f"kcat ended with {self.process.returncode}: {''.join(self._last_log_lines)}")
 
     def leave(self) -> None:
         self._leaving = True
         self.process.terminate()
-        self.process.wait(_PATIENCE)
+        self.process.wait(_TIMEOUT_SECONDS)
         for reader in self._readers:
             reader.finish()
 

@@ -1,4 +1,4 @@
-// Does with Kafka's own client what it is told, a request and an answer on each line: see tests/real_clients.
+// Driver for Kafka's own client: one request and one response per line of JSON (tests/real_clients).
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
@@ -36,7 +36,7 @@ public final class Driver {
     private static String protocol;
     private static Member member;
 
-    /** Takes the group protocol of its members: classic or consumer. */
+    /** The argument is the group protocol of the members: classic or consumer. */
     public static void main(String[] words) throws Exception {
         protocol = words[0];
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
@@ -98,7 +98,7 @@ public final class Driver {
         return null;
     }
 
-    /** A member of the classic protocol says itself how long it may be silent. */
+    /** A member of the classic protocol sets its session timeout. */
     private static KafkaConsumer<String, String> consumer(JsonNode given, String group, String protocol) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", given.get("bootstrap").asText());
@@ -159,7 +159,7 @@ public final class Driver {
         }
     }
 
-    /** Polls in a thread and commits what it polled. */
+    /** A member that polls and commits in a thread. */
     private static final class Member implements Runnable {
         final Thread thread = new Thread(this);
         private final List<Object> records = Collections.synchronizedList(new ArrayList<>());
@@ -187,9 +187,9 @@ public final class Driver {
                 try {
                     pollAndCommit();
                 } catch (CommitFailedException | RebalanceInProgressException | RetriableException rebalance) {
-                    System.err.println(rebalance); // it is read again
+                    System.err.println(rebalance); // the records are read again
                 } catch (UnknownMemberIdException | StaleMemberEpochException fenced) {
-                    System.err.println(fenced); // where it asks for offsets; its next heartbeat lets it join again
+                    System.err.println(fenced); // in OffsetFetch; the next heartbeat makes it rejoin
                 }
             }
             consumer.close();

@@ -1,4 +1,4 @@
-// Runs Kafka's command line tools in one process, the words of one on each line: see tests/real_clients.
+// Runs Kafka's command line tools in one process: one command per line of JSON (tests/real_clients).
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
@@ -21,7 +21,7 @@ public final class Tools {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static Integer status;
 
-    /** A tool has ended; what catches it ends, too, and has no say in the status. */
+    /** A tool has called exit. If it catches this error and calls exit again, the first status counts. */
     private static final class Ended extends Error {
         Ended(int code) {
             super(null, null, false, false);
@@ -46,10 +46,10 @@ public final class Tools {
     }
 
     private static Map<String, Object> run(List<String> words) throws Exception {
-        ByteArrayOutputStream told = new ByteArrayOutputStream();
+        ByteArrayOutputStream output = new ByteArrayOutputStream();
         PrintStream out = System.out;
         PrintStream errors = System.err;
-        PrintStream to = new PrintStream(told, true);
+        PrintStream to = new PrintStream(output, true);
         System.setOut(to);
         System.setErr(to);
         status = null;
@@ -65,10 +65,10 @@ public final class Tools {
             System.setOut(out);
             System.setErr(errors);
         }
-        return Map.of("status", status == null ? 0 : status, "told", told.toString());
+        return Map.of("status", status == null ? 0 : status, "output", output.toString());
     }
 
-    /** What Kafka itself knows of the settings of topics, groups and brokers. */
+    /** Kafka's definitions of the settings of topics, groups and brokers. */
     private static Map<String, Object> settings() throws Exception {
         java.lang.reflect.Field ofTopics = LogConfig.class.getDeclaredField("CONFIG");
         ofTopics.setAccessible(true);

@@ -1,9 +1,9 @@
-// kafkajs as a driver; gzip is the one codec that it brings.
+// Driver for kafkajs. It has one codec, gzip.
 import kafkajs from 'kafkajs'
 
 const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
 const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
-// Its members send no heartbeat while a fetch waits, by default for five seconds.
+// Members send no heartbeat while a fetch waits, which is five seconds by default.
 const QUICK = { heartbeatInterval: 200, maxWaitTimeInMs: 200 }
 const connected = bootstrap =>
   new Kafka({ brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } })
@@ -31,7 +31,7 @@ export async function read ({ bootstrap, topic, offset, count, group }) {
   const consumer = connected(bootstrap).consumer({ groupId: group, sessionTimeout: 6000, ...QUICK })
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: true })
-  const found = new Map() // after a rebalance, which takes it back to the beginning, records come again
+  const found = new Map() // a rebalance returns to the start, so records are read again
   await new Promise((resolve, reject) => {
     consumer.on(consumer.events.CRASH, ({ payload }) => payload.restart || reject(payload.error))
     consumer.run({
@@ -58,7 +58,7 @@ export async function join ({ bootstrap, topic, group, session }) {
     taken.assigned = (payload.memberAssignment[topic] ?? []).length
   })
   member.on(member.events.CRASH, ({ payload }) => {
-    // It begins anew by itself after what is worth another try.
+    // The library restarts the consumer after a retriable error.
     if (!payload.restart) failure = payload.error
   })
   await member.subscribe({ topic, fromBeginning: true })

@@ -1,4 +1,4 @@
-// @platformatic/kafka as a driver; zstd is there where Node has it.
+// Driver for @platformatic/kafka. It has zstd if Node does.
 import {
   Admin, compressionsAlgorithms, Consumer, ConfigResourceTypes, IncrementalAlterConfigOperationTypes, MessagesStreamModes,
   Producer, stringDeserializers, stringSerializers
@@ -61,18 +61,18 @@ async function begin (given) {
     ...base(bootstrap, 'member'), groupId: group, deserializers: stringDeserializers,
     sessionTimeout: session, heartbeatInterval: 200, rebalanceTimeout: Math.max(session, 5000)
   })
-  mine.on('error', error => beginAnew(given, mine, error))
+  mine.on('error', error => restart(given, mine, error))
   member = mine
   stream = await mine.consume({
     topics: [topic], mode: MessagesStreamModes.COMMITTED, fallbackMode: 'earliest', autocommit: true, maxWaitTime: 500
   })
-  stream.on('error', error => beginAnew(given, mine, error))
+  stream.on('error', error => restart(given, mine, error))
   stream.on('data', message => records.push([message.partition, Number(message.offset), message.value]))
 }
 
-// A stream ends with an error that is worth another try once the library has tried often enough; so it does when
-// it commits after its session has ended, for it gives no member's name then, and is disconnected for that.
-function beginAnew (given, ended, error) {
+// A stream ends with a retriable error after the library's last retry. It also ends if it commits after its session
+// has expired: the request then has no member id, and the agent closes the connection.
+function restart (given, ended, error) {
   if (member !== ended || leaving) return
   console.error(error)
   if (error.findBy?.('canRetry', false) && !error.findBy('needsRejoin', true)) {

@@ -1,7 +1,8 @@
-"""Client libraries as processes that do what a test asks: any of them can be killed like a user's program.
+"""Client libraries in processes of their own, which a test can kill.
 
-Each driver reads a request and writes an answer, both JSON on one line: traits, produce, bounds, read,
-administer, and as a member of a group join, seen, leave. A member's `session` is in milliseconds.
+A driver reads requests and writes responses, each as one line of JSON. The requests are traits, produce,
+bounds, read and administer, and for a member of a group join, seen and leave. `session` is the session
+timeout of a member in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ import orjson
 
 from tests.fixtures import kafka_tools
 
-LASTING_MS = 6_000
-"""A session of members that are not killed: longer than a busy machine keeps them silent."""
+LONG_SESSION_MS = 6_000
+"""Session timeout of members that are not killed: a busy machine delays heartbeats for less than this."""
 ROOT = Path(__file__).parents[2]
-NODE_SOURCES = ROOT / "tests" / "kafka" / "node"
+NODE_SOURCES = ROOT / "tests" / "real_clients" / "node"
 JAVA_SOURCE = ROOT / "tests" / "real_clients" / "java" / "Driver.java"
 NODE_MODULES = ROOT / ".node" / "node_modules"
-_PATIENCE_SECONDS = 300
+_TIMEOUT_SECONDS = 300
 _IN_PYTHON = {"confluent-kafka": "confluent", "kafka-python": "kafka_python", "aiokafka": "aio"}
 _IN_NODE = {"kafkajs": "kafkajs", "@platformatic/kafka": "platformatic"}
-# By the group protocol of their members.
+# The value is the group protocol of the members.
 _IN_JAVA = {"Kafka's own": "classic", "Kafka's own, KIP-848": "consumer"}
 
 
 def missing() -> dict[str, str]:
-    """Clients that cannot be driven here, and why."""
+    """Return the clients that this machine cannot run, and the reasons."""
     found = {}
     if shutil.which("kcat") is None:
-        found["kcat"] = "it is not installed"
+        found["kcat"] = "not installed"
     if shutil.which("node") is None:
-        found |= dict.fromkeys(_IN_NODE, "there is no node")
+        found |= dict.fromkeys(_IN_NODE, "Node is not installed")
     elif not NODE_MODULES.is_dir():
-        found |= dict.fromkeys(_IN_NODE, "make .node/.installed was not run")
+        found |= dict.fromkeys(_IN_NODE, "run make .node/.installed")
     if not kafka_tools.are_installed():
-        found |= dict.fromkeys(_IN_JAVA, "make kafka-tools was not run, or there is no Java")
+        found |= dict.fromkeys(_IN_JAVA, "run make kafka-tools, which needs Java")
     return found
 
 
@@ -50,10 +51,10 @@ CLIENTS = [name for name in (*_IN_PYTHON, "kcat", *_IN_NODE, *_IN_JAVA) if name 
 
 
 class Driver:
-    """One client in a process of its own; `with` ends it."""
+    """A client in a process of its own. The context manager kills it."""
 
     def __init__(self, client: str, directory: Path) -> None:
-        """`directory` is this driver's own, for what Node must find beside its program."""
+        """Start the process. `directory` must be empty: a Node program needs its modules in it."""
         self.client = client
         self._process = subprocess.Popen(
             _command(client, directory),
@@ -69,21 +70,21 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def __call__(self, what: str, **given: object) -> Any:  # noqa: ANN401  # whatever the request gives
+    def __call__(self, action: str, **arguments: object) -> Any:  # noqa: ANN401  # the result of any request
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(orjson.dumps({"do": what, **given}, option=orjson.OPT_APPEND_NEWLINE))
+        self._process.stdin.write(orjson.dumps({"do": action, **arguments}, option=orjson.OPT_APPEND_NEWLINE))
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_SECONDS)
-        assert ready, f"{self.client} does not come back from {what}"
+        ready, _, _ = select.select([self._process.stdout], [], [], _TIMEOUT_SECONDS)
+        assert ready, f"{self.client} does not respond to {action}"
         line = self._process.stdout.readline()
-        assert line, f"{self.client} went away over {what}"
-        answer = orjson.loads(line)
-        assert "error" not in answer, f"{self.client}, {what}: {answer['error']}"
-        return answer["result"]
+        assert line, f"{self.client} ended during {action}"
+        response = orjson.loads(line)
+        assert "error" not in response, f"{self.client}, {action}: {response['error']}"
+        return response["result"]
 
     def kill(self) -> None:
-        """End it, and what it started (kcat is a process of its driver's), without a word to anybody."""
+        """Kill the process and its children, such as kcat, without a graceful end."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -94,7 +95,7 @@ class Driver:
 
 def _command(client: str, directory: Path) -> list[str]:
     if client in _IN_NODE:
-        # Modules of Node are looked for from where the program stands.
+        # Node looks for modules in the directory of the program.
         shutil.copytree(NODE_SOURCES, directory, dirs_exist_ok=True)
         modules = directory / "node_modules"
         if not modules.exists():

@@ -1,4 +1,4 @@
-"""Logs whose last offsets have no record any more, as a dropped tombstone leaves them."""
+"""Logs whose last offsets have no record, as after compaction has dropped a tombstone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _compacted(agents: Agents, *kept: int) -> str:
 
 
 def _read_to_the_end(agents: Agents, topic: str, offset: int) -> tuple[list[int | None], int]:
-    """The offsets that were read until librdkafka told of the end, and where it is then."""
+    """Return the offsets that were read up to the end of the partition, and the end offset."""
     consumer = Consumer(
         {"bootstrap.servers": agents.bootstrap, "group.id": "unused", "enable.partition.eof": True}
     )
@@ -32,7 +32,7 @@ def _read_to_the_end(agents: Agents, topic: str, offset: int) -> tuple[list[int 
     try:
         while True:
             message = consumer.poll(PATIENCE_SECONDS)
-            assert message is not None, f"the end did not come behind {found}"
+            assert message is not None, f"no end of partition after {found}"
             error = message.error()
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
@@ -43,8 +43,8 @@ def _read_to_the_end(agents: Agents, topic: str, offset: int) -> tuple[list[int 
 
 
 @pytest.mark.parametrize("offset", [0, 5, 9])
-def test_a_consumer_comes_to_the_end_behind_the_last_hole(agents: Agents, offset: int) -> None:
-    """It knows that nothing is left, wherever it began, and reads what comes later."""
+def test_a_consumer_reaches_the_end_after_the_last_hole(agents: Agents, offset: int) -> None:
+    """It reports the end for every start offset, and reads later records."""
     topic = _compacted(agents, 1, 4)
     kept = [each for each in (1, 4) if each >= offset]
     assert _read_to_the_end(agents, topic, offset) == (kept, 10)
@@ -53,6 +53,6 @@ def test_a_consumer_comes_to_the_end_behind_the_last_hole(agents: Agents, offset
     assert [message.offset() for message in consume(agents.bootstrap, topic, 1, offset=7)] == [10]
 
 
-def test_a_log_without_any_record_has_an_end_too(agents: Agents) -> None:
-    """All of it is one hole."""
+def test_a_consumer_reaches_the_end_of_a_log_without_records(agents: Agents) -> None:
+    """All its offsets are holes."""
     assert _read_to_the_end(agents, _compacted(agents), 0) == ([], 10)

@@ -1,4 +1,4 @@
-"""Agents that are killed, an idempotent producer, and groups of librdkafka that read what it sends."""
+"""Agents that are killed while an idempotent producer sends and groups of librdkafka read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.work import Work
 from tests.fixtures.ports import lasting_ports
-from tests.real_clients.killed_agents import AgentProcess
+from tests.real_clients.agent_process import AgentProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,44 +23,45 @@ if TYPE_CHECKING:
 TOPIC = "stratum"
 PARTITIONS = 4
 _QUICK = {"reconnect.backoff.max.ms": 300, "topic.metadata.refresh.interval.ms": 1_000}
-Place = tuple[int, int]
+Position = tuple[int, int]
+"""Partition and offset."""
 
 
-class Sending:
-    """An idempotent producer that sends without a pause; `sent` is what it was told of."""
+class ContinuousProducer:
+    """An idempotent producer that sends all the time. `sent` has the acknowledged records."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.sent: dict[Place, bytes] = {}
+        self.sent: dict[Position, bytes] = {}
         self.failures: list[str] = []
-        self._enough = threading.Event()
+        self._stop = threading.Event()
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **_QUICK})
         self.work = Work(self._work)
 
     def _work(self) -> None:
         number = 0
-        while not self._enough.is_set():
+        while not self._stop.is_set():
             self._producer.produce(
-                TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._told
+                TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._delivered
             )
             number += 1
             self._producer.poll(0.02)
         self._producer.flush(PATIENCE_SECONDS)
 
-    def _told(self, error: object, message: Message) -> None:
+    def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
             self.failures.append(str(error))
         self.sent[message.partition() or 0, message.offset() or 0] = message.value() or b""
 
     def finish(self) -> None:
-        self._enough.set()
+        self._stop.set()
         self.work.finish()
 
 
 class Member:
-    """librdkafka, which commits what it has read."""
+    """A consumer of librdkafka that commits the records it has read."""
 
     def __init__(self, bootstrap: str, group: str, protocol: str) -> None:
-        self.seen: dict[Place, bytes] = {}
+        self.seen: dict[Position, bytes] = {}
         self._leaving = threading.Event()
         classic = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 200}
         self._consumer = Consumer(
@@ -90,15 +91,15 @@ class Member:
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException:
-            return  # the next one does, or whoever reads this again
+            return  # a later commit covers these records, or a member reads them again
 
     def leave(self) -> None:
         self._leaving.set()
         self.work.finish()
 
 
-class Scene:
-    """Two agents, others that wait, a producer, and a group of two members for each protocol."""
+class FailoverScenario:
+    """Two running agents, spare agents, a producer, and a group of two members for each protocol."""
 
     def __init__(
         self,
@@ -127,34 +128,34 @@ class Scene:
             for member in members:
                 stack.callback(member.leave)
             self.groups[protocol] = members
-        self.sending = Sending(self.bootstrap)
-        stack.callback(self.sending.finish)
+        self.producer = ContinuousProducer(self.bootstrap)
+        stack.callback(self.producer.finish)
 
-    def seen(self, group: str) -> dict[Place, bytes]:
-        self.sending.work.check()
+    def seen(self, group: str) -> dict[Position, bytes]:
+        self.producer.work.check()
         for each in self.groups[group]:
             each.work.check()
-        return {place: value for each in self.groups[group] for place, value in each.seen.items()}
+        return {position: value for each in self.groups[group] for position, value in each.seen.items()}
 
-    def goes_on(self) -> None:
-        """Until every group has read records that were not there before."""
-        before = len(self.sending.sent)
+    def wait_for_progress(self) -> None:
+        """Wait until every group has read new records."""
+        before = len(self.producer.sent)
         for group in self.groups:
             until(lambda group=group: len(self.seen(group)) > before + 10)  # type: ignore[misc]  # bound here
 
     def committed(self, group: str) -> list[int]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         try:
-            places = consumer.committed(
+            offsets = consumer.committed(
                 [TopicPartition(TOPIC, each) for each in range(PARTITIONS)], PATIENCE_SECONDS
             )
         finally:
             consumer.close()
-        return [each.offset for each in places]
+        return [each.offset for each in offsets]
 
     def ends(self) -> list[int]:
-        """Where the partitions end; nothing that was sent is missing before."""
-        sent = self.sending.sent
+        """Return the end offset of each partition. There must be no gap before it."""
+        sent = self.producer.sent
         found = [1 + max(offset for part, offset in sent if part == each) for each in range(PARTITIONS)]
         assert len(sent) == sum(found)
         return found

@@ -1,4 +1,4 @@
-"""Agents in processes of their own, which a test kills and replaces."""
+"""Agents in processes of their own, which a test can kill and replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from object_store.open import StoreConfig
 
-_PATIENCE_SECONDS = 300
+_TIMEOUT_SECONDS = 300
 _GROUPS = GroupSettings(
     group_initial_rebalance_delay_ms=50,
     group_min_session_timeout_ms=500,
@@ -25,13 +25,13 @@ _GROUPS = GroupSettings(
 
 
 class AgentProcess:
-    """One agent: its process is there at once, and serves when it is told to.
+    """One agent. Its process starts at once, and serves after `serve`.
 
-    With disks below `local_root` it is the node whose disks it finds there, once that one is gone.
+    With `local_root` it takes over the directory, and with it the node id, of an agent that was killed.
     """
 
     def __init__(self, catalog_url: str, store: StoreConfig, local_root: Path | None = None) -> None:
-        # All are forked from one that has imported everything, and nothing of this process.
+        # The fork server has imported the agent. Its processes inherit nothing from this one.
         kind = multiprocessing.get_context("forkserver")
         kind.set_forkserver_preload([__name__])
         self._control, theirs = kind.Pipe()
@@ -42,15 +42,15 @@ class AgentProcess:
         theirs.close()
 
     def serve(self, port: int) -> None:
-        """Serve Kafka clients from now on."""
+        """Start to serve Kafka clients."""
         self._control.send(port)
-        assert self._control.poll(_PATIENCE_SECONDS), "the agent does not serve"
+        assert self._control.poll(_TIMEOUT_SECONDS), "the agent did not start"
         assert str(self._control.recv()["kafka"]).endswith(f":{port}")
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait for the end of the process."""
         self._process.kill()
-        self._process.join(_PATIENCE_SECONDS)
+        self._process.join(_TIMEOUT_SECONDS)
 
 
 def _agent(catalog_url: str, store: StoreConfig, local_root: Path | None, control: Connection) -> None:
