@@ -111,12 +111,12 @@ class Reader:
                 found = self._offsets(list(log_start_offsets), start.value)
                 return {each: self._log_end_offsets[each] if at < 0 else at for each, at in found.items()}
             case _:
-                for each, start_at in log_start_offsets.items():
-                    if not start_at <= start.value <= self._log_end_offsets[each]:
+                for each, first in log_start_offsets.items():
+                    if not first <= start.value <= self._log_end_offsets[each]:
                         raise InvalidInputError(
                             f"offset {start.value} is outside of {self._topic}-{each}, "
-                            f"which has {start_at} to {self._log_end_offsets[each]}",
-                            remedy="begin at one of these, at earliest or at latest",
+                            f"which has {first} to {self._log_end_offsets[each]}",
+                            remedy="start at one of these, at earliest or at latest",
                         )
                 return dict.fromkeys(log_start_offsets, start.value)
 
