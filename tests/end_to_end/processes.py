@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_SECONDS = 800
+TIMEOUT_SECONDS = 800
 
 
 def as_url(address: str) -> str:
@@ -41,7 +41,7 @@ def siltstone(*arguments: str, stdin: str = "", code: int = 0) -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
         env=environment(),
     )
@@ -80,7 +80,7 @@ def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
             assert line, log.read_text(encoding="utf-8")
             yield process, orjson.loads(line)
             process.terminate()
-            assert process.wait(PATIENCE_SECONDS) == 0, log.read_text(encoding="utf-8")
+            assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text(encoding="utf-8")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.end_to_end.processes import (
-    PATIENCE_SECONDS,
+    TIMEOUT_SECONDS,
     agent,
     as_url,
     environment,
@@ -71,7 +71,7 @@ def test_an_agent_stops_when_the_pipe_of_its_parent_closes(tmp_path: Path, catal
     with agent(tmp_path / "data", "--stop-on-eof", "--catalog", as_url(catalog_url)) as (process, _):
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     assert leftovers(tmp_path / "data") == []
 
 
@@ -103,7 +103,7 @@ def test_an_agent_that_cannot_start_reports_the_reason(
         [sys.executable, "-m", "siltstone", "agent", "--data-dir", str(tmp_path / "data"), *given],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
         env=environment(),
     )

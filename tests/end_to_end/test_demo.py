@@ -16,7 +16,7 @@ from object_format.segment_file import read_directory
 from object_store.interface import Purpose
 from object_store.names import INGESTION_PREFIX
 from object_store.open import StoreConfig, open_store
-from tests.end_to_end.processes import PATIENCE_SECONDS, as_url, environment, leftovers, report, siltstone
+from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers, report, siltstone
 from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
@@ -143,6 +143,6 @@ def test_a_stopped_demo_leaves_no_process_behind(number: signal.Signals, code: i
             output.append(line)
             if "Start an agent" in line:
                 process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == code, output
+        assert process.wait(TIMEOUT_SECONDS) == code, output
     assert "Traceback" not in "".join(output)
     assert leftovers(data_dir) == []

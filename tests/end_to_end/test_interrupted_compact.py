@@ -20,7 +20,7 @@ from catalog.model import JobState, PartitionId
 from core.clock import SystemClock
 from object_store.binding import tie
 from object_store.local.store import LocalStore
-from tests.end_to_end.processes import PATIENCE_SECONDS, as_url, environment, leftovers
+from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.published_log import PublishedLog
 
@@ -40,7 +40,7 @@ def wait_until(true: object, what: str) -> None:
     """Wait until `true()`."""
     assert callable(true)
     clock = SystemClock()
-    end = clock.monotonic() + PATIENCE_SECONDS
+    end = clock.monotonic() + TIMEOUT_SECONDS
     while not true():
         assert clock.monotonic() < end, what
         time.sleep(0.05)
@@ -114,7 +114,7 @@ class Compactor:
 
     def stop(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

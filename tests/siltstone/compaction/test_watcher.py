@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_jobs.compact import JobBook
 
 pytestmark = pytest.mark.integration
-PATIENCE_SECONDS = 240
+TIMEOUT_SECONDS = 240
 
 
 class InProcessSession(SparkSessionManager):
@@ -141,7 +141,7 @@ def log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[Log]:
 def until(true: Callable[[], bool]) -> None:
     """Wait until `true()`."""
     clock = SystemClock()
-    end = clock.monotonic() + PATIENCE_SECONDS
+    end = clock.monotonic() + TIMEOUT_SECONDS
     while not true():
         assert clock.monotonic() < end
         clock.sleep(0.02)
@@ -149,7 +149,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_two_watchers_share_the_work(log: Log) -> None:
     """Neither continues before the other has a job, too; no job is done twice."""
-    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+    both = threading.Barrier(2, timeout=TIMEOUT_SECONDS)
     met = [False, False]
 
     def meeting(number: int) -> Callable[[Job], None]:
@@ -171,7 +171,7 @@ def test_two_watchers_share_the_work(log: Log) -> None:
         finally:
             for stop in interrupts:
                 stop.requested.set()
-        watches = [each.result(PATIENCE_SECONDS) for each in running]
+        watches = [each.result(TIMEOUT_SECONDS) for each in running]
 
     done = [status.run.compaction.jobs_completed for status in watches]
     assert min(done) > 0
