@@ -27,6 +27,8 @@ _METAVARS = {
     "http": "HOST:PORT",
     "kafka": "HOST:PORT",
     "kafka_advertised": "HOST:PORT",
+    "local_dirs": "DIR,…",
+    "s3_region": "REGION",
     "log_level": "LEVEL",
     "spark_master": "MASTER",
 }

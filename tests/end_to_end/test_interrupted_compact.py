@@ -64,7 +64,7 @@ class Log(PublishedLog):
 
     @contextlib.contextmanager
     def blocking(self, file: Path) -> Iterator[None]:
-        """Make whoever opens the file within the block wait until the end of the block."""
+        """Make a process that opens the file within the block wait until the end of the block."""
         real, pipe = file.with_suffix(".real"), file.with_suffix(".pipe")
         file.rename(real)
         os.mkfifo(pipe)

@@ -40,7 +40,7 @@ def _restored_logging() -> Iterator[None]:
 
 
 def _connect(conninfo: str) -> None:
-    raise OSError(f"nobody results {len(conninfo)} letters")
+    raise OSError(f"no response to {len(conninfo)} letters")
 
 
 def _log_a_failure() -> None:
@@ -60,7 +60,7 @@ def test_a_traceback_does_not_show_variables(
     configure_logs("warning")
     _log_a_failure()
     assert "it failed" in written.getvalue()
-    assert "nobody results" in written.getvalue()
+    assert "no response to" in written.getvalue()
     assert _SECRET not in written.getvalue()
 
 
