@@ -26,7 +26,10 @@ def batch(
     transactional: bool = False,
     keys: bool = True,
 ) -> bytes:
-    """`count` records from `base_offset` on; each has its offset as its key, and a value of `size` bytes."""
+    """Return a batch of `count` records from `base_offset` on.
+
+    The key of a record is its offset. Its value has `size` bytes.
+    """
     return encode_batch(
         [timestamp + i for i in range(count)],
         [str(base_offset + i).encode() if keys else None for i in range(count)],
@@ -47,7 +50,7 @@ def marker(
     coordinator_epoch: int = 0,
     epoch: int = 0,
 ) -> bytes:
-    """The control batch that ends a producer's transaction."""
+    """Return the control batch that ends a producer's transaction."""
     return encode_batch(
         [timestamp],
         [struct.pack(">hh", 0, 0 if abort else 1)],
@@ -61,10 +64,10 @@ def marker(
 
 
 def rows_of(data: bytes) -> BatchRows:
-    """The headers of whole batches."""
+    """Return the headers of whole batches."""
     return scan_batches(readable(data))
 
 
 def offsets_of(data: memoryview | bytes) -> list[int]:
-    """Offsets of all records, those of control batches too."""
+    """Return the offsets of all records, including control records."""
     return [offset for columns in decode_batches(data, control=True) for offset in columns.offsets.tolist()]

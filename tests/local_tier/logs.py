@@ -1,4 +1,4 @@
-"""Logs on a real disk with a clock and a scheduler that tests move."""
+"""Logs on a real disk with a clock and a scheduler that tests control."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = LogConfig(segment_bytes=1000, segment_index_bytes=12 * 100, index_interv
 
 
 @dataclass
-class Place:
+class LogHarness:
     """A log directory, which outlives the logs that are opened in it."""
 
     root: Path
@@ -34,11 +34,11 @@ class Place:
 
     def __post_init__(self) -> None:
         self.scheduler = ManualScheduler(self.clock)
-        self.remaining: list[int] = []  # what the last opening said
+        self.remaining: list[int] = []  # segments remaining, as reported by the last opening
 
     @property
     def directory(self) -> Path:
-        """That of the one partition."""
+        """The partition directory."""
         return self.root / "orders-0"
 
     def open(
@@ -50,7 +50,7 @@ class Place:
         clean: bool = False,
         topic_id: UUID | None = None,
     ) -> UnifiedLog:
-        """Open the log as after a start of the agent: nothing of earlier ones is left to do."""
+        """Open the log as after a start of the agent: scheduled tasks of earlier logs are dropped."""
         self.scheduler = ManualScheduler(self.clock)
         self.remaining = []
         return open_log(
@@ -70,10 +70,10 @@ class Place:
         )
 
     def names(self) -> list[str]:
-        """Of the files in the directory, leading zeros taken off."""
+        """Return the names of the files in the directory without leading zeros."""
         return sorted(path.name.lstrip("0") for path in self.directory.iterdir())
 
 
 def crash(log: UnifiedLog) -> None:
-    """Let go of a log as a crash of the process does: nothing is written."""
+    """Close a log's files as a crash of the process does: nothing is written."""
     log.close_handles()

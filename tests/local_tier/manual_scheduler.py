@@ -1,4 +1,4 @@
-"""A scheduler that runs what is due when it is told to."""
+"""A scheduler that runs due tasks when a test calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ManualScheduler:
-    """Tasks wait for `run`, which runs those that are due by the clock, in the order they came due."""
+    """A scheduler whose `run` runs the due tasks in the order of their due times."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class ManualScheduler:
 
     @property
     def waiting(self) -> list[str]:
-        """The names of the tasks that were not run yet."""
+        """The names of the tasks that have not run yet."""
         return [name for _, _, name, _ in sorted(self._tasks, key=lambda task: task[:2])]
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
@@ -28,12 +28,12 @@ class ManualScheduler:
         self._tasks.append((self._clock.now_ms() + delay_ms, self._count, name, task))
 
     def run(self) -> None:
-        """Run what is due, and what that makes due."""
+        """Run due tasks, including those that become due by them."""
         while due := sorted((t for t in self._tasks if t[0] <= self._clock.now_ms()), key=lambda t: t[:2]):
             self._tasks.remove(due[0])
             due[0][3]()
 
     def advance(self, ms: int) -> None:
-        """Let time pass, then run what is due."""
+        """Advance the clock, then run due tasks."""
         self._clock.advance(ms / 1000)
         self.run()

@@ -1,4 +1,4 @@
-"""A file system whose every step has a name, and may be stopped or broken there."""
+"""A file system whose operations are named steps, at which tests stop or fail it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str:
-    """What a path is, without what tells it from others of its kind: `.log.swap`, `<log>-delete`, a name."""
+    """Return the kind of a path without its identity: `.log.swap`, `<log>-delete`, or a name."""
     for passing in ("", DELETED, CLEANED, SWAP):
         file = parse_segment_file(path.name.removesuffix(passing))
         if file is not None:
@@ -33,27 +33,27 @@ def kind_of(path: Path) -> str:
 
 
 class Faults(Protocol):
-    """What happens at steps."""
+    """The behaviour at steps."""
 
     def before(self, step: str) -> None:
-        """Called before a step; may raise OSError or end the process."""
+        """Handle the start of a step. May raise OSError or end the process."""
         ...
 
     def share(self, step: str, size: int) -> int:
-        """How many bytes of a write get through; when it is not all of them, `cut` follows."""
+        """Return how many bytes of a write succeed. If not all do, `cut` follows."""
         ...
 
     def cut(self, step: str) -> NoReturn:
-        """Ends a write of which only a share got through."""
+        """End a write that was only partly made."""
         ...
 
     def after(self, step: str) -> None:
-        """Called after a step; may raise OSError or end the process."""
+        """Handle the end of a step. May raise OSError or end the process."""
         ...
 
 
 class NoFaults:
-    """Counts steps by name."""
+    """Counts the steps by name."""
 
     def __init__(self) -> None:
         self.steps: Counter[str] = Counter()
@@ -69,11 +69,11 @@ class NoFaults:
         raise AssertionError(step)
 
     def after(self, step: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class DiskError(NoFaults):
-    """From the `nth` time on, a step that begins with `prefix` fails with `code`; writes stop half way."""
+    """Fails steps that begin with `prefix` from the `nth` on, with the error `code`. Writes stop half-way."""
 
     def __init__(self, prefix: str, nth: int = 1, code: int = errno.EIO, *, once: bool = False) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class DiskError(NoFaults):
 
 
 class Kill(NoFaults):
-    """Ends this process with SIGKILL at the `nth` time of a step: before, in the middle (writes) or after."""
+    """Ends this process with SIGKILL before, in the middle of (writes) or after the `nth` time of a step."""
 
     def __init__(self, step: str, nth: int, moment: str) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Kill(NoFaults):
 
 
 class Switch:
-    """Faults that are exchanged while files are open."""
+    """Faults that tests exchange while files are open."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -233,7 +233,7 @@ class SteppedFile:
 
 
 class SteppedFileSystem:
-    """`inner`, with `faults` asked at every step, like "write .log" or "rename .log.cleaned>.log.swap"."""
+    """A file system with faults at steps like "write .log" or "rename .log.cleaned>.log.swap"."""
 
     def __init__(self, inner: FileSystem, faults: Faults) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments opens every kind of file that a log writes, and says what we say of them."""
+"""Kafka's own DumpLogSegments reads every kind of file that a log writes, and reports the same content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from object_format.codecs.codec import Codec
 from object_format.record_batch.records import encode_batch
 from tests.fixtures import kafka_tools
 from tests.local_tier.batches import batch, marker
-from tests.local_tier.logs import SMALL, Place, crash
+from tests.local_tier.logs import SMALL, LogHarness, crash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 DENSE = replace(SMALL, segment_bytes=1500, index_interval_bytes=100)
 
 
-def written(place: Place) -> UnifiedLog:
-    """A log with several segments, each codec, transactions, an open one too, epochs and a recovered tail."""
-    log = place.open(DENSE)
+def written(harness: LogHarness) -> UnifiedLog:
+    """Return a log with several segments, all codecs, transactions, epochs and a recovered tail."""
+    log = harness.open(DENSE)
     for i in range(12):
         log.append_as_leader(batch(0, 3, size=90, producer=(7, 2, 3 * i), timestamp=5_000 + i), i // 5)
     for codec in Codec:
@@ -42,14 +42,14 @@ def written(place: Place) -> UnifiedLog:
     crash(log)
     with log.active_segment.path.open("ab") as file:
         file.write(b"torn")
-    log = place.open(DENSE)
+    log = harness.open(DENSE)
     log.update_config(LogConfig(segment_index_bytes=1200, log_append_time=True))
     log.append_as_leader(batch(0, 2), 5)
     return log
 
 
 class Dump:
-    """What Kafka prints, by file."""
+    """The output of Kafka's tool by file."""
 
     def __init__(self, paths: list[Path]) -> None:
         files = ",".join(map(str, paths))
@@ -61,28 +61,28 @@ class Dump:
         }
 
     def numbers(self, path: Path, *names: str) -> list[tuple[int, ...]]:
-        """The values of those names in each line that has all of them."""
+        """Return the values of those names in each line that has all of them."""
         pattern = ".*?".join(rf"\b{name}: (-?\d+)" for name in names)
         return [tuple(map(int, found)) for found in re.findall(pattern, self.by_file[path])]
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UnifiedLog, list[Path], Dump]]:
-    """One start of Java for all files."""
-    place = Place(tmp_path_factory.mktemp("kafka"))
-    log = written(place)
+    """Start Java once for all files."""
+    harness = LogHarness(tmp_path_factory.mktemp("kafka"))
+    log = written(harness)
     log.close()
     kinds = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
-    paths = sorted(path for path in place.directory.iterdir() if path.suffix in kinds)
+    paths = sorted(path for path in harness.directory.iterdir() if path.suffix in kinds)
     assert {path.suffix for path in paths} == kinds
     dump = Dump(paths)
-    log = place.open(DENSE, clean=True)
+    log = harness.open(DENSE, clean=True)
     yield log, paths, dump
     log.close()
 
 
 def test_kafka_finds_nothing_wrong(scene: tuple[UnifiedLog, list[Path], Dump]) -> None:
-    """No mismatch between indexes and batches, no invalid batch, nothing out of order."""
+    """It reports no mismatch of indexes and batches, no invalid batch, and no wrong order."""
     _, paths, dump = scene
     assert set(dump.by_file) == set(paths)
     complaints = (
@@ -91,8 +91,8 @@ def test_kafka_finds_nothing_wrong(scene: tuple[UnifiedLog, list[Path], Dump]) -
     assert re.findall(complaints, dump.text) == []
 
 
-def test_kafka_sees_our_batches_and_index_entries(scene: tuple[UnifiedLog, list[Path], Dump]) -> None:
-    """Batch by batch and entry by entry."""
+def test_kafka_reads_our_batches_and_index_entries(scene: tuple[UnifiedLog, list[Path], Dump]) -> None:
+    """All batches and entries are compared."""
     log, _, dump = scene
     assert len(log.segments) > 2
     offset = 0
@@ -110,8 +110,8 @@ def test_kafka_sees_our_batches_and_index_entries(scene: tuple[UnifiedLog, list[
     assert offset == log.log_end_offset
 
 
-def test_kafka_sees_our_transactions_and_producers(scene: tuple[UnifiedLog, list[Path], Dump]) -> None:
-    """Aborted ones in their index; each producer in the newest snapshot."""
+def test_kafka_reads_our_transactions_and_producers(scene: tuple[UnifiedLog, list[Path], Dump]) -> None:
+    """Aborted transactions are in their index, and each producer is in the newest snapshot."""
     log, paths, dump = scene
     aborted = [
         found

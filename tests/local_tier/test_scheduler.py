@@ -6,7 +6,7 @@ from core.clock import SystemClock
 from local_tier.scheduler import BackgroundScheduler
 
 
-def test_tasks_run_in_the_order_they_come_due() -> None:
+def test_tasks_run_in_the_order_of_their_due_times() -> None:
     scheduler, seen, done = BackgroundScheduler(SystemClock(), threads=1), [], threading.Event()
     scheduler.schedule_once("last", done.set, 60)
     scheduler.schedule_once("second", lambda: seen.append(2), 30)
@@ -18,7 +18,7 @@ def test_tasks_run_in_the_order_they_come_due() -> None:
     assert seen == [1, 2]
 
 
-def test_a_task_comes_again_until_the_end_even_when_it_fails() -> None:
+def test_a_periodic_task_is_repeated_after_an_error() -> None:
     scheduler, seen, done = BackgroundScheduler(SystemClock(), threads=2), [], threading.Event()
 
     def work() -> None:
@@ -38,7 +38,7 @@ def test_a_task_comes_again_until_the_end_even_when_it_fails() -> None:
     assert len(seen) == count
 
 
-def test_what_is_not_due_is_dropped_at_the_end() -> None:
+def test_tasks_that_are_not_due_are_dropped_at_the_stop() -> None:
     scheduler, seen = BackgroundScheduler(SystemClock()), []
     scheduler.schedule_once("never", lambda: seen.append(1), 3_600_000)
     scheduler.start()
@@ -47,5 +47,5 @@ def test_what_is_not_due_is_dropped_at_the_end() -> None:
     assert seen == []
 
 
-def test_a_scheduler_that_never_began_stops() -> None:
+def test_a_scheduler_that_was_not_started_can_be_stopped() -> None:
     BackgroundScheduler(SystemClock()).stop()

@@ -1,4 +1,4 @@
-"""What cleaning means, batch by batch and record by record, as Kafka's Cleaner reads."""
+"""A model of cleaning, batch by batch and record by record, after Kafka's Cleaner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One clean of [first_dirty, end); `upper` is where the uncleanable part begins."""
+    """One cleaning of [first_dirty, end). The uncleanable part begins at `upper`."""
 
     first_dirty: int
     end: int
@@ -44,7 +44,7 @@ def is_abort(batch: Batch) -> bool:
 
 
 def aborted_batches(batches: Sequence[Batch]) -> set[int]:
-    """The base offsets of the data batches whose transaction ends in an abort."""
+    """Return the base offsets of the data batches of aborted transactions."""
     aborted: set[int] = set()
     open_batches: dict[int, set[int]] = {}
     for batch in batches:
@@ -58,7 +58,7 @@ def aborted_batches(batches: Sequence[Batch]) -> set[int]:
 
 
 def clean(batches: Sequence[Batch], what: Round) -> list[Batch]:
-    """The batches that are left."""
+    """Return the batches that are retained."""
     aborted = aborted_batches(batches)
     latest = {
         record.key: record.offset

@@ -1,4 +1,4 @@
-"""The cleaner against a model of Kafka's."""
+"""The cleaner compared with a model of Kafka's cleaner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from object_format.record_batch.records import Record
 from tests.local_tier.cleaner import cleaner_model
 from tests.local_tier.cleaner.cleaner_model import Last
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
-from tests.local_tier.logs import Place
+from tests.local_tier.logs import LogHarness
 from tests.object_format import model
 from tests.object_format.model_log import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 
@@ -51,7 +51,7 @@ COMPACTED: Final = LogConfig(
 
 @dataclass
 class Writer:
-    """Draws what is appended between two cleans."""
+    """Draws the appends between two cleanings."""
 
     draw: DrawFn
     offset: int
@@ -59,7 +59,7 @@ class Writer:
     in_transaction: set[int] = field(default_factory=set)
 
     def events(self) -> list[model.Batch | None]:
-        """Batches, and None where a segment rolls. No transaction is open at the end."""
+        """Return batches, with None where a segment rolls. No transaction is open at the end."""
         kinds = ["plain", "plain", "producer", "transaction", "transaction", "end", "roll", "gap"]
         made: list[model.Batch | None] = []
         for kind in self.draw(st.lists(st.sampled_from(kinds), max_size=12)):
@@ -115,24 +115,24 @@ class Writer:
 
 
 def stamped(batch: model.Batch) -> model.Batch:
-    """With LogAppendTime."""
+    """Return the batch with log append time."""
     records = tuple(replace(record, timestamp=batch.max_timestamp) for record in batch.records)
     return replace(batch, attributes=batch.attributes | LOG_APPEND_TIME, records=records)
 
 
 @st.composite
 def rounds(draw: DrawFn) -> list[list[model.Batch | None]]:
-    """What is appended before each of several cleans."""
+    """Draw the appends before each of several cleanings."""
     writer = Writer(draw, draw(st.sampled_from([0, 0, 5, 2**33])))
     return [writer.events() for _ in range(draw(st.integers(1, 3)))]
 
 
 def nothing(log: TopicPartition) -> None:
-    """No clean is to stop."""
+    """Never stop a cleaning."""
 
 
 def no_checkpoint(directory: Path) -> None:
-    """These logs are opened from their start."""
+    """Write nothing: these logs are recovered from their start."""
 
 
 def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int = 1 << 20) -> Cleaner:
@@ -153,7 +153,7 @@ def to_clean(log: UnifiedLog, first_dirty: int | None, now_ms: int) -> LogToClea
 
 
 def append(log: UnifiedLog, events: list[model.Batch | None]) -> None:
-    """Append, and roll at the end, so that all of it may be cleaned."""
+    """Append, and roll at the end, so that everything may be cleaned."""
     for event in events:
         if event is not None:
             log.append_as_follower(model.encode(event))
@@ -175,21 +175,21 @@ def batches_of(log: UnifiedLog) -> list[model.Batch]:
     st.sampled_from([200, 1000, 1 << 30]),
     st.sampled_from([0, 50, 200]),
 )
-def test_what_is_left_is_what_kafka_leaves(
+def test_cleaning_retains_the_same_batches_as_kafka(
     tmp_path_factory: pytest.TempPathFactory,
     appended: list[list[model.Batch | None]],
     window_bytes: int,
     segment_bytes: int,
     pause_ms: int,
 ) -> None:
-    place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
-    log = place.open(replace(COMPACTED, segment_bytes=segment_bytes))
-    cleaner = cleaner_of(place.clock, window_bytes=window_bytes)
+    harness = LogHarness(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
+    log = harness.open(replace(COMPACTED, segment_bytes=segment_bytes))
+    cleaner = cleaner_of(harness.clock, window_bytes=window_bytes)
     first_dirty: int | None = None
     for events in appended:
         append(log, events)
-        place.clock.advance(pause_ms / 1000)
-        cleanable = to_clean(log, first_dirty, place.clock.now_ms())
+        harness.clock.advance(pause_ms / 1000)
+        cleanable = to_clean(log, first_dirty, harness.clock.now_ms())
         if not cleanable.cleanable_bytes:
             continue
         before = batches_of(log)
@@ -198,28 +198,28 @@ def test_what_is_left_is_what_kafka_leaves(
             first_dirty=cleanable.first_dirty_offset,
             end=first_dirty,
             upper=cleanable.first_uncleanable_offset,
-            now_ms=place.clock.now_ms(),
+            now_ms=harness.clock.now_ms(),
             retention_ms=RETENTION,
             last={p: Last(*known) for p, known in log.last_records_of_producers().items()},
         )
         assert batches_of(log) == cleaner_model.clean(before, what)
         assert first_dirty == cleanable.first_uncleanable_offset == log.log_end_offset
         assert stats.bytes_written == log.size
-    crash_and_compare(place, log, replace(COMPACTED, segment_bytes=segment_bytes))
+    crash_and_compare(harness, log, replace(COMPACTED, segment_bytes=segment_bytes))
 
 
-def crash_and_compare(place: Place, log: UnifiedLog, config: LogConfig) -> None:
-    """A log that is read through after a crash is the one that was cleaned."""
+def crash_and_compare(harness: LogHarness, log: UnifiedLog, config: LogConfig) -> None:
+    """Recover the log after a crash and compare it with the cleaned log."""
     before, end = batches_of(log), log.log_end_offset
     log.close_handles()
-    again = place.open(config)
+    again = harness.open(config)
     assert (batches_of(again), again.log_end_offset) == (before, end)
     again.close_handles()
 
 
 @settings(max_examples=30)
 @given(rounds(), st.sampled_from([16, 18, 24]), st.sampled_from([1, 300]))
-def test_a_small_key_table_needs_more_cleans_and_gives_the_same_records(
+def test_cleaning_with_a_small_key_table_retains_the_same_records(
     tmp_path_factory: pytest.TempPathFactory,
     appended: list[list[model.Batch | None]],
     slots: int,
@@ -228,10 +228,12 @@ def test_a_small_key_table_needs_more_cleans_and_gives_the_same_records(
     events = [event for part in appended for event in part]
     left = []
     for table in (LARGE, KeyTable(12 * slots)):
-        place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
-        log = place.open(COMPACTED)
+        harness = LogHarness(
+            tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START)
+        )
+        log = harness.open(COMPACTED)
         append(log, events)
-        cleaner = cleaner_of(place.clock, table=table, window_bytes=window_bytes)
+        cleaner = cleaner_of(harness.clock, table=table, window_bytes=window_bytes)
         first_dirty = log.log_start_offset
         while (cleanable := to_clean(log, first_dirty, START)).cleanable_bytes:
             end, _ = cleaner.clean(cleanable)
@@ -252,11 +254,11 @@ def many_keys(count: int, *, first: int = 0) -> model.Batch:
     )
 
 
-def test_one_batch_with_more_keys_than_the_table_holds_is_cleaned_all_the_same(tmp_path: Path) -> None:
-    place = Place(tmp_path, clock=ManualClock(START))
-    log = place.open(COMPACTED)
+def test_a_batch_with_more_keys_than_the_table_is_cleaned(tmp_path: Path) -> None:
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(COMPACTED)
     append(log, [many_keys(500), many_keys(3, first=500)])
-    cleaner = cleaner_of(place.clock, table=KeyTable(12 * 16), window_bytes=1)
+    cleaner = cleaner_of(harness.clock, table=KeyTable(12 * 16), window_bytes=1)
 
     end, stats = cleaner.clean(to_clean(log, None, START))
 
@@ -264,10 +266,10 @@ def test_one_batch_with_more_keys_than_the_table_holds_is_cleaned_all_the_same(t
     log.close_handles()
 
 
-def test_tombstones_and_markers_may_be_kept_for_ever(tmp_path: Path) -> None:
-    """Their horizon would be beyond what a timestamp holds."""
-    place = Place(tmp_path, clock=ManualClock(START))
-    log = place.open(replace(COMPACTED, delete_retention_ms=(1 << 63) - 1))
+def test_tombstones_and_markers_have_no_horizon_with_unlimited_delete_retention(tmp_path: Path) -> None:
+    """The horizon would exceed the range of timestamps."""
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(replace(COMPACTED, delete_retention_ms=(1 << 63) - 1))
     deleted = Record(key=b"a", value=None, offset=1, timestamp=START)
     marker = Record(key=cleaner_model.COMMIT_KEY, value=bytes(6), offset=3, timestamp=START)
     append(
@@ -285,20 +287,20 @@ def test_tombstones_and_markers_may_be_kept_for_ever(tmp_path: Path) -> None:
             many_keys(1, first=4),
         ],
     )
-    cleaner, first_dirty = cleaner_of(place.clock), None
+    cleaner, first_dirty = cleaner_of(harness.clock), None
     for _ in range(3):
         first_dirty, _ = cleaner.clean(to_clean(log, first_dirty, START))
-        place.clock.advance(1e9)
+        harness.clock.advance(1e9)
 
     assert [each.offset for each in batches_of(log)[0].records] == [1]
     log.close_handles()
 
 
-def test_an_aborted_clean_leaves_the_log_and_no_files(tmp_path: Path) -> None:
-    place = Place(tmp_path, clock=ManualClock(START))
-    log = place.open(COMPACTED)
+def test_an_aborted_cleaning_leaves_the_log_unchanged_and_no_files(tmp_path: Path) -> None:
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(COMPACTED)
     append(log, [many_keys(5), None, many_keys(5, first=5), None])
-    before, names = batches_of(log), place.names()
+    before, names = batches_of(log), harness.names()
     for stop_at in range(2, 7):
         calls = iter(range(stop_at))
 
@@ -306,18 +308,18 @@ def test_an_aborted_clean_leaves_the_log_and_no_files(tmp_path: Path) -> None:
             if next(calls, None) is None:  # type: ignore[call-overload]
                 raise CleaningAbortedError(f"{name}: enough")
 
-        cleaner = cleaner_of(place.clock, window_bytes=1)
+        cleaner = cleaner_of(harness.clock, window_bytes=1)
         cleaner._check_done = check
         with pytest.raises(CleaningAbortedError):
             cleaner.clean(to_clean(log, None, START))
 
-    assert (batches_of(log), place.names()) == (before, names)
+    assert (batches_of(log), harness.names()) == (before, names)
     log.close_handles()
 
 
-def test_damaged_bytes_are_not_given_a_new_checksum(tmp_path: Path) -> None:
-    place = Place(tmp_path, clock=ManualClock(START))
-    log = place.open(COMPACTED)
+def test_a_corrupt_batch_is_never_written_with_a_new_checksum(tmp_path: Path) -> None:
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(COMPACTED)
     append(log, [many_keys(5), many_keys(5, first=5)])
     path = log.segments[0].path
     data = bytearray(path.read_bytes())
@@ -325,16 +327,16 @@ def test_damaged_bytes_are_not_given_a_new_checksum(tmp_path: Path) -> None:
     path.write_bytes(data)
 
     with pytest.raises((MalformedBatchError, CorruptLogError)):
-        cleaner_of(place.clock).clean(to_clean(log, None, START))
+        cleaner_of(harness.clock).clean(to_clean(log, None, START))
 
     assert path.read_bytes() == data
-    assert not [name for name in place.names() if name.endswith((".cleaned", ".swap"))]
+    assert not [name for name in harness.names() if name.endswith((".cleaned", ".swap"))]
     log.close_handles()
 
 
-def test_segments_are_grouped_by_size_and_by_the_span_of_their_offsets(tmp_path: Path) -> None:
-    place = Place(tmp_path, clock=ManualClock(START))
-    log = place.open(COMPACTED)
+def test_segments_are_grouped_by_size_and_offset_span(tmp_path: Path) -> None:
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(COMPACTED)
     for first in (0, 10, 20, 2**31 + 5, 2**31 + 15):
         append(log, [many_keys(5, first=first)])
     size = max(segment.size for segment in log.segments)

@@ -1,4 +1,4 @@
-"""Which log is cleaned when, and what happens around a clean."""
+"""The choice of logs to clean, and operations that run at the same time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def write(log: UnifiedLog, machine: Machine, count: int, *, keys: int = 2) -> None:
-    """So many records of few keys, now."""
+    """Append a number of records with few keys at the current time."""
     for i in range(count):
         key = b"%d" % (i % keys)
         data = encode_batch([machine.clock.now_ms()], [key], [b"v" * 20])
@@ -59,7 +59,7 @@ def points(manager: LogManager) -> dict[int, int]:
     return {name.partition: offset for name, offset in manager.cleaner.manager.checkpoints().items()}
 
 
-def test_the_filthiest_log_goes_first_and_clean_ones_rest(machine: Machine) -> None:
+def test_the_filthiest_log_is_cleaned_first_and_clean_logs_are_skipped(machine: Machine) -> None:
     manager = machine.start()
     logs = [orders(manager, partition, COMPACTED) for partition in range(3)]
     for log in logs:
@@ -83,7 +83,7 @@ def test_the_filthiest_log_goes_first_and_clean_ones_rest(machine: Machine) -> N
     assert metrics.dead_thread_count == 0
 
 
-def test_what_was_cleaned_is_known_after_a_restart(machine: Machine) -> None:
+def test_first_dirty_offsets_survive_a_restart(machine: Machine) -> None:
     manager = machine.start()
     write(orders(manager, 0, COMPACTED), machine, 40)
     clean(manager)
@@ -98,7 +98,7 @@ def test_what_was_cleaned_is_known_after_a_restart(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("content", ["0\n1\norders 0 9999\n", "0\n1\norders 0 3\n", "nonsense"])
-def test_a_checkpoint_outside_the_log_heals_itself(machine: Machine, content: str) -> None:
+def test_a_first_dirty_offset_outside_the_log_is_reset(machine: Machine, content: str) -> None:
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 40)
@@ -112,7 +112,7 @@ def test_a_checkpoint_outside_the_log_heals_itself(machine: Machine, content: st
     assert (cleaned, found) == (True, {0: end})
 
 
-def test_a_log_below_its_ratio_waits_unless_it_waits_too_long(machine: Machine) -> None:
+def test_a_log_below_its_dirty_ratio_is_cleaned_after_the_maximum_lag(machine: Machine) -> None:
     config = replace(COMPACTED, min_cleanable_dirty_ratio=0.99, max_compaction_lag_ms=60_000)
     machine.configs["orders"] = config
     manager = machine.start()
@@ -130,7 +130,7 @@ def test_a_log_below_its_ratio_waits_unless_it_waits_too_long(machine: Machine) 
     assert delay == 1.0
 
 
-def test_young_records_are_not_cleaned(machine: Machine) -> None:
+def test_records_younger_than_the_minimum_lag_are_not_cleaned(machine: Machine) -> None:
     config = replace(COMPACTED, min_compaction_lag_ms=10_000)
     machine.configs["orders"] = config
     manager = machine.start()
@@ -147,7 +147,7 @@ def test_young_records_are_not_cleaned(machine: Machine) -> None:
     assert 0 < found[0] <= 20
 
 
-def test_nothing_is_cleaned_beyond_what_readers_may_read(machine: Machine) -> None:
+def test_nothing_is_cleaned_at_or_above_the_last_stable_offset(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 40)
@@ -159,7 +159,7 @@ def test_nothing_is_cleaned_beyond_what_readers_may_read(machine: Machine) -> No
     assert found[0] <= 15
 
 
-def test_a_log_that_cannot_be_cleaned_is_left_alone_and_counted(machine: Machine) -> None:
+def test_a_log_whose_cleaning_fails_is_marked_uncleanable_and_counted(machine: Machine) -> None:
     manager = machine.start()
     logs = [orders(manager, partition, COMPACTED) for partition in range(2)]
     for log in logs:
@@ -184,7 +184,7 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_counted(machine: Machine
     assert after.uncleanable_partitions == {}
 
 
-def test_a_disk_that_fails_under_the_cleaner_goes_offline(machine: Machine) -> None:
+def test_a_disk_failure_during_cleaning_takes_the_directory_offline(machine: Machine) -> None:
     switch = Switch(NoFaults())
     machine.files = SteppedFileSystem(UnsyncedFileSystem(), switch)
     manager = machine.start()
@@ -200,10 +200,8 @@ def test_a_disk_that_fails_under_the_cleaner_goes_offline(machine: Machine) -> N
     assert metrics.cleaner.uncleanable_partitions == {}
 
 
-def test_a_clean_gives_way_to_whoever_needs_the_log(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Truncation waits until the clean has ended, and the clean ends at its next read."""
+def test_truncation_aborts_a_cleaning(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truncation waits for the cleaning, which ends before its next read."""
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
@@ -237,7 +235,7 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
     manager.close()
 
 
-def test_retention_and_the_cleaner_share_a_log_that_is_compacted_and_deleted(machine: Machine) -> None:
+def test_a_compacted_log_with_retention_is_cleaned_and_expired(machine: Machine) -> None:
     config = replace(COMPACTED, delete=True, retention_bytes=1500)
     machine.configs["orders"] = config
     manager = machine.start()
@@ -252,7 +250,7 @@ def test_retention_and_the_cleaner_share_a_log_that_is_compacted_and_deleted(mac
     assert log.size < 2200
 
 
-def test_retention_leaves_a_log_alone_that_is_paused(machine: Machine) -> None:
+def test_retention_skips_a_paused_log(machine: Machine) -> None:
     config = replace(COMPACTED, compact=False, delete=True, retention_bytes=1)
     machine.configs["orders"] = config
     manager = machine.start()
@@ -267,7 +265,7 @@ def test_retention_leaves_a_log_alone_that_is_paused(machine: Machine) -> None:
     assert resumed > 0
 
 
-def test_the_threads_clean_and_stop(machine: Machine) -> None:
+def test_the_cleaner_threads_clean_and_stop(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
@@ -288,7 +286,7 @@ def test_the_threads_clean_and_stop(machine: Machine) -> None:
     "wrong",
     [{"threads": 0}, {"dedupe_buffer_bytes": 100}, {"io_buffer_bytes": 0}, {"io_max_bytes_per_second": 0.0}],
 )
-def test_a_cleaner_that_could_not_work_is_refused(wrong: dict[str, int]) -> None:
+def test_an_invalid_cleaner_configuration_is_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError):
         CleanerConfig(**wrong)
 

@@ -19,7 +19,7 @@ logs = st.sampled_from(LOGS)
 
 
 class CleaningStatesMachine(RuleBasedStateMachine):
-    """Against two facts of each log: whether somebody works on it, and how many wait or keep others out."""
+    """Compares the states with a model: per log, whether an operation runs, and the number of pauses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from local_tier.cleaner.cleaner import Throttler
 
 
 @pytest.mark.parametrize("portion", [1, 1_000, 40_000, 5_000_000])
-def test_bytes_take_the_time_that_the_rate_gives_them(portion: int) -> None:
+def test_bytes_above_the_rate_are_delayed(portion: int) -> None:
     clock = ManualClock()
     throttler = Throttler(clock, 100_000)
     for _ in range(10_000_000 // portion if portion > 1 else 1_000_000):
@@ -17,7 +17,7 @@ def test_bytes_take_the_time_that_the_rate_gives_them(portion: int) -> None:
     assert clock.monotonic() == pytest.approx(total / 100_000, abs=0.31)
 
 
-def test_whoever_is_slow_does_not_wait() -> None:
+def test_bytes_below_the_rate_are_not_delayed() -> None:
     clock = ManualClock()
     throttler = Throttler(clock, 1_000)
     for _ in range(20):
@@ -27,7 +27,7 @@ def test_whoever_is_slow_does_not_wait() -> None:
     assert clock.monotonic() == 20
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_nothing_is_delayed_without_a_limit() -> None:
     clock = ManualClock()
     Throttler(clock).maybe_throttle(2**60)
 

@@ -1,4 +1,4 @@
-"""What must be true of logs after a crash, given the journal of the process that died."""
+"""Invariants of logs after a crash, checked with the journal of the process that died."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Content = tuple[str, str | None]
 
 @dataclass
 class Expected:
-    """Of one log: what it was told to hold. `maybe` is the append that was under way.
+    """The expected content of one log. `maybe` is an append in progress.
 
-    `cut_to` is where a truncation that was under way cuts; `anew_at` where the log begins that drops all.
+    `cut_to` is the target of a truncation in progress, `restart_at` that of a full truncation in progress.
     """
 
     records: dict[int, Content] = field(default_factory=dict)
     maybe: dict[int, Content] = field(default_factory=dict)
     cut_to: int | None = None
-    anew_at: int | None = None
+    restart_at: int | None = None
     end: int = 0
     flushed: int = 0
     start: int = 0
-    most_start: int = 0
+    max_start: int = 0
     exists: bool | None = False
     identity: str | None = None
 
@@ -42,8 +42,8 @@ class Expected:
     def _forget_from(self, offset: int) -> None:
         self.records = {known: content for known, content in self.records.items() if known < offset}
 
-    def tell(self, line: dict[str, Any]) -> None:
-        """One line of the journal: what is meant to be done, or was."""
+    def apply(self, line: dict[str, Any]) -> None:
+        """Apply one line of the journal: an operation that begins, or one that is done."""
         if "do" in line:
             self._begin(line)
         else:
@@ -54,11 +54,11 @@ class Expected:
             case {"do": "append", "first": first, "records": records}:
                 self.maybe = {first + i: (key, value) for i, (key, value) in enumerate(records)}
             case {"do": "delete_records", "before": before}:
-                self.most_start = max(self.most_start, before)
+                self.max_start = max(self.max_start, before)
             case {"do": "truncate", "to": to}:
                 self.cut_to, self.flushed = to, min(self.flushed, to)
-            case {"do": "begin_anew", "at": at}:
-                self.cut_to, self.anew_at, self.flushed = 0, at, 0
+            case {"do": "restart_at_an_offset", "at": at}:
+                self.cut_to, self.restart_at, self.flushed = 0, at, 0
             case {"do": "make", "id": identity}:
                 self.forget(identity)
             case {"do": "delete"}:
@@ -77,17 +77,17 @@ class Expected:
                 self._forget_from(self.cut_to)
                 self.end = min(self.end, self.cut_to)
                 self.cut_to = None
-            case {"done": "begin_anew"}:
-                assert self.anew_at is not None
+            case {"done": "restart_at_an_offset"}:
+                assert self.restart_at is not None
                 self._forget_from(0)
-                self.start = self.end = self.flushed = self.anew_at
-                self.most_start = max(self.most_start, self.anew_at)
-                self.cut_to = self.anew_at = None
+                self.start = self.end = self.flushed = self.restart_at
+                self.max_start = max(self.max_start, self.restart_at)
+                self.cut_to = self.restart_at = None
             case {"done": "flush", "end": end}:
                 self.flushed = end
             case {"done": "delete_records"}:
-                self.start = self.most_start
-            case {"done": "expire", "start": start}:
+                self.start = self.max_start
+            case {"done": "delete_old_segments", "start": start}:
                 self.start = start
             case {"done": "make"}:
                 self.exists = True
@@ -98,20 +98,20 @@ class Expected:
 
 
 class Expectations:
-    """Of all logs, over the lives of many processes."""
+    """The expected content of all logs over many processes."""
 
     def __init__(self) -> None:
         self.logs = {name.topic: Expected() for name in NAMES}
 
     def read(self, journal: bytes) -> None:
-        """The journal of one process; its last line may be cut."""
+        """Read the journal of one process. Its last line may be incomplete."""
         for raw in journal.splitlines():
             line = json.loads(raw)
             if "log" in line:
-                self.logs[line["log"]].tell(line)
+                self.logs[line["log"]].apply(line)
 
     def check(self, manager: LogManager, *, power_lost: bool = False) -> None:
-        """Compare all logs, then take what is there for what is expected next."""
+        """Check all logs, then expect their present content from now on."""
         for name in NAMES:
             log, expected = manager.get(name), self.logs[name.topic]
             if log is None:
@@ -123,7 +123,7 @@ class Expectations:
             cut_short = expected.exists is None and log.topic_id is None and log.log_end_offset == 0
             assert cut_short or expected.identity in {None, str(log.topic_id)}
             check_log(log, expected, power_lost=power_lost, compacted=name == KEYED)
-            copy_from(log, expected)
+            expect_present_content(log, expected)
 
 
 def contents(log: UnifiedLog) -> list[tuple[int, Content]]:
@@ -150,7 +150,7 @@ def check_log(log: UnifiedLog, expected: Expected, *, power_lost: bool, compacte
     assert end >= min(least, least if expected.cut_to is None else expected.cut_to), (
         "what was acknowledged is gone"
     )
-    most = [expected.end, expected.anew_at or 0, *(offset + 1 for offset in expected.maybe)]
+    most = [expected.end, expected.restart_at or 0, *(offset + 1 for offset in expected.maybe)]
     assert end <= max(most), "what was dropped is back"
     assert log.log_start_offset >= expected.start or log.log_start_offset == end, "what was deleted is back"
     assert log.log_start_offset <= log.high_watermark <= end
@@ -166,7 +166,7 @@ def check_log(log: UnifiedLog, expected: Expected, *, power_lost: bool, compacte
 
 
 def check_newest(known: dict[int, Content], found: dict[int, Content], end: int) -> None:
-    """Each key's newest record is there, unless it says that the key is gone."""
+    """Check that the newest record of each key is there, unless it is a tombstone."""
     newest = {key: (offset, value) for offset, (key, value) in sorted(known.items()) if offset < end}
     for key, (offset, value) in newest.items():
         if value is not None:
@@ -174,7 +174,7 @@ def check_newest(known: dict[int, Content], found: dict[int, Content], end: int)
 
 
 def check_indexes(segment: LogSegment) -> None:
-    """Each entry points at the batch that it names, and every batch is found through them."""
+    """Check that each entry points at its batch, and that every batch is found by the indexes."""
     data = segment.log.read(0, segment.size)
     rows = scan_batches(data)
     lasts = {int(r["position"]): int(r["base_offset"]) + int(r["last_offset_delta"]) for r in rows}
@@ -197,13 +197,13 @@ def check_indexes(segment: LogSegment) -> None:
         assert found.position == position
 
 
-def copy_from(log: UnifiedLog, expected: Expected) -> None:
-    """What was under way is decided now: expect what is there."""
+def expect_present_content(log: UnifiedLog, expected: Expected) -> None:
+    """Resolve the operations in progress: expect what is there."""
     end = log.log_end_offset
     known = expected.records | expected.maybe
     expected.records = {offset: content for offset, content in known.items() if offset < end}
     expected.maybe, expected.end, expected.flushed = {}, end, min(expected.flushed, end)
-    expected.cut_to = expected.anew_at = None
-    expected.start = expected.most_start = log.log_start_offset
+    expected.cut_to = expected.restart_at = None
+    expected.start = expected.max_start = log.log_start_offset
     expected.exists = True
     expected.identity = None if log.topic_id is None else str(log.topic_id)

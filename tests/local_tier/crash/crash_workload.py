@@ -1,4 +1,4 @@
-"""What a process does to its logs until it is killed, and the journal in which it says so."""
+"""The operations of a process on its logs until it is killed, and its journal."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ CONFIGS: Final = {
 
 
 def topic_id(name: TopicPartition, generation: int) -> UUID:
-    """Of a topic that is deleted and made again."""
+    """Return the id of one generation of a topic that is deleted and created again."""
     return UUID(int=NAMES.index(name) << 64 | generation)
 
 
 @dataclass(frozen=True)
 class Journal:
-    """Lines that outlive the process: written before a change as what it means to do, after it as done."""
+    """Lines that outlive the process: one before an operation, and one after it is done."""
 
     descriptor: int
 
@@ -65,7 +65,7 @@ class Journal:
 
 
 class Workload:
-    """One life of a process, decided by a seed."""
+    """The operations of one process, chosen by a seed."""
 
     def __init__(self, root: Path, files: FileSystem, journal: Journal, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -78,7 +78,7 @@ class Workload:
         self._cleaner: Cleaner | None = None
 
     def run(self, steps: int) -> None:
-        """Open all logs, do `steps` things, and stop in order or just stop."""
+        """Open all logs and run `steps` operations. Then close the logs, or only end."""
         self.manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
         self._cleaner = self.manager.cleaner.new_cleaner()
         for name in NAMES:
@@ -92,11 +92,11 @@ class Workload:
             self.delete_records,
             self.truncate,
             self.truncate,
-            self.begin_anew,
+            self.restart_at_an_offset,
             self.checkpoint,
-            self.let_time_pass,
-            self.let_time_pass,
-            self.make_anew,
+            self.advance_time,
+            self.advance_time,
+            self.recreate_topic,
         ]
         for _ in range(steps):
             self._chance.choice(actions)()
@@ -131,9 +131,9 @@ class Workload:
             log.roll()
 
     def delete_old_segments(self) -> None:
-        self._journal.write(do="expire")
+        self._journal.write(do="delete_old_segments")
         self.manager.periodic_tasks.delete_old_segments()
-        self._journal.write(done="expire", log="plain", start=self._log(PLAIN).log_start_offset)
+        self._journal.write(done="delete_old_segments", log="plain", start=self._log(PLAIN).log_start_offset)
 
     def clean(self) -> None:
         assert self._cleaner is not None
@@ -147,7 +147,10 @@ class Workload:
         self._journal.write(done="delete_records", log="brief")
 
     def truncate(self) -> None:
-        """To the end of a batch as a follower does, below what is flushed too; offsets are given again."""
+        """Truncate to the end of a batch as a follower does, so that offsets are reused.
+
+        The target may be below flushed offsets.
+        """
         name = self._chance.choice([PLAIN, BRIEF])
         log = self._log(name)
         rows = [scan_batches(segment.log.read(0, segment.size)) for segment in log.segments[-3:]]
@@ -159,15 +162,15 @@ class Workload:
         self.manager.truncate_to(name, to)
         self._journal.write(done="truncate", log=name.topic)
 
-    def begin_anew(self) -> None:
-        """As a copy of the tail does that has missed something."""
+    def restart_at_an_offset(self) -> None:
+        """Truncate fully, like a tail cache that has missed records."""
         if self._chance.random() < 0.4:
             at = self._log(BRIEF).log_end_offset + self._chance.randint(0, 5)
-            self._journal.write(do="begin_anew", log="brief", at=at)
+            self._journal.write(do="restart_at_an_offset", log="brief", at=at)
             self.manager.truncate_fully(BRIEF, at)
-            self._journal.write(done="begin_anew", log="brief")
+            self._journal.write(done="restart_at_an_offset", log="brief")
 
-    def make_anew(self) -> None:
+    def recreate_topic(self) -> None:
         if self._chance.random() < 0.3:
             self._journal.write(do="delete", log="brief")
             self.manager.delete(BRIEF)
@@ -183,7 +186,7 @@ class Workload:
         ):
             write()
 
-    def let_time_pass(self) -> None:
+    def advance_time(self) -> None:
         self._scheduler.advance(self._chance.choice([0, 300, 1_100]))
 
     def _record(self, name: TopicPartition) -> tuple[str, str | None]:
@@ -209,7 +212,7 @@ class Workload:
 def manager_of(
     root: Path, files: FileSystem, clock: ManualClock, scheduler: PeriodicManualScheduler
 ) -> LogManager:
-    """A manager of two directories, with buffers as small as the logs."""
+    """Return a manager of two directories, with small buffers."""
     return LogManager(
         LogManagerConfig(
             directories=(root / "a", root / "b"),

@@ -1,7 +1,7 @@
-"""A process that has everything loaded, and forks one that works until it is killed, as often as it is told.
+"""A process that has loaded everything, and forks child processes that work until they are killed.
 
-Reads one JSON object a line and answers with one: the status of the process, and the steps it counted when
-it was not to be killed at one.
+Reads one JSON object per line and responds with one line: the status of the child process, and the steps it
+counted if it was not to be killed at a step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.local_tier.steps import Kill, NoFaults, SteppedFileSystem
 
 
 def live(command: dict[str, Any]) -> None:
-    """The forked process."""
+    """Run the workload in the forked process."""
     kill = command.get("kill")
     faults = Kill(*kill) if kill else NoFaults()
     files = SteppedFileSystem(UnsyncedFileSystem(), faults)
@@ -41,7 +41,7 @@ def one_life(command: dict[str, Any]) -> dict[str, Any]:
         try:
             live(command)
             status = 0
-        except BaseException:  # noqa: BLE001  # told by its status
+        except BaseException:  # noqa: BLE001  # reported by the exit status
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -57,9 +57,9 @@ def one_life(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve requests until the input ends."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    with tempfile.TemporaryDirectory() as scratch:  # so that those who are forked find all kernels loaded
+    with tempfile.TemporaryDirectory() as scratch:  # forked processes then have all kernels loaded
         journal = Journal(os.open(os.devnull, os.O_WRONLY))
         for seed in range(2):
             Workload(Path(scratch) / str(seed), UnsyncedFileSystem(), journal, seed).run(40)

@@ -1,4 +1,4 @@
-"""Several disks, one a directory, each with a file system of its own."""
+"""Several disks: one file system per directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Disks:
-    """Hands each path to the file system of the directory that it is in; what is in none, to the first."""
+    """Passes each path to the file system of its directory, or to the first one."""
 
     def __init__(self, disks: Mapping[Path, FileSystem]) -> None:
         self._disks = disks

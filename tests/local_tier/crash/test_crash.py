@@ -1,6 +1,6 @@
-"""Processes that are killed at every step that touches the disk, and machines that lose power.
+"""Processes that are killed at every disk operation, and machines that lose power.
 
-`SILTSTONE_CRASH_ROUNDS` asks for more rounds than the quick few hundred.
+`SILTSTONE_CRASH_ROUNDS` sets the number of rounds; the default takes a few seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing_extensions import override
 from core.clock import ManualClock
 from tests.local_tier.crash.crash_check import Expectations
 from tests.local_tier.crash.crash_workload import CONFIGS, Journal, Workload, manager_of
-from tests.local_tier.crash.forgetful import ForgetfulFileSystem
+from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.manager.managers import PeriodicManualScheduler, crash
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switch
@@ -39,7 +39,7 @@ ROOT: Final = Path(__file__).parents[3]
 
 
 class Zygote:
-    """Lives of processes, one after the other, on the same directories."""
+    """Successive processes on the same directories."""
 
     def __init__(self, process: subprocess.Popen[str], root: Path) -> None:
         self._process = process
@@ -50,7 +50,7 @@ class Zygote:
         self.counts = Counter[str]()
 
     def live(self, seed: int, **how: object) -> bool:
-        """One life; whether it was killed. What it left is checked, and is what the next one finds."""
+        """Run one process and check what it leaves. Return True if it was killed."""
         journal, counts = self.root / "journal", self.root / "counts"
         command = {
             "root": str(self.disk),
@@ -64,13 +64,13 @@ class Zygote:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        assert answer["killed"] or answer["code"] == 0, f"{command}: the process failed"
-        if not answer["killed"]:
+        response = json.loads(self._process.stdout.readline())
+        assert response["killed"] or response["code"] == 0, f"{command}: the process failed"
+        if not response["killed"]:
             self.counts = Counter(json.loads(counts.read_text()))
         self.expectations.read(journal.read_bytes())
         self.check(seed)
-        return bool(answer["killed"])
+        return bool(response["killed"])
 
     def check(self, seed: int) -> None:
         manager = start(self.disk, UnsyncedFileSystem())
@@ -86,7 +86,7 @@ def start(disk: Path, files: FileSystem) -> LogManager:
     scheduler = PeriodicManualScheduler(clock)
     manager = manager_of(disk, files, clock, scheduler)
     manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
-    scheduler.advance(1_000)  # what opening has dropped is deleted
+    scheduler.advance(1_000)  # deletes the files that opening has dropped
     return manager
 
 
@@ -105,8 +105,8 @@ def zygote(tmp_path: Path) -> Iterator[Zygote]:
     assert process.returncode == 0
 
 
-def test_a_process_may_be_killed_at_any_step(zygote: Zygote) -> None:
-    """Before, in the middle of or after every kind of write, sync, rename and unlink."""
+def test_logs_survive_a_kill_at_any_disk_operation(zygote: Zygote) -> None:
+    """The kill comes before, during or after every kind of write, sync, rename and unlink."""
     counts = Counter[str]()
     for seed in range(3):
         zygote.live(seed)
@@ -127,7 +127,7 @@ def test_a_process_may_be_killed_at_any_step(zygote: Zygote) -> None:
     assert killed["after"] > 10
 
 
-def test_a_process_may_be_killed_at_any_time(zygote: Zygote) -> None:
+def test_logs_survive_a_kill_at_any_time(zygote: Zygote) -> None:
     chance = random.Random(5)
     killed = sum(zygote.live(1_000 + i, after_ms=chance.uniform(1, 60)) for i in range(ROUNDS))
 
@@ -135,11 +135,11 @@ def test_a_process_may_be_killed_at_any_time(zygote: Zygote) -> None:
 
 
 class _EndedError(BaseException):
-    """The power is gone."""
+    """The power is lost."""
 
 
-class _PowerCutError(DiskError):
-    """Takes a copy of what lasts before the `nth` step, and stops."""
+class _PowerLossError(DiskError):
+    """Copies the state that survives a power loss before the `nth` step, and stops."""
 
     def __init__(self, nth: int) -> None:
         super().__init__("", nth)
@@ -150,26 +150,26 @@ class _PowerCutError(DiskError):
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_machine_may_lose_power_at_any_time(tmp_path: Path, torn: bool) -> None:
-    """What was synced is there; of the rest, some may be, torn, or none."""
+def test_logs_survive_a_power_loss_at_any_disk_operation(tmp_path: Path, torn: bool) -> None:
+    """Synced data is there. Other data may be there, be torn, or be lost."""
     expectations = Expectations()
     disk = tmp_path / "0"
     disk.mkdir()
     chance = random.Random(11)
     for life in range(1, 1 + max(ROUNDS // 2, 20)):
-        files = ForgetfulFileSystem(disk)
+        files = PowerLossFileSystem(disk)
         switch = Switch(NoFaults())
         journal = tmp_path / "journal"
         descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         stepped = SteppedFileSystem(files, switch)
         workload = Workload(disk, stepped, Journal(descriptor), 5_000 + life)
-        switch.faults = _PowerCutError(chance.randint(1, 700))
+        switch.faults = _PowerLossError(chance.randint(1, 700))
         with suppress(_EndedError):
             workload.run(STEPS)
         os.close(descriptor)
         expectations.read(journal.read_bytes())
         after = tmp_path / str(life)
-        files.power_cut(after, chance.randint(0, 2**32) if torn else None)
+        files.lose_power(after, chance.randint(0, 2**32) if torn else None)
         crash(workload.manager)
         disk = after
         manager = start(disk, UnsyncedFileSystem())

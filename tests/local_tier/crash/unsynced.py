@@ -1,4 +1,4 @@
-"""Real files that are never synced: for tests that lose no power, and would spend their time waiting."""
+"""Real files that are never synced, for faster tests without power loss."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 class _Mapping(RealMapping):
     @override
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _File(RealOpenFile):
     @override
     def sync(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @override
     def map(self, size: int) -> _Mapping:
@@ -38,4 +38,4 @@ class UnsyncedFileSystem(RealFileSystem):
 
     @override
     def sync_dir(self, path: Path) -> None:
-        """Nothing."""
+        """Do nothing."""

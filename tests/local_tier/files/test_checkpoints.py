@@ -23,7 +23,7 @@ from local_tier.files.metadata_files import (
 )
 from local_tier.manager.log_directories import take_clean_shutdown_marker, write_clean_shutdown_marker
 from local_tier.topic_partition import TopicPartition
-from tests.local_tier.crash.forgetful import ForgetfulFileSystem
+from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FILES = RealFileSystem()
 ORDERS = UUID("1bdc7a26-6b1f-4ad1-9d69-0123456789ab")
 
 
-def test_offsets_are_kept_in_the_text_that_kafka_reads(tmp_path: Path) -> None:
+def test_offset_checkpoints_have_kafkas_format(tmp_path: Path) -> None:
     checkpoint = OffsetCheckpointFile(FILES, tmp_path / "recovery-point-offset-checkpoint")
     offsets = {TopicPartition("orders", 1): 105_640, TopicPartition("orders", 0): 105_823}
 
@@ -50,7 +50,7 @@ def test_offsets_are_kept_in_the_text_that_kafka_reads(tmp_path: Path) -> None:
         max_size=20,
     )
 )
-def test_any_offsets_are_read_back(
+def test_written_offsets_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
 ) -> None:
     checkpoint = OffsetCheckpointFile(FILES, tmp_path_factory.getbasetemp() / "offsets")
@@ -62,14 +62,14 @@ def test_any_offsets_are_read_back(
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n", b"0\n0\n"])
-def test_a_checkpoint_that_kafka_has_just_made_is_empty(tmp_path: Path, content: bytes) -> None:
+def test_a_checkpoint_that_kafka_has_just_created_is_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
 
     assert OffsetCheckpointFile(FILES, path).read() == {}
 
 
-def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_differs_from_an_empty_one(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     missing = read_checkpoint(FILES, path, 0)
     write_checkpoint(FILES, path, 0, [])
@@ -92,7 +92,7 @@ def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
         (bytes(20), "is not a number"),
     ],
 )
-def test_a_checkpoint_that_nobody_wrote_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_corrupt_checkpoint_is_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_nobody_wrote_is_refused(tmp_path: Path, content: byte
         OffsetCheckpointFile(FILES, path).read()
 
 
-def test_a_full_disk_leaves_the_offsets_of_before(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_write_keeps_the_old_offsets(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     orders = TopicPartition("orders", 0)
     OffsetCheckpointFile(FILES, path).write({orders: 1})
@@ -118,11 +118,11 @@ def test_a_uuid_is_read_back(value: UUID) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "AA", "!" * 22, "A" * 23, "A" * 21 + "B", "ä" * 22])
-def test_what_is_no_uuid_is_none(text: str) -> None:
+def test_an_invalid_uuid_is_parsed_as_none(text: str) -> None:
     assert parse_uuid(text) is None
 
 
-def test_a_log_names_its_topic_as_kafka_does(tmp_path: Path) -> None:
+def test_partition_metadata_has_kafkas_format(tmp_path: Path) -> None:
     before = read_topic_id(FILES, tmp_path)
     write_topic_id(FILES, tmp_path, ORDERS)
 
@@ -134,14 +134,14 @@ def test_a_log_names_its_topic_as_kafka_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"version: 1\ntopic_id: G9x6JmsfStGdaQEjRWeJqw", b"version: 0\ntopic_id: x", b"\xff"]
 )
-def test_a_log_whose_topic_cannot_be_read_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_partition_metadata_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "partition.metadata").write_bytes(content)
 
     with pytest.raises(CorruptCheckpointError, match="does not name a topic"):
         read_topic_id(FILES, tmp_path)
 
 
-def test_a_directory_says_whose_it_is(tmp_path: Path) -> None:
+def test_meta_properties_have_kafkas_format(tmp_path: Path) -> None:
     mine = MetaProperties(cluster_id="a=b:c\\d", node_id=3, directory_id=ORDERS)
     before = read_meta_properties(FILES, tmp_path)
     write_meta_properties(FILES, tmp_path, mine, ManualClock(0))
@@ -163,14 +163,14 @@ def test_a_directory_says_whose_it_is(tmp_path: Path) -> None:
         "version=1\nnode.id=1\n",
     ],
 )
-def test_properties_that_name_no_owner_are_refused(tmp_path: Path, content: str) -> None:
+def test_meta_properties_without_owner_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "meta.properties").write_text(content)
 
     with pytest.raises(CorruptCheckpointError, match="does not name the owner"):
         read_meta_properties(FILES, tmp_path)
 
 
-def test_a_clean_shutdown_is_believed_once(tmp_path: Path) -> None:
+def test_a_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     write_clean_shutdown_marker(FILES, tmp_path, epoch=7)
     content = (tmp_path / ".kafka_cleanshutdown").read_text()
 
@@ -178,20 +178,20 @@ def test_a_clean_shutdown_is_believed_once(tmp_path: Path) -> None:
     assert [take_clean_shutdown_marker(FILES, tmp_path) for _ in range(2)] == [True, False]
 
 
-def test_a_power_cut_does_not_bring_the_clean_mark_back(tmp_path: Path) -> None:
+def test_a_removed_clean_shutdown_marker_does_not_return_after_a_power_loss(tmp_path: Path) -> None:
     root = tmp_path / "logs"
     root.mkdir()
-    files = ForgetfulFileSystem(root)
+    files = PowerLossFileSystem(root)
     write_clean_shutdown_marker(files, root)
-    files.power_cut(tmp_path / "before")
+    files.lose_power(tmp_path / "before")
     take_clean_shutdown_marker(files, root)
-    files.power_cut(tmp_path / "after")
+    files.lose_power(tmp_path / "after")
 
     assert take_clean_shutdown_marker(FILES, tmp_path / "before")
     assert not take_clean_shutdown_marker(FILES, tmp_path / "after")
 
 
-def test_looking_for_a_mark_that_is_not_there_writes_nothing(tmp_path: Path) -> None:
+def test_checking_for_a_missing_marker_writes_nothing(tmp_path: Path) -> None:
     faults = NoFaults()
 
     take_clean_shutdown_marker(SteppedFileSystem(FILES, faults), tmp_path)

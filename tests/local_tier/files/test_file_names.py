@@ -30,8 +30,8 @@ partitions = st.integers(0, 2**31 - 1)
 
 
 @given(offset=st.integers(0, 2**63 - 1), kind=st.sampled_from(KINDS))
-def test_a_name_parses_to_what_it_was_built_from(offset: int, kind: str) -> None:
-    """Offset and kind come back, and only without a further suffix."""
+def test_a_segment_file_name_is_parsed_back(offset: int, kind: str) -> None:
+    """Offset and kind are parsed, but only without a suffix."""
     path = file_names.segment_file(Path("orders-0"), offset, kind)
     assert file_names.parse_segment_file(path.name) == (offset, kind)
     assert file_names.parse_segment_file(path.name + file_names.SWAP) is None
@@ -44,26 +44,26 @@ def test_segment_file_names_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "1.log", "0000000000000000000x.log", ""])
-def test_other_files_are_not_segments(name: str) -> None:
-    """What has not exactly 20 digits and a known kind is no segment file."""
+def test_other_file_names_are_not_segment_files(name: str) -> None:
+    """A segment file has exactly 20 digits and a known kind."""
     assert file_names.parse_segment_file(name) is None
 
 
-def test_a_suffix_goes_behind_the_kind() -> None:
-    """It replaces nothing of a name."""
+def test_a_suffix_is_appended_to_the_file_name() -> None:
+    """It replaces no part of the name."""
     path = Path("orders-0/00000000000000000000.log")
     assert file_names.with_suffix(path, file_names.SWAP).name == f"{path.name}{file_names.SWAP}"
 
 
 @given(topics, partitions)
-def test_a_directory_in_use_is_parsed_back(topic: str, partition: int) -> None:
+def test_a_live_partition_directory_is_parsed_back(topic: str, partition: int) -> None:
     directory = PartitionDirectory(topic, partition)
 
     assert parse_partition_directory(directory.name) == directory
 
 
 @given(topics, partitions, st.sampled_from(list(DirectoryState)[1:]), st.uuids())
-def test_a_directory_with_a_tail_is_parsed_back(
+def test_a_suffixed_partition_directory_is_parsed_back(
     topic: str, partition: int, state: DirectoryState, unique: UUID
 ) -> None:
     directory = suffixed_partition_directory(topic, partition, state, unique)
@@ -74,7 +74,7 @@ def test_a_directory_with_a_tail_is_parsed_back(
 
 
 @given(st.text(max_size=60))
-def test_what_is_no_name_is_refused_quietly(text: str) -> None:
+def test_a_name_that_parses_is_built_back_unchanged(text: str) -> None:
     directory = parse_partition_directory(text)
 
     assert directory is None or directory.name == text
@@ -107,11 +107,11 @@ def test_partition_directory_names_are_kafkas() -> None:
         "leader-epoch-checkpoint",
     ],
 )
-def test_other_directories_hold_no_log(name: str) -> None:
+def test_other_names_are_not_partition_directories(name: str) -> None:
     assert parse_partition_directory(name) is None
 
 
-def test_a_topic_may_look_like_a_directory_with_a_tail() -> None:
+def test_a_topic_name_may_look_like_a_suffixed_directory() -> None:
     name = f"orders-3.{'0' * 32}-delete-0"
 
     assert parse_partition_directory(name) == PartitionDirectory(f"orders-3.{'0' * 32}-delete", 0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from local_tier.files.file_system import FileSystem, RealFileSystem, read_file, remove_tree, replace_file
-from tests.local_tier.crash.forgetful import ForgetfulFileSystem
+from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["real", "stepped", "forgetful"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
-    """Each of the three behaves alike while nothing goes wrong."""
+    """Return each of the three file systems, which behave alike without faults."""
     if request.param == "stepped":
         return SteppedFileSystem(RealFileSystem(), NoFaults())
-    return RealFileSystem() if request.param == "real" else ForgetfulFileSystem(tmp_path)
+    return RealFileSystem() if request.param == "real" else PowerLossFileSystem(tmp_path)
 
 
-def test_what_is_written_at_a_position_is_read_from_there(files: FileSystem, tmp_path: Path) -> None:
+def test_bytes_written_at_a_position_are_read_back(files: FileSystem, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     file.write(b"granite", 0)
     file.write(memoryview(b"slate"), 7)
@@ -35,7 +35,7 @@ def test_what_is_written_at_a_position_is_read_from_there(files: FileSystem, tmp
     assert (count, bytes(buffer[:count]), file.path) == (8, b"iteslate", tmp_path / "a")
 
 
-def test_a_file_is_lengthened_with_zeros_and_cut(files: FileSystem, tmp_path: Path) -> None:
+def test_a_file_is_extended_with_zeros_and_truncated(files: FileSystem, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     file.write(b"sand", 0)
     sizes = [file.size()]
@@ -63,8 +63,8 @@ def test_a_mapping_shares_its_bytes_with_the_file(files: FileSystem, tmp_path: P
     assert read_file(files, tmp_path / "a") == bytes(4) + b"clay" + bytes(8)
 
 
-def test_an_array_over_a_closed_mapping_can_still_be_read(tmp_path: Path) -> None:
-    """A reader that was slower than the one who closed does not crash the process."""
+def test_an_array_over_a_closed_mapping_stays_readable(tmp_path: Path) -> None:
+    """A reader that is slower than the close does not crash the process."""
     file = RealFileSystem().open(tmp_path / "a", create=True)
     file.write(b"12345678", 0)
     mapping = file.map(8)
@@ -93,7 +93,7 @@ def test_directories_list_rename_and_unlink(files: FileSystem, tmp_path: Path) -
         files.unlink(tmp_path / "a" / "2")
 
 
-def test_a_file_tells_its_size_and_the_time_it_was_given(files: FileSystem, tmp_path: Path) -> None:
+def test_the_status_of_a_file_has_its_size_and_modification_time(files: FileSystem, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     file.write(b"loam", 0)
     file.close()
@@ -108,7 +108,7 @@ def test_a_file_tells_its_size_and_the_time_it_was_given(files: FileSystem, tmp_
     assert files.status(tmp_path / "b") is None
 
 
-def test_a_lock_has_one_holder(files: FileSystem, tmp_path: Path) -> None:
+def test_a_lock_is_exclusive(files: FileSystem, tmp_path: Path) -> None:
     first = files.lock(tmp_path / ".lock")
     second = files.lock(tmp_path / ".lock")
     assert first is not None
@@ -121,14 +121,14 @@ def test_a_lock_has_one_holder(files: FileSystem, tmp_path: Path) -> None:
     assert second is None
 
 
-def test_a_missing_file_is_not_made_by_looking(files: FileSystem, tmp_path: Path) -> None:
+def test_opening_a_missing_file_does_not_create_it(files: FileSystem, tmp_path: Path) -> None:
     assert read_file(files, tmp_path / "a") is None
     with pytest.raises(FileNotFoundError):
         files.open(tmp_path / "a")
     assert files.list_dir(tmp_path) == []
 
 
-def test_a_tree_goes_with_all_that_is_in_it(files: FileSystem, tmp_path: Path) -> None:
+def test_a_directory_tree_is_removed(files: FileSystem, tmp_path: Path) -> None:
     files.make_dir(tmp_path / "a" / "b")
     for path in (tmp_path / "a" / "1", tmp_path / "a" / "b" / "2"):
         files.open(path, create=True).close()
@@ -139,7 +139,7 @@ def test_a_tree_goes_with_all_that_is_in_it(files: FileSystem, tmp_path: Path) -
     assert files.list_dir(tmp_path) == []
 
 
-def test_a_replaced_file_takes_the_steps_that_make_it_last(tmp_path: Path) -> None:
+def test_replacing_a_file_syncs_renames_and_syncs_the_directory(tmp_path: Path) -> None:
     faults = NoFaults()
     files = SteppedFileSystem(RealFileSystem(), faults)
 
@@ -159,7 +159,7 @@ def test_a_replaced_file_takes_the_steps_that_make_it_last(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "step", ["create", "truncate", "write", "fsync meta.properties.tmp", "rename meta.properties.tmp"]
 )
-def test_a_replacement_that_fails_leaves_the_old_bytes(tmp_path: Path, step: str) -> None:
+def test_a_failed_replacement_keeps_the_old_bytes(tmp_path: Path, step: str) -> None:
     path = tmp_path / "meta.properties"
     replace_file(RealFileSystem(), path, b"old")
     broken = SteppedFileSystem(RealFileSystem(), DiskError(step, code=errno.ENOSPC))
@@ -174,25 +174,25 @@ def test_a_replacement_that_fails_leaves_the_old_bytes(tmp_path: Path, step: str
 
 
 @pytest.mark.parametrize("seed", [None, *range(20)])
-def test_after_a_power_cut_a_replaced_file_is_old_or_new(tmp_path: Path, seed: int | None) -> None:
+def test_after_a_power_loss_a_replaced_file_is_old_or_new(tmp_path: Path, seed: int | None) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    files = ForgetfulFileSystem(root)
+    files = PowerLossFileSystem(root)
     replace_file(files, root / "a", b"first")
     steps = SteppedFileSystem(files, DiskError("fsync root"))
     with pytest.raises(OSError, match="fsync root"):
         replace_file(steps, root / "a", b"second")
 
-    files.power_cut(tmp_path / "after", seed)
+    files.lose_power(tmp_path / "after", seed)
 
     content = (tmp_path / "after" / "a").read_bytes()
     assert content in ({b"first"} if seed is None else {b"first", b"second"})
 
 
-def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
+def test_a_power_loss_removes_unsynced_bytes_and_names(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    files = ForgetfulFileSystem(root)
+    files = PowerLossFileSystem(root)
     files.make_dir(root / "log")
     file = files.open(root / "log" / "a", create=True)
     file.write(b"kept", 0)
@@ -202,10 +202,10 @@ def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
     other.write(b"no name", 0)
     files.sync_dir(root)
     before = files.open(root / "log" / "a")
-    files.power_cut(tmp_path / "nameless")
+    files.lose_power(tmp_path / "nameless")
     files.sync_dir(root / "log")
     files.unlink(root / "log" / "b")
-    files.power_cut(tmp_path / "named")
+    files.lose_power(tmp_path / "named")
     for handle in (file, other, before):
         handle.close()
 
@@ -216,7 +216,7 @@ def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
     }
 
 
-def test_a_write_that_fails_has_written_a_part(tmp_path: Path) -> None:
+def test_a_failed_write_may_be_partial(tmp_path: Path) -> None:
     files = SteppedFileSystem(RealFileSystem(), DiskError("write .log", nth=2, code=errno.ENOSPC))
     file = files.open(tmp_path / f"{0:020d}.log", create=True)
     file.write(b"0123", 0)

@@ -1,4 +1,4 @@
-"""Everything that adds to a log, as rules for `test_log_machine.py`."""
+"""The rules of `test_log_machine.py` that append to a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMITTING = (21, 22)
 
 
 class Appends(LogModel):
-    """Leaders, followers, producers and transactions; watermarks, epochs, new segments."""
+    """Appends of leaders, followers, producers and transactions; watermarks, epochs and rolls."""
 
     @initialize(offset=st.sampled_from([0, 0, 5, 2**33]))
     def begin(self, offset: int) -> None:
@@ -28,7 +28,7 @@ class Appends(LogModel):
         ago=st.integers(0, 200),
     )
     def append(self, count: int, size: int, producer: int, ago: int) -> None:
-        timestamp = self.place.clock.now_ms() - ago * 1000
+        timestamp = self.harness.clock.now_ms() - ago * 1000
         sequence = self.next_sequence(producer)
         stamp = (producer, 0, sequence) if producer >= 0 else (-1, -1, -1)
         data = batch(0, count, size=size, timestamp=timestamp, producer=stamp)
@@ -39,7 +39,7 @@ class Appends(LogModel):
     @rule(producer=st.sampled_from(COMMITTING), count=st.integers(1, 2), size=st.integers(0, 300))
     def append_in_transaction(self, producer: int, count: int, size: int) -> None:
         sequence = self.next_sequence(producer)
-        timestamp = self.place.clock.now_ms()
+        timestamp = self.harness.clock.now_ms()
         data = batch(
             0, count, size=size, timestamp=timestamp, producer=(producer, 0, sequence), transactional=True
         )
@@ -52,7 +52,7 @@ class Appends(LogModel):
         self._end(data.draw(st.sampled_from(sorted(self.open_since))), abort)
 
     def _end(self, producer: int, abort: bool) -> None:
-        timestamp = self.place.clock.now_ms()
+        timestamp = self.harness.clock.now_ms()
         control = marker(0, producer=(producer, 0), abort=abort, timestamp=timestamp)
         self.log.append_as_leader(control, self.epoch, origin=AppendOrigin.COORDINATOR)
         self.note(1, timestamp, producer, self.sequences[producer], aborts=abort)
@@ -66,7 +66,7 @@ class Appends(LogModel):
     @rule(gap=st.integers(0, 30), count=st.integers(1, 3))
     def follow(self, gap: int, count: int) -> None:
         self.end += gap
-        timestamp = self.place.clock.now_ms()
+        timestamp = self.harness.clock.now_ms()
         self.log.append_as_follower(batch(self.end, count, timestamp=timestamp, epoch=self.epoch))
         self.note(count, timestamp, -1, 0)
 

@@ -1,4 +1,4 @@
-"""Everything that takes from a log, or closes it, as rules for `test_log_machine.py`."""
+"""The rules of `test_log_machine.py` that remove records from a log or close it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Losses(Appends):
     @precondition(lambda self: self.last_stable() == self.high_watermark)
     @rule(seconds=st.integers(1, 1500))
     def delete_old_segments(self, seconds: int) -> None:
-        self.place.scheduler.advance(seconds * 1000)
+        self.harness.scheduler.advance(seconds * 1000)
         self.log.delete_old_segments()
         start = self.log.log_start_offset
-        now = self.place.clock.now_ms()
+        now = self.harness.clock.now_ms()
         for known in self.batches:
             if self.start <= known.first and known.last < start:
                 assert now - known.timestamp > CONFIG.retention_ms
@@ -41,7 +41,7 @@ class Losses(Appends):
     @precondition(lambda self: self.last_stable() == self.high_watermark)
     @rule(size=st.integers(0, 300))
     def outlive_retention(self, size: int) -> None:
-        """What is not replicated is kept, however old its segment is."""
+        """Records above the high watermark are retained, even in an old segment."""
         self.append(1, size, -1, 0)
         self.roll()
         self.delete_old_segments(1500)
@@ -51,18 +51,18 @@ class Losses(Appends):
         roll_at=st.integers(0, 5),
         back=st.integers(1, 5),
     )
-    def lead_in_vain(self, sizes: list[int], roll_at: int, back: int) -> None:
-        """Append, roll amid, and drop some of it again."""
+    def append_and_truncate(self, sizes: list[int], roll_at: int, back: int) -> None:
+        """Append with a roll in between, then drop some of the batches."""
         for number, size in enumerate(sizes):
             if number == roll_at:
                 self.log.roll()
-            self.place.scheduler.advance(7)
+            self.harness.scheduler.advance(7)
             self.append(1, size, -1, 0)
         self.truncate(back)
 
     @rule(back=st.integers(1, 12))
     def truncate(self, back: int) -> None:
-        """To the end of a batch at or behind the high watermark, as a follower does."""
+        """Truncate to the end of a batch at or above the high watermark, as a follower does."""
         ends = [known.last + 1 for known in self.history if known.last + 1 >= self.high_watermark]
         target = ([*ends, self.end])[-back - 1 :][0]
         if target < self.end:
@@ -81,7 +81,7 @@ class Losses(Appends):
         self.log.flush()
         start, point = self.log.log_start_offset, self.log.recovery_point
         self.log.close()
-        self.log = self.place.open(CONFIG, log_start_offset=start, recovery_point=point, clean=True)
+        self.log = self.harness.open(CONFIG, log_start_offset=start, recovery_point=point, clean=True)
         self.log.update_high_watermark(self.high_watermark)
         self.rebuilt_at = self.end
 
@@ -92,14 +92,14 @@ class Losses(Appends):
         crash(self.log)
         with path.open("ab") as file:
             file.write(torn)
-        self.log = self.place.open(CONFIG, log_start_offset=start, recovery_point=point)
+        self.log = self.harness.open(CONFIG, log_start_offset=start, recovery_point=point)
         self.log.update_high_watermark(self.high_watermark)
         self.rebuilt_at = self.end
 
     @precondition(lambda self: len(self.log.segments) > 2)
     @rule(keep=st.sets(st.integers(0, 30)))
     def clean(self, keep: set[int]) -> None:
-        """Merge the first two segments, and leave out batches of no producer below the high watermark."""
+        """Merge the first two segments without some of the batches that have no producer id."""
         first, second = self.log.segments[:2]
         if self.log.segments[2].base_offset > self.high_watermark:
             return

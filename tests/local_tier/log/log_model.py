@@ -1,4 +1,4 @@
-"""What a log should hold: a list of batches, and what follows from it; the model of `test_log_machine.py`."""
+"""The model of `test_log_machine.py`: a list of batches, and the state that follows from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from typing_extensions import override
 
 from local_tier.config import LogConfig
-from tests.local_tier.logs import Place, crash
+from tests.local_tier.logs import LogHarness, crash
 
 if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
@@ -31,26 +31,26 @@ class Known:
     producer: int
     next_sequence: int = 0
     is_transactional: bool = False
-    aborts: bool | None = None  # of a marker: whether it aborts
+    aborts: bool | None = None  # for a marker: True if it aborts
 
 
 class LogModel(RuleBasedStateMachine):
-    """The list of batches, and the offsets that hold for it."""
+    """The list of batches, and the expected offsets."""
 
     def __init__(self) -> None:
         super().__init__()
         self._root = tempfile.TemporaryDirectory()
-        self.place = Place(Path(self._root.name))
-        self.log: UnifiedLog = self.place.open(CONFIG)
+        self.harness = LogHarness(Path(self._root.name))
+        self.log: UnifiedLog = self.harness.open(CONFIG)
         self.batches: list[Known] = []
         self.end = self.start = self.high_watermark = 0
-        self.history: list[Known] = []  # also what was deleted or cleaned since
+        self.history: list[Known] = []  # including batches that were deleted or cleaned since
         self.sequences: dict[int, int] = {}
         self.open_since: dict[int, int] = {}
         self.aborted: list[tuple[int, int, int]] = []
-        self.markers: dict[int, int] = {}  # of transactions that have ended, by their first offsets
+        self.markers: dict[int, int] = {}  # of ended transactions, by first offset
         self.epoch = 0
-        self.rebuilt_at = 0  # up to here, the log may know no more what was replicated when
+        self.rebuilt_at = 0  # below this offset, the log may not know which markers are replicated
 
     @override
     def teardown(self) -> None:
@@ -58,12 +58,15 @@ class LogModel(RuleBasedStateMachine):
         self._root.cleanup()
 
     def next_sequence(self, producer: int) -> int:
-        """As Kafka has it, a producer of whom a marker is left and no batch begins at 0 again."""
+        """Return a producer's next sequence number.
+
+        As in Kafka, it is 0 if only a marker of the producer is left.
+        """
         known = self.log.known_producers().get(producer)
         return 0 if known is not None and not known.batches else self.sequences.get(producer, 0)
 
     def idempotent(self) -> list[Known]:
-        """The readable batches of the producers that use no transactions."""
+        """Return the readable batches of the producers without transactions."""
         return [known for known in self.batches if known.producer in {7, 8} and known.first >= self.start]
 
     def note(
@@ -76,7 +79,7 @@ class LogModel(RuleBasedStateMachine):
         is_transactional: bool = False,
         aborts: bool | None = None,
     ) -> None:
-        """A batch that was appended, its records a millisecond apart."""
+        """Add an appended batch, whose records are a millisecond apart."""
         known = Known(
             self.end,
             self.end + count - 1,
@@ -91,7 +94,7 @@ class LogModel(RuleBasedStateMachine):
         self.learn(known)
 
     def learn(self, known: Known) -> None:
-        """What a batch does to producers and transactions."""
+        """Apply a batch to the state of producers and transactions."""
         self.history.append(known)
         if known.producer >= 0:
             self.sequences[known.producer] = known.next_sequence
@@ -104,9 +107,9 @@ class LogModel(RuleBasedStateMachine):
                 self.aborted.append((known.producer, first, known.first))
 
     def last_stable(self, known_from: int = 0) -> int:
-        """How far readers of committed data see, if markers below `known_from` count as replicated.
+        """Return the last stable offset if markers below `known_from` count as replicated.
 
-        A log that is rebuilt may forget that they are not.
+        After a rebuild, the log may not know which markers are not replicated.
         """
         unreplicated = (
             first for first, at in self.markers.items() if at >= max(self.high_watermark, known_from)

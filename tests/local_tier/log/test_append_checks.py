@@ -1,4 +1,4 @@
-"""Batches of one append are checked together as they would be one by one."""
+"""The fast check of all batches of an append, compared with a check of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from object_format.errors import InvalidRecordError
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers
 from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
-from tests.local_tier.logs import Place
+from tests.local_tier.logs import LogHarness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ TOP = 2**31
 
 
 class Sent(NamedTuple):
-    """One batch; `jump` is how far its sequence is from the one that is due."""
+    """One batch. `jump` is the distance of its sequence number from the expected one."""
 
     producer: int
     epoch: int
@@ -52,10 +52,10 @@ _APPEND = st.one_of(
 )
 
 
-def judge_slowly(
+def check_slowly(
     states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
 ) -> BatchMetadata | None:
-    """Kafka's way: each batch for itself, then all of them taken over."""
+    """Check each batch alone and apply all of them afterwards, as Kafka does."""
     appends: dict[int, ProducerAppendInfo] = {}
     for each in producer_batches(checked.array, checked.rows):
         known = states.producers.get(each.producer_id)
@@ -76,13 +76,13 @@ def judge_slowly(
     start=st.sampled_from([0, TOP - 5]),
     origin=st.sampled_from([AppendOrigin.CLIENT, AppendOrigin.CLIENT, AppendOrigin.REPLICATION]),
 )
-def test_producers_are_judged_together_as_one_by_one(
+def test_checking_producers_together_equals_checking_them_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
     appends: list[tuple[list[Sent], bool]],
     start: int,
     origin: AppendOrigin,
 ) -> None:
-    """The same verdict, error and memory of each producer, also for an append that is repeated."""
+    """Results, errors and producer state are equal, also for a repeated append."""
     directory = tmp_path_factory.mktemp("states")
     together, one_by_one = (
         ProducerStateManager(RealFileSystem(), directory, log_name="orders-0") for _ in range(2)
@@ -100,7 +100,7 @@ def test_producers_are_judged_together_as_one_by_one(
         for _ in range(1 + is_repeated):
             checked = CheckedBatches(memoryview(data), rows_of(data))
             verdicts: list[tuple[str, object]] = []
-            for judge in (_judge_together, judge_slowly):
+            for judge in (_judge_together, check_slowly):
                 states = together if judge is _judge_together else one_by_one
                 try:
                     verdicts.append(("taken", judge(states, checked, origin)))
@@ -121,10 +121,10 @@ def _judge_together(
     return validated.duplicate
 
 
-def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -> None:
-    """By others it is, and a batch that was spoilt meanwhile is found out."""
+def test_batches_validated_by_the_same_rules_are_not_validated_again(tmp_path: Path) -> None:
+    """Under other rules they are, and corruption since the first validation is detected."""
     config = LogConfig()
-    log = Place(tmp_path).open(config)
+    log = LogHarness(tmp_path).open(config)
     spoilt = bytearray(batch(0, 3))
     spoilt[-3] ^= 1
     with pytest.raises(InvalidRecordError):
@@ -137,10 +137,10 @@ def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -
     log.close()
 
 
-def test_a_batch_with_the_time_of_its_append_is_not_judged_again(tmp_path: Path) -> None:
-    """Settings of the log may lag behind: judged as a producer's, its stamp would be refused."""
+def test_batches_with_an_append_time_are_not_validated_again(tmp_path: Path) -> None:
+    """The log's configuration may lag behind, and would reject the timestamp as one of a producer."""
     stamped = LogConfig(log_append_time=True, max_message_bytes=5_000)
-    log = Place(tmp_path).open(LogConfig(log_append_time=True))
+    log = LogHarness(tmp_path).open(LogConfig(log_append_time=True))
     data, _ = validate_append("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
     with pytest.raises(InvalidRecordError):
         log.append_as_leader(bytes(data), 0)

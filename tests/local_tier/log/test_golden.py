@@ -1,6 +1,6 @@
-"""A log directory that was written once, and must open for ever: every byte of it is described here.
+"""A partition directory that was written once and must always open. Every byte of it is described here.
 
-`write_golden` is how it was made; what it writes today must still be the same bytes.
+`write_golden` created it, and must still write the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from local_tier.config import LogConfig
 from local_tier.log.unified_log import Isolation
 from local_tier.producers.producer_state_entry import AppendOrigin
 from tests.local_tier.batches import batch, marker, offsets_of
-from tests.local_tier.logs import Place
+from tests.local_tier.logs import LogHarness
 
 if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
@@ -29,8 +29,8 @@ TOPIC = UUID("0191d2c8-7b00-7000-8000-0123456789ab")
 
 
 def write_golden(root: Path) -> UnifiedLog:
-    """Two segments: an idempotent producer, an aborted and an open transaction, two leader epochs."""
-    log = Place(root).open(CONFIG, topic_id=TOPIC)
+    """Write two segments: an idempotent producer, an aborted and an open transaction, two leader epochs."""
+    log = LogHarness(root).open(CONFIG, topic_id=TOPIC)
     log.append_as_leader(batch(0, 2, timestamp=1_000, producer=(7, 1, 40)), 0)
     log.append_as_leader(batch(0, 1, timestamp=3_000, producer=(8, 0, 0), transactional=True), 0)
     log.append_as_leader(batch(0, 1, timestamp=2_000), 3)
@@ -51,7 +51,7 @@ def header(
     times: tuple[int, int],
     stamp: tuple[int, ...],
 ) -> bytes:
-    """The 61 bytes in front of a batch: `stamp` is producer id, epoch and base sequence, and record count."""
+    """Return a batch header of 61 bytes. `stamp` is producer id, epoch, base sequence and record count."""
     count = stamp[3]
     return struct.pack(
         ">qiibIhiqqqhii", base, size - 12, epoch, 2, crc, attributes, count - 1, *times, *stamp[:3], count
@@ -61,14 +61,14 @@ def header(
 def checked(
     base: int, epoch: int, attributes: int, times: tuple[int, int], stamp: tuple[int, ...], records: bytes
 ) -> bytes:
-    """A whole batch: its checksum covers what comes behind it."""
+    """Return a whole batch. Its checksum covers the bytes after it."""
     size = 61 + len(records)
     covered = header(base, size, epoch, 0, attributes, times, stamp)[21:] + records
     return header(base, size, epoch, crc32c.crc32c(covered), attributes, times, stamp)[:21] + covered
 
 
 def record(delta: int, key: bytes, value: bytes) -> bytes:
-    """Length, attributes, deltas of time and offset (both `delta`), key, value, no headers; as varints."""
+    """Return a record: length, attributes, time and offset deltas (both `delta`), key, value, no headers."""
     body = bytes((0, 2 * delta, 2 * delta, 2 * len(key))) + key + bytes((2 * len(value),)) + value + b"\0"
     return bytes((2 * len(body),)) + body
 
@@ -91,7 +91,7 @@ SECOND = [
 
 
 def snapshot(*producers: tuple[int, ...]) -> bytes:
-    """Version, checksum, count, 46 bytes a producer."""
+    """Return a snapshot: version, checksum, count, and 46 bytes per producer."""
     body = struct.pack(">i", len(producers)) + b"".join(struct.pack(">qhiqiqiq", *p) for p in producers)
     return struct.pack(">hI", 1, crc32c.crc32c(body)) + body
 
@@ -102,9 +102,9 @@ NINE = (9, 0, 5, 7, 0, 5_000, -1, 7)
 
 FILES = {
     "00000000000000000000.log": b"".join(FIRST),
-    # an entry after more than 100 bytes: at the third batch, behind 97 + 79 bytes; none after 79 more
+    # an entry after more than 100 bytes: at the third batch, after 97 + 79 bytes; none after 79 more
     "00000000000000000000.index": struct.pack(">ii", 3, len(FIRST[0] + FIRST[1])),
-    # the largest timestamp up to offset 3 is that of offset 2; at the roll, that of the segment is added
+    # the largest timestamp up to offset 3 is at offset 2; the roll adds that of the segment
     "00000000000000000000.timeindex": struct.pack(">qiqi", 3_000, 2, 3_500, 4),
     "00000000000000000000.txnindex": struct.pack(">hqqqq", 0, 8, 2, 4, 5),
     "00000000000000000005.log": b"".join(SECOND),
@@ -122,28 +122,28 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_each_golden_file_is_what_is_described(name: str) -> None:
-    """Byte by byte."""
+def test_each_golden_file_has_the_described_bytes(name: str) -> None:
+    """Files are compared byte by byte."""
     assert (GOLDEN / "orders-0" / name).read_bytes() == FILES[name]
 
 
-def test_there_are_no_other_golden_files() -> None:
-    """Each one is described."""
+def test_all_golden_files_are_described() -> None:
+    """There are no other files."""
     assert set(contents(GOLDEN / "orders-0")) == set(FILES)
 
 
 def test_the_same_appends_write_the_same_bytes(tmp_path: Path) -> None:
-    """What is written today is what was written then."""
+    """The format has not changed."""
     write_golden(tmp_path).close()
     assert contents(tmp_path / "orders-0") == FILES
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_golden_directory_opens(tmp_path: Path, *, clean: bool) -> None:
-    """After a clean shutdown and after a crash, everything is there."""
-    place = Place(tmp_path)
-    shutil.copytree(GOLDEN / "orders-0", place.directory)
-    log = place.open(CONFIG, clean=clean)
+    """Everything is there after a clean shutdown and after a crash."""
+    harness = LogHarness(tmp_path)
+    shutil.copytree(GOLDEN / "orders-0", harness.directory)
+    log = harness.open(CONFIG, clean=clean)
     log.update_high_watermark(8)
     assert log.topic_id == TOPIC
     assert [segment.base_offset for segment in log.segments] == [0, 5]

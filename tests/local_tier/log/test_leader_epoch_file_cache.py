@@ -21,8 +21,8 @@ def opened(directory: Path) -> tuple[LeaderEpochFileCache, ManualScheduler]:
     return LeaderEpochFileCache(RealFileSystem(), directory, scheduler), scheduler
 
 
-def test_an_epoch_is_durable_in_kafkas_text_once_it_is_assigned(tmp_path: Path) -> None:
-    """Version, count, then an epoch and its start offset a line."""
+def test_an_assigned_epoch_is_durable_in_kafkas_format(tmp_path: Path) -> None:
+    """The file has a version, a count, and one epoch and start offset per line."""
     epochs, _ = opened(tmp_path)
     epochs.assign(0, 0)
     epochs.assign(3, 17)
@@ -31,8 +31,8 @@ def test_an_epoch_is_durable_in_kafkas_text_once_it_is_assigned(tmp_path: Path) 
     assert opened(tmp_path)[0].entries == ((0, 0), (3, 17))
 
 
-def test_an_epoch_drops_those_that_contradict_it(tmp_path: Path) -> None:
-    """An epoch that begins at or before known ones takes their place; one without number is none."""
+def test_an_assigned_epoch_drops_contradicting_entries(tmp_path: Path) -> None:
+    """It replaces entries with a higher epoch or start offset. A negative epoch is ignored."""
     epochs, _ = opened(tmp_path)
     for epoch, offset in ((1, 0), (2, 10), (4, 20)):
         epochs.assign(epoch, offset)
@@ -45,16 +45,19 @@ def test_an_epoch_drops_those_that_contradict_it(tmp_path: Path) -> None:
     ("epoch", "expected"),
     [(-1, (-1, -1)), (0, (0, 5)), (1, (1, 10)), (2, (1, 10)), (3, (3, 99)), (4, (-1, -1))],
 )
-def test_where_an_epoch_ends(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
-    """The newest ends with the log, others where the next begins; unknown ones are answered as Kafka does."""
+def test_the_end_offset_of_an_epoch(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
+    """The newest epoch ends at the log end, others at the start of the next.
+
+    Unknown epochs return -1 as in Kafka.
+    """
     epochs, _ = opened(tmp_path)
     epochs.assign(1, 5)
     epochs.assign(3, 10)
     assert epochs.end_offset_for(epoch, 99) == expected
 
 
-def test_truncations_reach_the_disk_later(tmp_path: Path) -> None:
-    """Epochs behind the end go; the one that spans the start begins there."""
+def test_truncations_are_written_by_the_scheduler(tmp_path: Path) -> None:
+    """Epochs above the end are dropped. The epoch of the new start begins there."""
     epochs, scheduler = opened(tmp_path)
     for epoch, offset in ((1, 0), (2, 10), (4, 20), (6, 30)):
         epochs.assign(epoch, offset)
@@ -69,15 +72,15 @@ def test_truncations_reach_the_disk_later(tmp_path: Path) -> None:
     assert opened(tmp_path)[0].entries == ()
 
 
-def test_epochs_that_batches_show_are_taken_when_they_are_newer(tmp_path: Path) -> None:
-    """A recovery never takes an epoch back."""
+def test_recovered_epochs_are_added_if_they_are_newer(tmp_path: Path) -> None:
+    """Recovery never drops a newer epoch."""
     epochs, _ = opened(tmp_path)
     epochs.assign(2, 10)
     epochs.assign_recovered([EpochEntry(1, 0), EpochEntry(2, 12), EpochEntry(5, 20), EpochEntry(-1, 30)])
     assert opened(tmp_path)[0].entries == ((2, 10), (5, 20))
 
 
-def test_a_checkpoint_that_was_never_written_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_epoch_checkpoint_is_rejected(tmp_path: Path) -> None:
     """An entry has two numbers."""
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n1 2 3\n")
     with pytest.raises(CorruptCheckpointError):

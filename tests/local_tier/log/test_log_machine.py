@@ -1,4 +1,4 @@
-"""A log against a list, through everything that may happen to it."""
+"""A log compared with a model through random operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.local_tier.log.log_losses import Losses
 
 
 class LogMachine(Losses):
-    """Readers find what the model has, whatever happened before."""
+    """Reads return what the model has after any sequence of operations."""
 
     @rule(offset=st.floats(0, 1), max_bytes=st.integers(1, 2000), isolation=st.sampled_from(Isolation))
     def read(self, offset: float, max_bytes: int, isolation: Isolation) -> None:
@@ -46,7 +46,7 @@ class LogMachine(Losses):
 
     @rule(ago=st.integers(0, 4000))
     def look_up_time(self, ago: int) -> None:
-        timestamp = self.place.clock.now_ms() - ago * 1000
+        timestamp = self.harness.clock.now_ms() - ago * 1000
         found = self.log.offset_for_timestamp(timestamp)
         reaching = [k for k in self.batches if k.last >= self.start and k.timestamp >= timestamp]
         if not reaching:

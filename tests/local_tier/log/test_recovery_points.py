@@ -1,4 +1,4 @@
-"""What becomes of a log whose recovery point is lost, or not its own."""
+"""Logs whose recovery point is lost, or belongs to another log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def fill(log: UnifiedLog, count: int) -> None:
-    """Each second record has the key that all the others before it have."""
+    """Append records, every second one with the same key."""
     for number in range(count):
         log.append_as_leader(batch(1 if number % 2 else number, size=300), 0)
     log.update_high_watermark(log.log_end_offset)
@@ -38,10 +38,10 @@ def offsets(log: UnifiedLog) -> list[int]:
 
 
 @pytest.mark.parametrize("damage", ["gone", "unreadable", "another log's"])
-def test_a_cleaned_log_that_is_compacted_no_more_survives_the_loss_of_its_recovery_point(
+def test_a_formerly_compacted_log_survives_the_loss_of_its_recovery_point(
     machine: Machine, damage: str
 ) -> None:
-    """Offsets that a clean took out are not taken for the end of a segment that was lost, now or later."""
+    """Offsets that were cleaned do not count as lost, now or later."""
     manager = machine.start()
     log = orders(manager, config=COMPACTED)
     fill(log, 12)
@@ -68,8 +68,8 @@ def test_a_cleaned_log_that_is_compacted_no_more_survives_the_loss_of_its_recove
         crash(manager)
 
 
-def test_a_new_log_is_not_recovered_by_the_recovery_point_of_an_older_one(machine: Machine) -> None:
-    """A topic of the same name begins at offset 0, where a torn batch must be found."""
+def test_a_new_log_ignores_the_recovery_point_of_an_older_one(machine: Machine) -> None:
+    """A topic of the same name starts at offset 0, where a torn batch must be detected."""
     manager = machine.start()
     fill(orders(manager), 3)
     orders(manager).flush()
@@ -89,8 +89,8 @@ def test_a_new_log_is_not_recovered_by_the_recovery_point_of_an_older_one(machin
     crash(manager)
 
 
-def test_what_is_appended_behind_a_cut_within_a_batch_survives_a_crash(machine: Machine) -> None:
-    """The batch goes as a whole, and the segment that is rolled there begins behind a gap."""
+def test_appends_after_a_truncation_within_a_batch_survive_a_crash(machine: Machine) -> None:
+    """The whole batch is dropped, and the next segment starts after a gap."""
     manager = machine.start()
     log = orders(manager)
     log.append_as_leader(batch(0, 4, size=100), 0)

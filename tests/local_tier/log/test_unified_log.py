@@ -1,4 +1,4 @@
-"""What a log promises to those who append and read."""
+"""Appends, reads, offsets, truncation and failures of a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from object_format.errors import InvalidRecordError
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
 from tests.local_tier.batches import batch, marker, offsets_of
-from tests.local_tier.logs import SMALL, Place, crash
+from tests.local_tier.logs import SMALL, LogHarness, crash
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def harness(tmp_path: Path) -> LogHarness:
+    return LogHarness(tmp_path)
 
 
 def bases(log: UnifiedLog) -> list[int]:
@@ -44,7 +44,7 @@ def bases(log: UnifiedLog) -> list[int]:
 
 
 def read_all(log: UnifiedLog, offset: int = 0, isolation: Isolation = Isolation.LOG_END) -> list[int]:
-    """The offsets of all records from `offset` on, read in small steps."""
+    """Return the offsets of all records from `offset` on, read in small steps."""
     found: list[int] = []
     while True:
         got = log.read(offset, 300, isolation)
@@ -54,9 +54,9 @@ def read_all(log: UnifiedLog, offset: int = 0, isolation: Isolation = Isolation.
         offset = got.next_offset
 
 
-def test_a_leader_gives_offsets_and_epochs(place: Place) -> None:
-    """Batches of one append follow each other; where each epoch began is known."""
-    log = place.open()
+def test_a_leader_assigns_offsets_and_epochs(harness: LogHarness) -> None:
+    """The batches of an append have consecutive offsets, and each epoch's start is recorded."""
+    log = harness.open()
     first = log.append_as_leader(batch(0, 3) + batch(0, 2), 5)
     second = log.append_as_leader(batch(0, 1), 7)
     assert (first.first_offset, first.last_offset) == (0, 4)
@@ -69,9 +69,9 @@ def test_a_leader_gives_offsets_and_epochs(place: Place) -> None:
     log.close()
 
 
-def test_a_writable_buffer_is_patched_where_it_lies(place: Place) -> None:
-    """No copy is made of what may be changed; a read-only buffer keeps its bytes."""
-    log = place.open()
+def test_a_writable_buffer_is_patched_in_place(harness: LogHarness) -> None:
+    """It is not copied. A read-only buffer is not changed."""
+    log = harness.open()
     log.append_as_leader(batch(0, 2), 0)
     frozen, loose = batch(0), bytearray(batch(0))
     log.append_as_leader(frozen, 1)
@@ -93,11 +93,11 @@ def test_a_writable_buffer_is_patched_where_it_lies(place: Place) -> None:
         (SMALL, marker(0, producer=(7, 0), abort=True), "INVALID_RECORD"),
     ],
 )
-def test_a_leader_refuses_what_its_topic_does_not_take(
-    place: Place, config: LogConfig, data: bytes, code: str
+def test_a_leader_rejects_records_that_its_topic_does_not_allow(
+    harness: LogHarness, config: LogConfig, data: bytes, code: str
 ) -> None:
-    """The reason is named as Kafka does, and nothing is appended."""
-    log = place.open(config)
+    """The error has Kafka's code, and nothing is appended."""
+    log = harness.open(config)
     with pytest.raises(InvalidRecordError) as caught:
         log.append_as_leader(data, 0)
     assert caught.value.reason == code
@@ -105,9 +105,9 @@ def test_a_leader_refuses_what_its_topic_does_not_take(
     log.close()
 
 
-def test_the_log_gives_timestamps_where_the_topic_says_so(place: Place) -> None:
+def test_the_log_sets_timestamps_with_log_append_time(harness: LogHarness) -> None:
     """All records of a batch get the time of the append."""
-    log = place.open(LogConfig(log_append_time=True))
+    log = harness.open(LogConfig(log_append_time=True))
     appended = log.append_as_leader(batch(0, 2, timestamp=5), 0)
     assert appended.log_append_time == 1_000_000
     [columns] = decode_batches(log.read(0, 1000, Isolation.LOG_END).data, verify=True)
@@ -115,9 +115,9 @@ def test_the_log_gives_timestamps_where_the_topic_says_so(place: Place) -> None:
     log.close()
 
 
-def test_a_repeated_batch_gets_its_first_offsets(place: Place) -> None:
-    """One of the last five batches of a producer is appended once, also across a restart for the last one."""
-    log = place.open()
+def test_a_duplicate_batch_returns_its_first_offsets(harness: LogHarness) -> None:
+    """Duplicates of the last five batches are detected, after a restart those of the last one."""
+    log = harness.open()
     for i in range(6):
         log.append_as_leader(batch(0, 2, producer=(7, 0, 2 * i)), 0)
     again = log.append_as_leader(batch(0, 2, producer=(7, 0, 4)), 0)
@@ -132,15 +132,15 @@ def test_a_repeated_batch_gets_its_first_offsets(place: Place) -> None:
     assert log.log_end_offset == 13
     assert log.last_records_of_producers() == {7: (12, 1)}
     log.close()
-    log = place.open(clean=True)
+    log = harness.open(clean=True)
     assert log.append_as_leader(batch(0, 1, producer=(7, 1, 0)), 0).first_offset == 12
     assert log.append_as_leader(batch(0, 1, producer=(7, 1, 1)), 0).first_offset == 13
     log.close()
 
 
-def test_a_follower_takes_offsets_as_they_come(place: Place) -> None:
-    """Gaps are fine; offsets that fall, or begin below the log end, and damaged bytes are refused."""
-    log = place.open()
+def test_a_follower_keeps_the_offsets_of_batches(harness: LogHarness) -> None:
+    """Gaps are allowed. Decreasing offsets, offsets below the log end and corrupt batches are rejected."""
+    log = harness.open()
     log.truncate_fully_and_start_at(100)
     data = batch(100, 2, epoch=3) + batch(110, 1, epoch=4)
     appended = log.append_as_follower(memoryview(data))
@@ -157,9 +157,9 @@ def test_a_follower_takes_offsets_as_they_come(place: Place) -> None:
     log.close()
 
 
-def test_what_a_follower_gets_at_once_is_cut_into_segments(place: Place) -> None:
-    """However much comes, segments keep their size; a batch larger than one stands alone."""
-    log = place.open()
+def test_a_large_replicated_append_is_split_into_segments(harness: LogHarness) -> None:
+    """Segments keep their size. A batch that is larger gets a segment for itself."""
+    log = harness.open()
     log.append_as_follower(b"".join(batch(i, 1, size=300) for i in range(9)) + batch(9, 1, size=3000))
     assert all(segment.size <= 1000 for segment in log.segments[:-1])
     assert bases(log) == [0, 2, 4, 6, 8, 9]
@@ -167,9 +167,9 @@ def test_what_a_follower_gets_at_once_is_cut_into_segments(place: Place) -> None
     log.close()
 
 
-def test_what_a_follower_gets_at_once_may_span_more_than_a_segment(place: Place) -> None:
-    """A topic cleaned for long has offsets far apart: they go to segments whose indexes hold them."""
-    log = place.open()
+def test_a_replicated_append_may_span_more_offsets_than_a_segment(harness: LogHarness) -> None:
+    """A cleaned topic may have distant offsets. They are split into segments whose indexes can hold them."""
+    log = harness.open()
     far = [0, 2**31 - 1, 2**31, 2**33, 2**33 + 1]
     log.append_as_follower(b"".join(batch(offset) for offset in far))
     assert bases(log) == [0, 2**31, 2**33]
@@ -177,9 +177,9 @@ def test_what_a_follower_gets_at_once_may_span_more_than_a_segment(place: Place)
     log.close()
 
 
-def test_readers_see_as_far_as_their_isolation_allows(place: Place) -> None:
-    """To the log end, the high watermark, or the last stable offset; only whole batches below it."""
-    log = place.open()
+def test_reads_end_where_their_isolation_ends(harness: LogHarness) -> None:
+    """That is the log end, the high watermark or the last stable offset. Only whole batches are returned."""
+    log = harness.open()
     log.append_as_leader(batch(0, 2), 0)
     log.append_as_leader(batch(0, 2, producer=(7, 0, 0), transactional=True), 0)
     log.append_as_leader(batch(0, 3), 0)
@@ -196,9 +196,9 @@ def test_readers_see_as_far_as_their_isolation_allows(place: Place) -> None:
     log.close()
 
 
-def test_readers_of_committed_data_are_told_what_was_aborted(place: Place) -> None:
-    """Transactions that overlap what is read, whichever segments they span."""
-    log = place.open()
+def test_reads_of_committed_data_return_aborted_transactions(harness: LogHarness) -> None:
+    """They return the transactions that overlap the read, over all segments."""
+    log = harness.open()
     sequences = {7: 0, 8: 0}
     for producer in (7, 8, 7, 8, 7):
         data = batch(0, 1, size=400, producer=(producer, 0, sequences[producer]), transactional=True)
@@ -217,9 +217,9 @@ def test_readers_of_committed_data_are_told_what_was_aborted(place: Place) -> No
     log.close()
 
 
-def test_offsets_out_of_range_are_named(place: Place) -> None:
-    """Below the log start and behind the log end; the end itself is empty."""
-    log = place.open()
+def test_offsets_out_of_range_are_rejected_with_the_range(harness: LogHarness) -> None:
+    """Offsets below the log start and above the log end are rejected. A read at the end is empty."""
+    log = harness.open()
     log.append_as_leader(batch(0, 5), 0)
     log.update_high_watermark(5)
     log.delete_records(2)
@@ -235,9 +235,9 @@ def test_offsets_out_of_range_are_named(place: Place) -> None:
     log.close()
 
 
-def test_watermarks_never_go_back(place: Place) -> None:
-    """The log start offset does not go back, and the high watermark stops at the log end."""
-    log = place.open()
+def test_watermarks_never_go_back(harness: LogHarness) -> None:
+    """The log start offset does not decrease, and the high watermark is limited to the log end."""
+    log = harness.open()
     log.append_as_leader(batch(0, 5), 0)
     assert log.update_high_watermark(3) == 3
     assert not log.maybe_increment_log_start_offset(0)
@@ -245,17 +245,17 @@ def test_watermarks_never_go_back(place: Place) -> None:
     log.close()
 
 
-def test_a_log_rolls_and_has_the_old_segment_made_durable(place: Place) -> None:
-    """By size and by age; the recovery point follows once the old segment is synced."""
-    log = place.open()
+def test_a_roll_flushes_the_old_segment(harness: LogHarness) -> None:
+    """A log rolls by size and age. The recovery point advances after the sync of the old segment."""
+    log = harness.open()
     log.append_as_leader(batch(0, 1, size=600, producer=(7, 0, 0), timestamp=10), 0)
     log.append_as_leader(batch(0, 1, size=600, timestamp=20), 0)
     assert bases(log) == [0, 1]
-    assert "1.snapshot" in place.names()
+    assert "1.snapshot" in harness.names()
     assert log.recovery_point == 0
-    place.scheduler.run()
+    harness.scheduler.run()
     assert log.recovery_point == 1
-    place.clock.advance(SMALL.segment_ms / 1000)
+    harness.clock.advance(SMALL.segment_ms / 1000)
     log.append_as_leader(batch(0, 1, timestamp=20 + SMALL.segment_ms), 0)
     assert bases(log) == [0, 1]
     log.append_as_leader(batch(0, 1, timestamp=21 + SMALL.segment_ms), 0)
@@ -265,9 +265,9 @@ def test_a_log_rolls_and_has_the_old_segment_made_durable(place: Place) -> None:
     log.close()
 
 
-def test_indexes_too_small_for_one_entry_do_not_stop_a_log(place: Place) -> None:
-    """An empty segment counts as full then, and may not roll onto itself (KAFKA-6388)."""
-    log = place.open(LogConfig(segment_index_bytes=8, index_interval_bytes=0))
+def test_a_log_works_with_indexes_too_small_for_one_entry(harness: LogHarness) -> None:
+    """An empty segment then counts as full, and must not roll onto itself (KAFKA-6388)."""
+    log = harness.open(LogConfig(segment_index_bytes=8, index_interval_bytes=0))
     for _ in range(3):
         log.append_as_leader(batch(0), 0)
     assert read_all(log) == [0, 1, 2]
@@ -277,10 +277,10 @@ def test_indexes_too_small_for_one_entry_do_not_stop_a_log(place: Place) -> None
 
 
 def test_flush_messages_makes_appends_durable(tmp_path: Path) -> None:
-    """Appends that wait together are made durable by one sync."""
+    """Appends that wait together share one sync."""
     counted = NoFaults()
-    place = Place(tmp_path, fs=SteppedFileSystem(RealFileSystem(), counted))
-    log = place.open(LogConfig(flush_messages=1))
+    harness = LogHarness(tmp_path, fs=SteppedFileSystem(RealFileSystem(), counted))
+    log = harness.open(LogConfig(flush_messages=1))
     before = counted.steps["fsync .log"]
     log.append_as_leader(batch(0, 5), 0)
     assert (log.recovery_point, log.unflushed_records) == (5, 0)
@@ -298,9 +298,9 @@ def test_flush_messages_makes_appends_durable(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_is_truncated_to_an_offset(place: Place) -> None:
-    """Batches, segments, epochs and producers behind it are gone; appends go on from there."""
-    log = place.open()
+def test_a_truncation_drops_batches_segments_epochs_and_producers(harness: LogHarness) -> None:
+    """Appends continue at the new end."""
+    log = harness.open()
     for i in range(6):
         log.append_as_leader(batch(0, 2, size=200, producer=(7, 0, 2 * i)), i // 2)
     log.update_high_watermark(12)
@@ -313,16 +313,16 @@ def test_a_log_is_truncated_to_an_offset(place: Place) -> None:
     assert log.last_records_of_producers() == {7: (3, 0)}
     assert log.leader_epochs == ((0, 0), (1, 4))
     assert log.append_as_leader(batch(0, 1, producer=(7, 0, 4)), 3).first_offset == 5
-    place.scheduler.advance(60_000)
-    assert not [name for name in place.names() if name.endswith(".deleted")]
+    harness.scheduler.advance(60_000)
+    assert not [name for name in harness.names() if name.endswith(".deleted")]
     assert log.truncate_to(0)
     assert (read_all(log), log.log_end_offset, log.last_records_of_producers()) == ([], 0, {})
     log.close()
 
 
-def test_a_log_may_begin_anew_at_an_offset(place: Place) -> None:
-    """Everything is dropped, as when a follower is too far behind."""
-    log = place.open()
+def test_a_full_truncation_restarts_the_log_at_an_offset(harness: LogHarness) -> None:
+    """Everything is dropped, as for a follower that is too far behind."""
+    log = harness.open()
     for _ in range(4):
         log.append_as_leader(batch(0, 1, size=500), 2)
     log.truncate_fully_and_start_at(100, log_start_offset=90)
@@ -332,9 +332,9 @@ def test_a_log_may_begin_anew_at_an_offset(place: Place) -> None:
     log.close()
 
 
-def test_offsets_are_found_by_timestamp(place: Place) -> None:
-    """The first record that is young enough, in any segment; the first that has the largest timestamp."""
-    log = place.open()
+def test_offsets_are_found_by_timestamp(harness: LogHarness) -> None:
+    """The lookup returns the first record with at least the timestamp, in any segment."""
+    log = harness.open()
     for timestamp in (100, 300, 200, 400, 400):
         log.append_as_leader(batch(0, 1, size=600, timestamp=timestamp), 0)
     found = [log.offset_for_timestamp(timestamp) for timestamp in (0, 150, 301, 401)]
@@ -346,9 +346,9 @@ def test_offsets_are_found_by_timestamp(place: Place) -> None:
     log.close()
 
 
-def test_an_empty_log_answers(place: Place) -> None:
-    """Nothing to read, nothing to find, and an append of nothing."""
-    log = place.open()
+def test_an_empty_log_can_be_read(harness: LogHarness) -> None:
+    """Reads and lookups return nothing, and an empty append changes nothing."""
+    log = harness.open()
     assert read_all(log) == []
     assert (log.offset_for_timestamp(0), log.offset_of_max_timestamp()) == (None, None)
     assert log.append_as_leader(b"", 0).last_offset == -1
@@ -357,74 +357,74 @@ def test_an_empty_log_answers(place: Place) -> None:
     log.close()
 
 
-def test_producers_that_are_silent_are_forgotten(place: Place) -> None:
-    """Their sequence may begin anywhere then."""
-    log = place.open()
+def test_the_state_of_idle_producers_expires(harness: LogHarness) -> None:
+    """Afterwards a sequence may start at any number."""
+    log = harness.open()
     log.append_as_leader(batch(0, 1, producer=(7, 0, 0), timestamp=1_000_000), 0)
     log.remove_expired_producers()
     assert set(log.last_records_of_producers()) == {7}
-    place.scheduler.advance(24 * 3_600_000)
+    harness.scheduler.advance(24 * 3_600_000)
     log.remove_expired_producers()
     assert log.append_as_leader(batch(0, 1, producer=(7, 0, 55)), 0).first_offset == 1
     log.close()
 
 
-def test_a_directory_belongs_to_one_topic(place: Place) -> None:
-    """The id is written before the first record, and another one is refused."""
-    place.open(topic_id=UUID(int=5)).close()
-    log = place.open(clean=True)
+def test_a_directory_belongs_to_one_topic(harness: LogHarness) -> None:
+    """The id is written before the first record, and another id is rejected."""
+    harness.open(topic_id=UUID(int=5)).close()
+    log = harness.open(clean=True)
     assert log.topic_id == UUID(int=5)
     log.close()
     with pytest.raises(InconsistentTopicError):
-        place.open(topic_id=UUID(int=6))
+        harness.open(topic_id=UUID(int=6))
 
 
-def test_a_failing_disk_takes_the_log_offline_once(tmp_path: Path) -> None:
-    """The failure is reported with the log directory; later calls are refused without touching the disk."""
-    place = Place(tmp_path, fs=SteppedFileSystem(RealFileSystem(), DiskError("write .log", 2)))
-    log = place.open()
+def test_a_disk_failure_takes_the_log_offline_once(tmp_path: Path) -> None:
+    """The failure is reported with the log directory. Later calls fail without a disk operation."""
+    harness = LogHarness(tmp_path, fs=SteppedFileSystem(RealFileSystem(), DiskError("write .log", 2)))
+    log = harness.open()
     log.append_as_leader(batch(0), 0)
     with pytest.raises(LogDirectoryOfflineError, match="append"):
         log.append_as_leader(batch(0), 0)
     for _ in range(2):
         with pytest.raises(LogDirectoryOfflineError, match="is offline"):
             log.append_as_leader(batch(0), 0)
-    assert [path for path, _ in place.failures] == [tmp_path]
+    assert [path for path, _ in harness.failures] == [tmp_path]
     assert log.is_offline
     crash(log)
 
 
-def test_a_disk_that_fails_behind_the_writers_back_is_reported_too(tmp_path: Path) -> None:
-    """Work that waits for the scheduler takes the directory offline as an append does."""
+def test_a_disk_failure_on_the_scheduler_is_reported(tmp_path: Path) -> None:
+    """A scheduled task takes the directory offline as an append does."""
     failing = DiskError("write leader-epoch-checkpoint.tmp", 3)
-    place = Place(tmp_path, fs=SteppedFileSystem(RealFileSystem(), failing))
-    log = place.open()
+    harness = LogHarness(tmp_path, fs=SteppedFileSystem(RealFileSystem(), failing))
+    log = harness.open()
     log.append_as_leader(batch(0), 0)
     log.append_as_leader(batch(0), 1)
     log.update_high_watermark(2)
     log.delete_records(1)
     with pytest.raises(LogDirectoryOfflineError):
-        place.scheduler.run()
-    assert [path for path, _ in place.failures] == [tmp_path]
+        harness.scheduler.run()
+    assert [path for path, _ in harness.failures] == [tmp_path]
     assert log.is_offline
     crash(log)
 
 
-def test_a_renamed_directory_is_read_and_written_on(place: Place) -> None:
-    """Indexes that were not open yet are found, and files that wait for deletion go."""
-    log = place.open()
+def test_a_log_works_after_its_directory_is_renamed(harness: LogHarness) -> None:
+    """Indexes are opened and deleted files are unlinked at the new path."""
+    log = harness.open()
     for _ in range(3):
         log.append_as_leader(batch(0, 1, size=600), 0)
     log.update_high_watermark(3)
     log.delete_records(1)
     assert log.delete_old_segments() == 1
-    target = place.root / "orders-0.0123456789abcdef0123456789abcdef-delete"
+    target = harness.root / "orders-0.0123456789abcdef0123456789abcdef-delete"
     log.rename_directory(target)
     log.append_as_leader(batch(0, 1, size=600), 1)
     assert read_all(log, 1) == [1, 2, 3]
-    place.scheduler.advance(60_000)
+    harness.scheduler.advance(60_000)
     assert not list(target.glob("*.deleted"))
-    assert not place.directory.exists()
+    assert not harness.directory.exists()
     log.delete()
     assert not target.exists()
     with pytest.raises(LogClosedError):
@@ -433,9 +433,9 @@ def test_a_renamed_directory_is_read_and_written_on(place: Place) -> None:
         log.read(3, 100)
 
 
-def test_readers_go_on_while_segments_are_replaced_and_deleted(place: Place) -> None:
-    """Reads run beside appends, rolls and immediate deletion, and see each record at its offset."""
-    log = place.open(LogConfig(segment_bytes=700, segment_index_bytes=1200, file_delete_delay_ms=0))
+def test_reads_work_while_segments_are_replaced_and_deleted(harness: LogHarness) -> None:
+    """Reads run during appends, rolls and immediate deletion, and see each record at its offset."""
+    log = harness.open(LogConfig(segment_bytes=700, segment_index_bytes=1200, file_delete_delay_ms=0))
     wrong: list[object] = []
     done = threading.Event()
 
@@ -464,7 +464,7 @@ def test_readers_go_on_while_segments_are_replaced_and_deleted(place: Place) -> 
         if i % 20 == 19:
             log.delete_records(log.log_end_offset - 10)
             log.delete_old_segments()
-            place.scheduler.run()
+            harness.scheduler.run()
     done.set()
     for reader in readers:
         reader.join()

@@ -1,4 +1,4 @@
-"""Log managers on directories, with a clock and a scheduler that tests move."""
+"""Log managers with a clock and a scheduler that tests control."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLEANER = CleanerConfig(dedupe_buffer_bytes=1 << 16, io_buffer_bytes=1 << 16)
 
 
 class PeriodicManualScheduler(ManualScheduler):
-    """Runs tasks again, too."""
+    """A manual scheduler that also repeats tasks."""
 
     def schedule_every(
         self, name: str, task: Callable[[], object], *, first_delay_ms: int, period_ms: int
@@ -62,7 +62,7 @@ class Machine:
         self.scheduler = PeriodicManualScheduler(self.clock)
         config = LogManagerConfig(directories=self.directories, owner=owner, cleaner=CLEANER)
         return LogManager(
-            replace(config, **self.overrides),  # type: ignore[arg-type]  # whatever the test wants
+            replace(config, **self.overrides),  # type: ignore[arg-type]  # a test may override any field
             file_system=self.files,
             clock=self.clock,
             ids=SeededIds(1, self.clock),
@@ -79,7 +79,7 @@ class Machine:
         return self.configs.get(log.topic, SMALL)
 
     def names(self, directory: int = 0) -> list[str]:
-        """Of the logs in a directory."""
+        """Return the names of the logs in a directory."""
         return sorted(path.name for path in self.directories[directory].iterdir() if path.is_dir())
 
 
@@ -92,14 +92,14 @@ def name_of(partition: int) -> TopicPartition:
 
 
 def crash(manager: LogManager) -> None:
-    """What the end of a process does: files and locks are let go, nothing is written."""
+    """Close files and release locks as the end of a process does. Nothing is written."""
     for log in manager.logs():
         log.close_handles()
     manager._directories.unlock_all()
 
 
 def fill(log: UnifiedLog, count: int, *, size: int = 100) -> None:
-    """Append so many records, each a batch, and let them be read."""
+    """Append a number of records, each in a batch, and advance the high watermark."""
     for _ in range(count):
         log.append_as_leader(bytearray(batch(0, size=size)), 0)
     log.update_high_watermark(log.log_end_offset)

@@ -67,7 +67,7 @@ def orders_twice_is_one(machine: Machine) -> bool:
     return same
 
 
-def test_logs_come_back_after_a_clean_stop_without_recovery(machine: Machine) -> None:
+def test_logs_open_without_recovery_after_a_clean_shutdown(machine: Machine) -> None:
     manager = machine.start()
     for partition in range(3):
         fill(orders(manager, partition), 20 + partition)
@@ -85,7 +85,7 @@ def test_logs_come_back_after_a_clean_stop_without_recovery(machine: Machine) ->
     assert not any(segments.values())
 
 
-def test_logs_come_back_after_a_crash(machine: Machine) -> None:
+def test_logs_are_recovered_after_a_crash(machine: Machine) -> None:
     manager = machine.start()
     fill(orders(manager), 30)
     manager.periodic_tasks.checkpoint_high_watermarks()
@@ -100,7 +100,7 @@ def test_logs_come_back_after_a_crash(machine: Machine) -> None:
     assert content == list(range(30))
 
 
-def test_directories_belong_to_one_process_and_one_owner(machine: Machine) -> None:
+def test_a_log_directory_has_one_process_and_one_owner(machine: Machine) -> None:
     manager = machine.start()
     with pytest.raises(InvalidInputError, match="in use by another process"):
         machine.manager().start(machine.config_of)
@@ -116,12 +116,12 @@ def test_directories_belong_to_one_process_and_one_owner(machine: Machine) -> No
     assert None not in ids
 
 
-def test_the_same_directory_twice_is_refused(tmp_path: Path) -> None:
+def test_a_directory_configured_twice_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no two of them may be the same"):
         LogManagerConfig(directories=(tmp_path, tmp_path / "x" / ".."), owner=OWNER)
 
 
-def test_a_deleted_log_is_gone_at_once_and_its_files_later(machine: Machine) -> None:
+def test_a_deleted_log_disappears_and_its_files_are_removed_later(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 5)
@@ -142,7 +142,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(machine: Machine) -> 
     assert last == []
 
 
-def test_a_log_that_was_being_deleted_does_not_come_back(machine: Machine) -> None:
+def test_a_log_in_deletion_does_not_return_after_a_restart(machine: Machine) -> None:
     manager = machine.start()
     fill(orders(manager), 5)
     manager.delete(name_of(0))
@@ -159,7 +159,7 @@ def test_a_log_that_was_being_deleted_does_not_come_back(machine: Machine) -> No
     assert (logs, waiting, names, end) == ([], 1, [], 0)
 
 
-def test_a_log_that_nobody_knows_is_set_aside(machine: Machine) -> None:
+def test_a_log_of_an_unknown_topic_is_set_aside_as_stray(machine: Machine) -> None:
     manager = machine.start()
     fill(orders(manager), 5)
     manager.close()
@@ -175,7 +175,7 @@ def test_a_log_that_nobody_knows_is_set_aside(machine: Machine) -> None:
     assert [name.endswith("-stray") for name in machine.names()] == [True]
 
 
-def test_a_crash_before_a_log_has_its_id_does_not_spoil_it(machine: Machine) -> None:
+def test_a_log_that_crashed_before_its_topic_id_was_written_is_usable(machine: Machine) -> None:
     manager = machine.start()
     path = orders(manager).directory / "partition.metadata"
     crash(manager)
@@ -190,7 +190,7 @@ def test_a_crash_before_a_log_has_its_id_does_not_spoil_it(machine: Machine) -> 
     assert path.exists()
 
 
-def test_the_log_of_an_older_topic_of_that_name_is_refused(machine: Machine) -> None:
+def test_a_log_of_an_older_topic_with_the_same_name_is_rejected(machine: Machine) -> None:
     manager = machine.start()
     orders(manager)
     with pytest.raises(StaleStateError, match="delete the old log first"):
@@ -203,7 +203,7 @@ def test_the_log_of_an_older_topic_of_that_name_is_refused(machine: Machine) -> 
 
 
 def two_disks(machine: Machine) -> list[Switch]:
-    """Make the machine's directories disks of their own, which fail by what their switch is set to."""
+    """Make the directories separate disks, whose faults are set by their switches."""
     switches = [Switch(NoFaults()) for _ in machine.directories]
     disks = [SteppedFileSystem(UnsyncedFileSystem(), switch) for switch in switches]
     machine.files = Disks(dict(zip(machine.directories, disks, strict=True)))
@@ -211,7 +211,7 @@ def two_disks(machine: Machine) -> list[Switch]:
 
 
 @pytest.mark.parametrize("step", ["write .log", "fsync .log", "write recovery-point-offset-checkpoint.tmp"])
-def test_a_disk_that_fails_takes_its_logs_offline_and_no_others(machine: Machine, step: str) -> None:
+def test_a_disk_failure_takes_only_its_own_logs_offline(machine: Machine, step: str) -> None:
     switches = two_disks(machine)
     manager = machine.start()
     logs = [orders(manager, partition) for partition in range(4)]
@@ -244,7 +244,7 @@ def test_a_disk_that_fails_takes_its_logs_offline_and_no_others(machine: Machine
 
 
 def touch(manager: LogManager, log: UnifiedLog) -> None:
-    """Come upon the failure in whatever way it shows."""
+    """Access the failed disk in one of several ways."""
     manager.periodic_tasks.checkpoint_recovery_points()
     try:
         fill(log, 1)
@@ -253,7 +253,7 @@ def touch(manager: LogManager, log: UnifiedLog) -> None:
         return
 
 
-def test_a_disk_that_fails_at_the_start_is_left_out(machine: Machine) -> None:
+def test_a_disk_that_fails_at_startup_is_skipped(machine: Machine) -> None:
     switches = two_disks(machine)
     manager = machine.start()
     for partition in range(2):
@@ -269,14 +269,14 @@ def test_a_disk_that_fails_at_the_start_is_left_out(machine: Machine) -> None:
     assert [log.directory.parent for log in logs] == live
 
 
-def test_without_any_disk_nothing_starts(machine: Machine) -> None:
+def test_startup_fails_without_a_working_disk(machine: Machine) -> None:
     machine.files = SteppedFileSystem(UnsyncedFileSystem(), DiskError("mkdir"))
 
     with pytest.raises(FatalError, match="no log directory can be used"):
         machine.start()
 
 
-def test_a_new_log_avoids_a_disk_that_is_full(machine: Machine) -> None:
+def test_a_new_log_is_created_on_another_disk_if_one_is_full(machine: Machine) -> None:
     switches = two_disks(machine)
     manager = machine.start()
     switches[0].faults = DiskError("mkdir")
@@ -288,7 +288,7 @@ def test_a_new_log_avoids_a_disk_that_is_full(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-def test_a_checkpoint_that_cannot_be_read_costs_time_and_no_records(machine: Machine, name: str) -> None:
+def test_an_unreadable_checkpoint_loses_no_records(machine: Machine, name: str) -> None:
     manager = machine.start()
     fill(orders(manager), 20)
     manager.close()
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_cannot_be_read_costs_time_and_no_records(machine: Mac
     assert content == [list(range(20))]
 
 
-def test_a_log_that_was_moved_to_another_directory_takes_the_place_of_the_first(machine: Machine) -> None:
+def test_a_future_log_replaces_the_current_log(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 10)
@@ -326,7 +326,7 @@ def test_a_log_that_was_moved_to_another_directory_takes_the_place_of_the_first(
     assert found == [(target / "orders-0", list(range(12)))]
 
 
-def test_an_unfinished_move_is_known_after_a_crash(machine: Machine) -> None:
+def test_an_unfinished_future_log_is_found_after_a_crash(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 10)
@@ -351,7 +351,7 @@ def test_an_unfinished_move_is_known_after_a_crash(machine: Machine) -> None:
     again.close()
 
 
-def test_a_log_in_two_directories_stops_the_start(machine: Machine) -> None:
+def test_startup_fails_if_a_log_is_in_two_directories(machine: Machine) -> None:
     manager = machine.start()
     fill(orders(manager), 1)
     manager.close()
@@ -370,7 +370,7 @@ def test_a_log_in_two_directories_stops_the_start(machine: Machine) -> None:
     machine.start().close()
 
 
-def test_truncating_moves_the_checkpoints_back(machine: Machine) -> None:
+def test_truncation_lowers_the_checkpoints(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 20)
@@ -390,8 +390,8 @@ def test_truncating_moves_the_checkpoints_back(machine: Machine) -> None:
     assert [end] == found == [(100, 100)]
 
 
-def test_where_a_log_begins_survives_a_crash(machine: Machine) -> None:
-    """What was deleted by request is not readable again."""
+def test_the_log_start_offset_survives_a_crash(machine: Machine) -> None:
+    """Records that were deleted by request are not readable again."""
     manager = machine.start()
     log = orders(manager)
     fill(log, 20)
@@ -406,8 +406,8 @@ def test_where_a_log_begins_survives_a_crash(machine: Machine) -> None:
     assert found == [(3, 20)]
 
 
-def test_a_new_log_does_not_begin_where_one_of_its_name_did(machine: Machine) -> None:
-    """A crash between a log's deletion and the next checkpoint leaves its line behind."""
+def test_a_new_log_ignores_the_log_start_offset_of_an_older_one(machine: Machine) -> None:
+    """A crash between the deletion of a log and the next checkpoint leaves the old entry."""
     manager = machine.start()
     for path in machine.directories:
         (path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 15\n")
@@ -420,10 +420,10 @@ def test_a_new_log_does_not_begin_where_one_of_its_name_did(machine: Machine) ->
     assert found == [(0, 10)]
 
 
-def test_records_are_not_deleted_without_a_note_of_it(
+def test_delete_records_fails_if_the_checkpoint_cannot_be_written(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asked for it would take them for deleted, and a crash would bring them back."""
+    """Otherwise the caller would take the records for deleted, and a crash would bring them back."""
     manager = machine.start()
     fill(orders(manager), 20)
 
@@ -440,7 +440,7 @@ def test_records_are_not_deleted_without_a_note_of_it(
 def test_an_older_checkpoint_does_not_replace_a_newer_one(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The schedule has gathered where logs begin, and not written it yet, when a request deletes records."""
+    """A request deletes records while the periodic task holds offsets that it has not written yet."""
     manager = machine.start()
     log = orders(manager)
     fill(log, 20)
@@ -451,7 +451,7 @@ def test_an_older_checkpoint_does_not_replace_a_newer_one(
     def write_late(self: OffsetCheckpointFile, offsets: Mapping[TopicPartition, int]) -> None:
         monkeypatch.setattr(OffsetCheckpointFile, "write", write)
         request.start()
-        request.join(0.3)  # it waits for this one, or else is overtaken by it
+        request.join(0.3)  # it must wait for the periodic task
         write(self, offsets)
 
     monkeypatch.setattr(OffsetCheckpointFile, "write", write_late)
@@ -463,7 +463,7 @@ def test_an_older_checkpoint_does_not_replace_a_newer_one(
     assert text == "0\n1\norders 0 9\n"
 
 
-def test_a_topics_new_configuration_reaches_its_logs(machine: Machine) -> None:
+def test_a_changed_topic_configuration_is_applied_to_its_logs(machine: Machine) -> None:
     manager = machine.start()
     logs = [orders(manager, 0), orders(manager, 1)]
     other = manager.get_or_create("clicks", UUID(int=9), 0, SMALL)

@@ -1,4 +1,4 @@
-"""What a log manager does at intervals, on a clock of the tests' own."""
+"""The periodic tasks of a log manager, on a clock that tests control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine((tmp_path / "a", tmp_path / "b"))
 
 
-def test_logs_are_flushed_by_time(machine: Machine) -> None:
+def test_logs_are_flushed_by_flush_ms(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager, config=replace(SMALL, flush_ms=40_000, segment_bytes=1 << 20))
     fill(log, 5)
@@ -32,8 +32,8 @@ def test_logs_are_flushed_by_time(machine: Machine) -> None:
     assert points == [0, 0, 5]
 
 
-def test_producers_that_are_silent_for_a_day_are_forgotten_by_time(machine: Machine) -> None:
-    """As Kafka does each ten minutes: what is kept of producers is bounded by those of a day."""
+def test_the_periodic_task_removes_expired_producers(machine: Machine) -> None:
+    """It runs every ten minutes as in Kafka, so that the state is limited to the producers of a day."""
     manager = machine.start()
     log = orders(manager)
     now_ms = machine.clock.now_ms()
@@ -47,8 +47,8 @@ def test_producers_that_are_silent_for_a_day_are_forgotten_by_time(machine: Mach
     assert known == [{7}, set()]
 
 
-def test_a_record_may_live_25_minutes_under_a_retention_of_10(machine: Machine) -> None:
-    """Time to fill, to expire, to the next check and to unlink add up: 150 bytes every 5 seconds."""
+def test_a_record_may_be_readable_for_25_minutes_with_a_retention_of_10(machine: Machine) -> None:
+    """The times to fill, expire, check and unlink add up, with 150 bytes every 5 seconds."""
     config = replace(
         SMALL, segment_bytes=16_384, retention_ms=600_000, segment_index_bytes=1 << 16, log_append_time=True
     )

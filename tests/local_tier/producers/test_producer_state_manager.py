@@ -1,4 +1,4 @@
-"""What a log knows of its idempotent producers and of their transactions."""
+"""The state of idempotent producers and of their transactions."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def append(states: ProducerStateManager, data: bytes, origin: AppendOrigin = App
     states.map_end_offset = found.last_offset + 1
 
 
-def test_sequences_follow_each_other_and_wrap_round(tmp_path: Path) -> None:
-    """After 2^31 - 1 comes 0, between batches and inside one."""
+def test_sequence_numbers_are_consecutive_and_wrap_around(tmp_path: Path) -> None:
+    """0 follows 2^31 - 1, between batches and within one."""
     states = opened(tmp_path)
     append(states, batch(0, 3, producer=(7, 0, TOP - 2)))
     append(states, batch(3, 1, producer=(7, 0, 0)))
@@ -60,8 +60,8 @@ def test_sequences_follow_each_other_and_wrap_round(tmp_path: Path) -> None:
         append(states, batch(7, 1, producer=(8, 0, 3)))
 
 
-def test_a_new_epoch_begins_at_sequence_0_and_fences_the_old_one(tmp_path: Path) -> None:
-    """Producers of older epochs are refused; what is replicated is taken as it comes."""
+def test_a_new_epoch_starts_at_sequence_0_and_fences_the_old_one(tmp_path: Path) -> None:
+    """Older epochs are rejected, except in replicated batches."""
     states = opened(tmp_path)
     append(states, batch(0, 1, producer=(7, 1, 5)))
     with pytest.raises(OutOfOrderSequenceError, match="expected 0"):
@@ -73,8 +73,8 @@ def test_a_new_epoch_begins_at_sequence_0_and_fences_the_old_one(tmp_path: Path)
     assert states.producers[7].last_sequence == 9
 
 
-def test_the_last_five_batches_are_known_for_duplicates(tmp_path: Path) -> None:
-    """A repeated batch is found by its exact sequence numbers, and with it the offsets it got."""
+def test_duplicates_of_the_last_five_batches_are_detected(tmp_path: Path) -> None:
+    """A duplicate has exactly the same sequence numbers. Its first offsets are returned."""
     states = opened(tmp_path)
     for i in range(7):
         append(states, batch(10 * i, 2, producer=(7, 0, 2 * i)))
@@ -88,8 +88,8 @@ def test_the_last_five_batches_are_known_for_duplicates(tmp_path: Path) -> None:
     assert state.find_duplicate(parsed(batch(0, 1, producer=(7, 0, 6)))) is None
 
 
-def test_open_transactions_hold_back_readers_of_committed_data(tmp_path: Path) -> None:
-    """The first unstable offset is that of the oldest one that is open, or whose marker is not replicated."""
+def test_open_and_unreplicated_transactions_bound_the_last_stable_offset(tmp_path: Path) -> None:
+    """The first unstable offset is that of the oldest such transaction."""
     states = opened(tmp_path)
     append(states, batch(0, 1, producer=(7, 0, 0), transactional=True))
     append(states, batch(1, 1, producer=(8, 0, 0), transactional=True))
@@ -112,8 +112,8 @@ def test_open_transactions_hold_back_readers_of_committed_data(tmp_path: Path) -
     assert states.producers[8].coordinator_epoch == 0
 
 
-def test_what_does_not_fit_a_transaction_is_refused(tmp_path: Path) -> None:
-    """A batch outside of the open transaction, and a marker of a coordinator that was replaced."""
+def test_batches_and_markers_that_contradict_a_transaction_are_rejected(tmp_path: Path) -> None:
+    """These are a non-transactional batch in a transaction, and a marker of a replaced coordinator."""
     states = opened(tmp_path)
     append(states, batch(0, 1, producer=(7, 0, 0), transactional=True))
     with pytest.raises(InvalidTransactionError, match="non-transactional"):
@@ -123,8 +123,8 @@ def test_what_does_not_fit_a_transaction_is_refused(tmp_path: Path) -> None:
         append(states, marker(2, producer=(7, 0), abort=True, coordinator_epoch=4), AppendOrigin.COORDINATOR)
 
 
-def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
-    """Version 1, CRC-32C, a count, and 46 bytes a producer."""
+def test_a_snapshot_has_kafkas_format(tmp_path: Path) -> None:
+    """It has version 1, a CRC-32C, a count, and 46 bytes per producer."""
     states = opened(tmp_path)
     append(states, batch(5, 3, producer=(7, 2, 40), timestamp=100, transactional=True))
     assert states.take_snapshot() == 8
@@ -135,8 +135,8 @@ def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
     assert states.take_snapshot() is None
 
 
-def test_state_comes_back_from_the_newest_sound_snapshot(tmp_path: Path) -> None:
-    """A damaged one is deleted, those behind the end and at or below the start too."""
+def test_state_is_loaded_from_the_newest_valid_snapshot(tmp_path: Path) -> None:
+    """Corrupt snapshots are deleted, and so are those above the end and at or below the start."""
     states = opened(tmp_path)
     for offset in range(5):
         append(states, batch(offset, 1, producer=(7, 0, offset), transactional=offset == 1))
@@ -156,7 +156,7 @@ def test_state_comes_back_from_the_newest_sound_snapshot(tmp_path: Path) -> None
 
 
 def test_producers_expire_unless_they_have_an_open_transaction(tmp_path: Path) -> None:
-    """State is dropped after a time of silence, also when it comes from a snapshot."""
+    """This also holds for state that is loaded from a snapshot."""
     states = opened(tmp_path, expiry_ms=100)
     append(states, batch(0, 1, producer=(7, 0, 0), timestamp=1_000))
     append(states, batch(1, 1, producer=(8, 0, 0), timestamp=1_000, transactional=True))
@@ -171,8 +171,8 @@ def test_producers_expire_unless_they_have_an_open_transaction(tmp_path: Path) -
     append(states, batch(2, 1, producer=(7, 0, 55)))
 
 
-def test_snapshots_without_segment_are_deleted_but_for_the_newest(tmp_path: Path) -> None:
-    """The one behind all segments was written at close, and spares a scan."""
+def test_stray_snapshots_are_deleted_except_the_newest(tmp_path: Path) -> None:
+    """The newest was written at the close and saves a scan."""
     states = opened(tmp_path)
     for offset in (3, 5, 7, 9, 11):
         states.map_end_offset = offset
@@ -185,8 +185,8 @@ def test_snapshots_without_segment_are_deleted_but_for_the_newest(tmp_path: Path
     assert states.snapshots.mark_deleted(5) is None
 
 
-def test_a_snapshot_gives_back_what_was_written(tmp_path: Path) -> None:
-    """One batch a producer survives; one that only ended transactions has none."""
+def test_a_snapshot_is_read_back(tmp_path: Path) -> None:
+    """It has one batch per producer. A producer that only ended transactions has none."""
     plain = ProducerStateEntry(1, 2, 3, 4, None)
     busy = ProducerStateEntry(5, 6, 7, 8, 9)
     busy.batches.append(BatchMetadata(TOP, 20, 3, 8))

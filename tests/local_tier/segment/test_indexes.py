@@ -1,4 +1,4 @@
-"""The indexes of a segment, against lists."""
+"""The indexes of a segment, compared with lists."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def time_index(path: Path, max_bytes: int = 12 * 100) -> TimeIndex:
 def test_offset_lookups_agree_with_a_list(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], probes: list[int]
 ) -> None:
-    """The last entry at or before an offset is found, warm or not."""
+    """A lookup returns the last entry at or before an offset, within and outside of the warm section."""
     index = offset_index(tmp_path_factory.mktemp("index") / "0.index", 8 * 3000 + 7)
     model = []
     offset, position = BASE - 1, 0
@@ -59,7 +59,7 @@ def test_offset_lookups_agree_with_a_list(
 def test_time_lookups_and_truncation_agree_with_a_list(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[int, int]], cut: int, probe: int
 ) -> None:
-    """Entries at or above an offset go, several of one offset together; look-ups see the rest."""
+    """Truncation removes all entries at or above an offset. Lookups see the rest."""
     index = time_index(tmp_path_factory.mktemp("index") / "0.timeindex")
     model = []
     timestamp, offset = 0, BASE
@@ -77,7 +77,7 @@ def test_time_lookups_and_truncation_agree_with_a_list(
 
 @pytest.mark.parametrize("cut", [0, BASE, BASE + 5, BASE + 7, BASE + 9, BASE + 100])
 def test_an_offset_index_is_truncated_at_and_above_an_offset(tmp_path: Path, cut: int) -> None:
-    """What is left is below the offset, and can be appended to again."""
+    """The rest is below the offset, and the index can be appended to."""
     index = offset_index(tmp_path / "0.index")
     for offset in (5, 7, 9):
         index.append(BASE + offset, offset)
@@ -90,8 +90,8 @@ def test_an_offset_index_is_truncated_at_and_above_an_offset(tmp_path: Path, cut
     index.close()
 
 
-def test_files_are_preallocated_then_trimmed_and_hold_kafkas_bytes(tmp_path: Path) -> None:
-    """A new index has its full size; one that is closed has its entries alone, big-endian."""
+def test_index_files_are_preallocated_trimmed_and_have_kafkas_format(tmp_path: Path) -> None:
+    """A new index has its full size. A closed one has only its big-endian entries."""
     offsets, times = offset_index(tmp_path / "0.index", 1001), time_index(tmp_path / "0.timeindex", 1001)
     sizes = [(tmp_path / name).stat().st_size for name in ("0.index", "0.timeindex")]
     assert sizes == [1000, 996]
@@ -105,8 +105,8 @@ def test_files_are_preallocated_then_trimmed_and_hold_kafkas_bytes(tmp_path: Pat
     assert time_index(tmp_path / "0.timeindex").last_entry == (1638100314372, BASE + 28)
 
 
-def test_a_trimmed_index_grows_again(tmp_path: Path) -> None:
-    """The index of a segment that becomes active once more takes entries behind those it has."""
+def test_a_trimmed_index_can_be_resized_and_appended_to(tmp_path: Path) -> None:
+    """The index of a segment that becomes active again takes more entries."""
     index = offset_index(tmp_path / "0.index")
     index.append(BASE + 1, 10)
     index.trim()
@@ -119,7 +119,7 @@ def test_a_trimmed_index_grows_again(tmp_path: Path) -> None:
 
 
 def test_the_last_slot_of_a_time_index_is_for_the_largest_timestamp(tmp_path: Path) -> None:
-    """It counts as full with one slot free, which only the roll may take."""
+    """It counts as full with one free slot, which only a roll may use."""
     index = time_index(tmp_path / "0.timeindex", 24)
     index.maybe_append(10, BASE)
     assert index.is_full
@@ -130,8 +130,8 @@ def test_the_last_slot_of_a_time_index_is_for_the_largest_timestamp(tmp_path: Pa
     index.close()
 
 
-def test_entries_that_fall_or_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """Offsets rise, timestamps do not fall, and both stay within 2^31 of the base offset."""
+def test_entries_out_of_order_or_range_are_rejected(tmp_path: Path) -> None:
+    """Offsets increase, timestamps do not decrease, and offsets are within 2^31 of the base offset."""
     offsets, times = offset_index(tmp_path / "0.index", 16), time_index(tmp_path / "0.timeindex")
     offsets.append(BASE + 5, 0)
     for offset in (BASE + 5, BASE + 4):
@@ -154,8 +154,8 @@ def test_entries_that_fall_or_do_not_fit_are_refused(tmp_path: Path) -> None:
     times.close()
 
 
-def test_an_index_that_cannot_be_one_is_found_out(tmp_path: Path) -> None:
-    """Broken entries, and the zeros that a crash leaves behind the entries of an active segment."""
+def test_a_corrupt_index_is_detected(tmp_path: Path) -> None:
+    """Corruptions are partial entries, and the zeros after the entries of an active segment."""
     for content in (b"\0" * 7, struct.pack(">ii", 5, 5) + bytes(8)):
         (tmp_path / "0.index").write_bytes(content)
         index = offset_index(tmp_path / "0.index")
@@ -164,8 +164,8 @@ def test_an_index_that_cannot_be_one_is_found_out(tmp_path: Path) -> None:
         index.close_without_trimming()
 
 
-def test_a_closed_index_answers_nothing(tmp_path: Path) -> None:
-    """A look-up after close is an error, not a wrong answer."""
+def test_a_closed_index_rejects_lookups(tmp_path: Path) -> None:
+    """A lookup raises an error instead of returning a wrong entry."""
     index = offset_index(tmp_path / "0.index")
     index.append(BASE + 1, 1)
     index.close()
@@ -173,8 +173,8 @@ def test_a_closed_index_answers_nothing(tmp_path: Path) -> None:
         index.lookup(BASE + 1)
 
 
-def test_aborted_transactions_are_kept_in_kafkas_bytes(tmp_path: Path) -> None:
-    """34 bytes an entry; the file is there once there is one."""
+def test_transaction_index_entries_have_kafkas_format(tmp_path: Path) -> None:
+    """An entry has 34 bytes. The file is created with the first one."""
     path = tmp_path / "0.txnindex"
     index = TransactionIndex(FS, path, 0)
     assert not path.exists()
@@ -189,7 +189,7 @@ def test_aborted_transactions_are_kept_in_kafkas_bytes(tmp_path: Path) -> None:
 
 
 def test_aborted_transactions_that_overlap_a_read_are_collected(tmp_path: Path) -> None:
-    """The search may end at an entry whose last stable offset is behind the read."""
+    """The search ends at an entry whose last stable offset is beyond the read."""
     index = TransactionIndex(FS, tmp_path / "0.txnindex", 0)
     early, late = AbortedTxn(1, 0, 10, 11), AbortedTxn(2, 5, 20, 21)
     index.append(early)
@@ -207,8 +207,8 @@ def test_aborted_transactions_that_overlap_a_read_are_collected(tmp_path: Path) 
     index.close()
 
 
-def test_a_transaction_index_that_cannot_be_one_is_found_out(tmp_path: Path) -> None:
-    """A torn entry, one that ends before its segment, and one of an unknown version."""
+def test_a_corrupt_transaction_index_is_detected(tmp_path: Path) -> None:
+    """Corruptions are a torn entry, one that ends before its segment, and one of an unknown version."""
     path = tmp_path / "0.txnindex"
     entry = struct.pack(">hqqqq", 0, 7, 0, 10, 11)
     for content, base in ((entry[:-1], 0), (entry, 11), (b"\0\1" + entry[2:], 0)):

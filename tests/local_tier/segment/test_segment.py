@@ -1,4 +1,4 @@
-"""One segment: appending, finding, cutting, recovering."""
+"""Appends, reads, truncation and recovery of one segment."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_reads_agree_with_a_list_of_batches(
     end: int,
     config: LogConfig,
 ) -> None:
-    """A read gives whole batches from the one that reaches the offset on, below the end; at least one.
+    """A read returns whole batches from the one that contains or follows the offset, below the end.
 
-    Gaps between batches are jumped over.
+    Gaps between batches are skipped.
     """
     segment = opened(tmp_path_factory.mktemp("segment"), config=config)
     model: list[tuple[int, bytes]] = []
@@ -99,8 +99,8 @@ def test_reads_agree_with_a_list_of_batches(
     segment.close()
 
 
-def test_a_first_batch_that_is_too_large_is_given_only_on_demand(tmp_path: Path) -> None:
-    """Without the demand nothing is read; with it, the whole batch, even one larger than a read's window."""
+def test_a_first_batch_above_max_bytes_is_returned_only_with_at_least_one(tmp_path: Path) -> None:
+    """The batch may be larger than the window of a read."""
     segment = opened(tmp_path)
     large = batch(0, 1, size=100_000)
     append(segment, large, batch(1))
@@ -114,8 +114,8 @@ def test_a_first_batch_that_is_too_large_is_given_only_on_demand(tmp_path: Path)
     segment.close()
 
 
-def test_index_entries_are_sparse_and_name_each_batchs_own_place(tmp_path: Path) -> None:
-    """After more than the interval of bytes the next batch gets an entry, also amid one append."""
+def test_index_entries_are_sparse_and_point_to_their_batches(tmp_path: Path) -> None:
+    """The first batch after more than the interval of bytes gets an entry, also within one append."""
     segment = opened(tmp_path)
     data = [batch(i, 1, timestamp=1_000 - i if i % 2 else 1_000 + i, size=200) for i in range(10)]
     append(segment, *data)
@@ -132,8 +132,8 @@ def test_index_entries_are_sparse_and_name_each_batchs_own_place(tmp_path: Path)
     segment.close()
 
 
-def test_more_entries_than_an_index_holds_are_left_out(tmp_path: Path) -> None:
-    """One large append fills the index and asks for a roll; everything is still found by scanning."""
+def test_index_entries_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    """A large append fills the index, and the segment must roll. All batches are still found by scanning."""
     segment = opened(tmp_path, config=LogConfig(index_interval_bytes=0, segment_index_bytes=36))
     append(segment, *(batch(i) for i in range(20)))
     assert segment.offset_index.is_full
@@ -158,18 +158,18 @@ def test_more_entries_than_an_index_holds_are_left_out(tmp_path: Path) -> None:
         (roll_params(max_offset=2**31 + 6), True),
     ],
 )
-def test_a_segment_rolls_by_size_by_age_and_by_span(
+def test_a_segment_rolls_by_size_age_and_offset_span(
     tmp_path: Path, params: RollParams, *, expected: bool
 ) -> None:
-    """The age counts from the first batch's timestamp, the jitter taken off; offsets fit 31 bits."""
+    """The age counts from the first batch's timestamp, minus the jitter. Relative offsets have 31 bits."""
     segment = opened(tmp_path, base_offset=6, jitter=50)
     append(segment, batch(6, 1, timestamp=2_000, size=40))
     assert segment.should_roll(params) == expected
     segment.close()
 
 
-def test_without_timestamps_the_age_counts_from_the_segments_birth(tmp_path: Path) -> None:
-    """An empty segment never rolls for its age."""
+def test_the_age_without_timestamps_counts_from_the_creation_of_the_segment(tmp_path: Path) -> None:
+    """An empty segment never rolls by age."""
     segment = opened(tmp_path)
     late = roll_params(now_ms=11_001)
     assert not segment.should_roll(late)
@@ -180,8 +180,8 @@ def test_without_timestamps_the_age_counts_from_the_segments_birth(tmp_path: Pat
     segment.close()
 
 
-def test_offsets_too_far_from_the_base_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    """The segment must roll, or be split."""
+def test_offsets_too_far_from_the_base_are_rejected_before_a_write(tmp_path: Path) -> None:
+    """The segment must roll or be split."""
     segment = opened(tmp_path)
     with pytest.raises(SegmentOffsetOverflowError):
         append(segment, batch(2**31))
@@ -199,10 +199,10 @@ def test_offsets_too_far_from_the_base_are_refused_before_anything_is_written(tm
     (201, 0, (201, 9)),
     (202, 0, None),
 ])  # fmt: skip
-def test_timestamps_are_found_record_by_record(
+def test_timestamp_lookups_return_the_exact_record(
     tmp_path: Path, config: LogConfig, timestamp: int, first: int, expected: tuple[int, int] | None
 ) -> None:
-    """The first record at or behind an offset with at least that timestamp, whatever their order."""
+    """It is the first record at or after an offset with at least the timestamp, in any order."""
     segment = opened(tmp_path, config=config)
     append(segment, batch(0, 3, timestamp=100), batch(3, 1, timestamp=90, size=600))
     append(segment, batch(4, 1, timestamp=150), batch(5, 1, timestamp=120), batch(8, 2, timestamp=200))
@@ -212,8 +212,8 @@ def test_timestamps_are_found_record_by_record(
 
 @pytest.mark.parametrize("config", [DENSE, SPARSE])
 @pytest.mark.parametrize("cut", range(8))
-def test_a_segment_is_cut_at_a_batch(tmp_path: Path, config: LogConfig, cut: int) -> None:
-    """Batches that reach the offset go; the largest timestamp is that of the rest; appends go on."""
+def test_a_segment_is_truncated_at_a_batch(tmp_path: Path, config: LogConfig, cut: int) -> None:
+    """Batches that contain or follow the offset are dropped. The largest timestamp is that of the rest."""
     segment = opened(tmp_path, config=config)
     data = [batch(i, 1, timestamp=2_000 - i, size=300) for i in range(3)]
     data += [batch(3, 2, timestamp=3_000), batch(5, 1)]
@@ -234,7 +234,7 @@ def test_a_segment_is_cut_at_a_batch(tmp_path: Path, config: LogConfig, cut: int
 
 
 def test_a_closed_segment_opens_with_trimmed_indexes_and_its_largest_timestamp(tmp_path: Path) -> None:
-    """The time index ends with the largest timestamp, whether the segment rolled or was closed."""
+    """The time index ends with the largest timestamp after a roll and after a close."""
     segment = opened(tmp_path)
     append(segment, batch(0, 2, timestamp=500), batch(2, 1, timestamp=100))
     segment.sync()
@@ -250,8 +250,8 @@ def test_a_closed_segment_opens_with_trimmed_indexes_and_its_largest_timestamp(t
     again.close()
 
 
-def test_renamed_files_are_read_on_and_deleted(tmp_path: Path) -> None:
-    """A read that began before goes on; an index that was not open yet is found under its new name."""
+def test_renamed_files_can_be_read_and_deleted(tmp_path: Path) -> None:
+    """A read that began before continues. An index that was not open is found under its new name."""
     segment = opened(tmp_path)
     append(segment, batch(0), batch(1))
     segment.close()
@@ -267,7 +267,7 @@ def test_renamed_files_are_read_on_and_deleted(tmp_path: Path) -> None:
         segment.read(0, 100)
 
 
-def test_preallocated_room_goes_when_the_segment_rolls(tmp_path: Path) -> None:
+def test_preallocated_space_is_removed_when_the_segment_rolls(tmp_path: Path) -> None:
     """The file is as long as its batches."""
     segment = LogSegment(FS, tmp_path, 0, SPARSE, clock=CLOCK, preallocate=10_000)
     append(segment, batch(0))
@@ -289,8 +289,8 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
-def test_recovery_keeps_what_is_sound_and_cuts_the_tail(tmp_path: Path, tail: bytes) -> None:
-    """Indexes, producers and epochs are those of a segment that never crashed."""
+def test_recovery_keeps_valid_batches_and_truncates_the_tail(tmp_path: Path, tail: bytes) -> None:
+    """Indexes, producers and epochs equal those of a segment that did not crash."""
     data = [
         batch(0, 2, producer=(7, 0, 0), timestamp=900, size=300, epoch=1),
         batch(2, 1, producer=(8, 0, 0), transactional=True, size=300, epoch=1),
@@ -323,7 +323,7 @@ def test_recovery_keeps_what_is_sound_and_cuts_the_tail(tmp_path: Path, tail: by
 
 
 def test_a_batch_larger_than_a_window_is_recovered(tmp_path: Path) -> None:
-    """It is read by itself."""
+    """It is read alone."""
     segment = opened(tmp_path)
     append(segment, batch(0), batch(1, 1, size=5 * 2**20), batch(2))
     assert recovered(segment, tmp_path)[0] == 0
@@ -331,8 +331,8 @@ def test_a_batch_larger_than_a_window_is_recovered(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_nonsense_amid_a_segment_is_an_error_to_readers(tmp_path: Path) -> None:
-    """A reader never loops over bytes that are no batch."""
+def test_reading_garbage_within_a_segment_raises_an_error(tmp_path: Path) -> None:
+    """A reader never loops on bytes that are not a batch."""
     segment = opened(tmp_path)
     append(segment, batch(0))
     segment.log.append(bytes(100))
@@ -342,7 +342,7 @@ def test_nonsense_amid_a_segment_is_an_error_to_readers(tmp_path: Path) -> None:
 
 
 def test_segments_are_found_by_offset(tmp_path: Path) -> None:
-    """Floor and higher; values that overlap a range; a list in hand does not change."""
+    """This covers floor, higher, and ranges. A list that was read before does not change."""
     segments = LogSegments()
     made = {base: opened(tmp_path, base) for base in (0, 10, 20)}
     for segment in reversed(made.values()):

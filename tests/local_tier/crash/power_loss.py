@@ -1,9 +1,10 @@
-"""A file system that can lose power: only what was synced is sure to be there afterwards.
+"""A file system that can lose power: only synced data is certain to survive.
 
-It works on real files below a root and keeps beside them what a disk would have: of each file the bytes at
-its last sync, of each directory the names at its last sync. What came after that may be there in part: of a
-file's tail any piece, perhaps as zeros (the length was written, the data was not), of a directory's changes
-those up to some point, as a journal has them.
+It works on real files below a root, and keeps the state that a disk would have: the bytes of each file and
+the names of each directory at their last sync. Later changes may survive in part:
+
+- of a file's tail any piece, or zeros instead (the length was written, the data was not);
+- of a directory's changes those up to some point, as in a file system's journal.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class FileNode:
     content: bytes = b""
-    """At the last sync."""
+    """The bytes at the last sync."""
 
 
 @dataclass(eq=False)
 class DirectoryNode:
     names: dict[str, Node] = field(default_factory=dict)
-    """At the last sync."""
+    """The names at the last sync."""
     later: list[dict[str, Node]] = field(default_factory=list)
-    """After each change since."""
+    """The names after each change since."""
 
 
 Node: TypeAlias = "FileNode | DirectoryNode"
@@ -97,8 +98,8 @@ class _File:
         self._node.content = bytes(content)
 
 
-class ForgetfulFileSystem:
-    """Files below `root`, which must exist; what is there at first counts as synced."""
+class PowerLossFileSystem:
+    """Files below `root`, which must exist. Existing files count as synced."""
 
     def __init__(self, root: Path) -> None:
         self._real = RealFileSystem()
@@ -107,10 +108,10 @@ class ForgetfulFileSystem:
         self._lock = threading.RLock()  # directories are opened by several threads
         self._adopt(root)
 
-    def power_cut(self, survivors: Path, seed: int | None = None) -> None:
-        """Write what is there after the power came back to `survivors`, a new directory.
+    def lose_power(self, survivors: Path, seed: int | None = None) -> None:
+        """Write the state after a power loss to `survivors`, a new directory.
 
-        Without a seed, that is what was synced and not a byte more.
+        Without a seed, only synced data survives.
         """
         root = self._nodes[self._root.stat().st_ino]
         assert isinstance(root, DirectoryNode)
@@ -123,7 +124,7 @@ class ForgetfulFileSystem:
         self, node: Node, target: Path, contents: dict[int, bytes], chance: random.Random | None
     ) -> None:
         if isinstance(node, FileNode):
-            target.write_bytes(_after_power_cut(node.content, contents.get(id(node), node.content), chance))
+            target.write_bytes(_after_power_loss(node.content, contents.get(id(node), node.content), chance))
             return
         target.mkdir()
         names = node.names if chance is None else chance.choice([node.names, *node.later])
@@ -156,7 +157,7 @@ class ForgetfulFileSystem:
 
     @contextmanager
     def _losing(self, path: Path) -> Iterator[None]:
-        """Around what takes the name from what `path` is; the kernel gives inode numbers anew."""
+        """Forget the inode that loses its name `path`: the kernel reuses inode numbers."""
         with self._lock:
             inode = path.stat().st_ino if path.exists() else None
             yield
@@ -220,7 +221,7 @@ class ForgetfulFileSystem:
         return lock
 
 
-def _after_power_cut(synced: bytes, written: bytes, chance: random.Random | None) -> bytes:
+def _after_power_loss(synced: bytes, written: bytes, chance: random.Random | None) -> bytes:
     if chance is None or written == synced:
         return synced
     if not written.startswith(synced):
