@@ -1,4 +1,4 @@
-"""Authorized operations, as the bit fields that describe requests ask for (KIP-430).
+"""Authorized operations, as the bit fields in the responses of describe requests (KIP-430).
 
 Without an authorizer, a client may do every operation that Kafka knows for a resource
 (AclEntry.supportedOperations). The bit positions are Kafka's codes of the operations.

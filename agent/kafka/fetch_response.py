@@ -62,21 +62,21 @@ class _Item:
 
 
 async def build_fetch_response(
-    session_request: FetchContext, limits: FetchLimits, context: RequestContext
+    fetch_context: FetchContext, limits: FetchLimits, context: RequestContext
 ) -> Struct:
     """Read all partitions, wait if there is too little, and return the response.
 
     The caller has called `begin` on the session's request.
     """
     by_id = context.version >= TOPIC_IDS_SINCE
-    items = [_item(key, wanted, by_id=by_id) for key, wanted in session_request.wanted.items()]
+    items = [_item(key, wanted, by_id=by_id) for key, wanted in fetch_context.wanted.items()]
     await _find_topics(items, context)
     await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
     if context.version < _ZSTD_SINCE:
         await context.services.pools.kernels.run(partial(_reject_zstd, items))
     partitions = [_partition(item) for item in items]
-    session_id, changed = session_request.complete(map(_status, partitions))
+    session_id, changed = fetch_context.complete(map(_status, partitions))
     topics: dict[tuple[str, UUID | None], Struct] = {}
     included = repeat(True) if changed is None else changed
     for item, response, is_included in zip(items, partitions, included, strict=False):
@@ -173,7 +173,7 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
     if not valid:
         return
     try:
-        held = await fetch_within_budget(
+        pending = await fetch_within_budget(
             context.services.read_path,
             [item.fetch for item in valid if item.fetch],
             max_bytes=limits.max_bytes,
@@ -183,8 +183,8 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
     except SiltstoneError as error:
         await _fetch_one_by_one(valid, error, context)
         return
-    context.releases.append(held.release)
-    for item, result in zip(valid, held.results, strict=True):
+    context.releases.append(pending.release)
+    for item, result in zip(valid, pending.results, strict=True):
         item.result = result
         item.error = result.error
 
@@ -196,14 +196,14 @@ async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, conte
     for item in items if len(items) > 1 else ():
         if item.fetch is not None:
             try:
-                held = await fetch_within_budget(
+                pending = await fetch_within_budget(
                     context.services.read_path, [item.fetch], max_bytes=item.fetch.max_bytes
                 )
             except SiltstoneError as own:
                 item.error = own
             else:
-                context.releases.append(held.release)
-                (item.result,) = held.results
+                context.releases.append(pending.release)
+                (item.result,) = pending.results
                 item.error = item.result.error
 
 

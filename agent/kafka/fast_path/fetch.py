@@ -40,7 +40,7 @@ _new_status = partial(tuple.__new__, PartitionStatus)
 class _Request(NamedTuple):
     """A request that memory may be able to serve. `targets` are the partitions of the session's request."""
 
-    session_request: FetchContext
+    fetch_context: FetchContext
     targets: FetchTargets
     limits: FetchLimits
 
@@ -74,7 +74,7 @@ class FastFetch(FastPath):
             self._rejected = frame.data, request
             return None
         try:
-            _begin(request.session_request, read, memory)
+            _begin(request.fetch_context, read, memory)
         except KafkaError:
             return None  # a session error, which the ordinary path finds, too
         return _respond(request, *read, frame, context)
@@ -89,7 +89,7 @@ class FastFetch(FastPath):
         read = MemoryMiss.INSUFFICIENT if request.is_large else request.read(memory)
         if read is MemoryMiss.UNKNOWN:
             return None
-        _begin(request.session_request, read, memory)
+        _begin(request.fetch_context, read, memory)
         loop = asyncio.get_running_loop()
         max_wait_ms = min(limits.max_wait, context.services.settings.max_wait_ms)
         until = loop.time() + max_wait_ms / 1000
@@ -104,14 +104,14 @@ class FastFetch(FastPath):
         if not isinstance(read, MemoryMiss):
             return _respond(request, *read, frame, context)
         rest_ms = max(round((until - loop.time()) * 1000), 0)
-        return await build_fetch_response(request.session_request, limits._replace(max_wait=rest_ms), context)
+        return await build_fetch_response(request.fetch_context, limits._replace(max_wait=rest_ms), context)
 
     def _parse_once(self, frame: RequestFrame, context: RequestContext) -> _Request | None:
         """Return the request that `try_handle` parsed, if it is still current; parse it again otherwise."""
         rejected, self._rejected = self._rejected, None
         if rejected is not None and rejected[0] is frame.data:
             request = rejected[1]
-            if request is None or request.session_request.is_current:
+            if request is None or request.fetch_context.is_current:
                 return request
         return self._parse(frame, context)
 
@@ -138,13 +138,13 @@ class FastFetch(FastPath):
 
 
 def _begin(
-    session_request: FetchContext,
+    fetch_context: FetchContext,
     read: tuple[Sequence[MemoryResult], int] | MemoryMiss,
     memory: MemoryReads,
 ) -> None:
     """Apply the request to its session; release what was read if the session rejects it."""
     try:
-        session_request.begin()
+        fetch_context.begin()
     except BaseException:
         if not isinstance(read, MemoryMiss):
             memory.release(read[1])
@@ -162,7 +162,7 @@ def _respond(
     """Return the encoded response, which retains `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)
     try:
-        session_id, included = request.session_request.complete(map(_status, found))
+        session_id, included = request.fetch_context.complete(map(_status, found))
         topics = group_by_topic(request.targets, found, included)
         buffers = encode_response(session_id, topics, frame.correlation_id, context.version)
     except BaseException:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agent.read.memory_reads import PartitionReadTuple
     from catalog.model import Topic
 
-# A named tuple's own constructor is a Python function, and every partition needs one.
+# The constructor of a named tuple is a Python function, and every partition needs one.
 _new_wanted = partial(tuple.__new__, PartitionRead)
 
 
@@ -45,7 +45,7 @@ def find_targets(
     *,
     by_id: bool,
 ) -> SessionTargets | None:
-    """Return the session's request and its targets; None if the ordinary path must handle the request.
+    """Return the request's fetch context and targets; None if the ordinary path must handle the request.
 
     `data` is the request's frame. Raises `KafkaError` for a session error.
     """
@@ -55,11 +55,11 @@ def find_targets(
             return SessionlessFetch(partial(_wanted_by_key, request, data)), targets
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
     wanted = _wanted_by_key(request, data)
-    session_request = sessions.find(
+    fetch_context = sessions.find(
         SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
     )
-    found = _targets_of_session(session_request.wanted, directory, by_id=by_id)
-    return None if found is None else (session_request, found)
+    found = _targets_of_session(fetch_context.wanted, directory, by_id=by_id)
+    return None if found is None else (fetch_context, found)
 
 
 def _wanted_by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, PartitionRead]:
