@@ -1,4 +1,4 @@
-"""Tells which kernels an agent's event loop loads after its warm-up; to be run in a process of its own."""
+"""Print the kernels that an agent's event loop loads after its warm-up. Run it in a separate process."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def kernels() -> dict[str, int]:
     }
 
 
-def produce(batch: bytes, topic: str, *, short: bool) -> None:
+def produce(batch: bytes, topic: str, *, fast: bool) -> None:
     topics = [Struct(name=topic, partition_data=[Struct(index=0, records=batch)])]
     frame = request_frame("produce", 9, 5, Struct(acks=-1, timeout=0, topic_data=topics))[4:]
-    requests._outcome(frame, [requests._FATES[0]], is_full=False, short=short)
+    requests._outcome(frame, [requests._RESULTS[0]], is_full=False, fast=fast)
 
 
 def work() -> None:
-    """All that the loop does itself: small requests of every kind, sound ones and others."""
+    """Do everything that the event loop itself does: small requests of every kind, valid or not."""
     now = requests._NOW_MS
     for codec in Codec:
-        produce(bytes(encode_batch([now], [b"k"], [bytes(90)], codec=codec)), "plain", short=True)
-    sound, keyless = (bytes(encode_batch([now], [key], [bytes(90)])) for key in (b"k", None))
-    for batch in (sound, keyless, sound * 2, sound[:-1], sound[:-1] + b"x", b"", sound[:70]):
+        produce(bytes(encode_batch([now], [b"k"], [bytes(90)], codec=codec)), "plain", fast=True)
+    valid, keyless = (bytes(encode_batch([now], [key], [bytes(90)])) for key in (b"k", None))
+    for batch in (valid, keyless, valid * 2, valid[:-1], valid[:-1] + b"x", b"", valid[:70]):
         for topic in ("plain", "keyed", "recent", "stamped"):
-            produce(batch, topic, short=False)
+            produce(batch, topic, fast=False)
     wanted = Struct(partition=0, current_leader_epoch=0, fetch_offset=0, partition_max_bytes=1)
     for version in (10, 12, 13):
         asked = Struct(

@@ -72,7 +72,7 @@ class Wire:
         assert answer is not None
         correlation_id, body = answer
         assert correlation_id == 7
-        return read_answer(name, version, body)
+        return read_response(name, version, body)
 
     def is_closed(self) -> bool:
         """Whether the agent closes the connection without a word."""
@@ -94,7 +94,7 @@ class Wire:
         return data
 
 
-def read_answer(name: str, version: int, body: memoryview) -> Struct:
+def read_response(name: str, version: int, body: memoryview) -> Struct:
     """What an answer says; `body` begins behind the correlation id."""
     message = Message.of(name, version)
     skipped = 1 if message.is_flexible and name != "api_versions" else 0

@@ -1,4 +1,4 @@
-"""How many connections of Kafka clients there may be."""
+"""Quotas of Kafka connections."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ if TYPE_CHECKING:
 
     from tests.agent.kafka.brokers import BrokerThread
 
-_MOST = 5
+_MAX = 5
 _MAX_PER_IP = 3
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from("abc"))))
-def test_there_are_never_more_than_there_may_be(steps: list[tuple[bool, int, str]]) -> None:
-    """In all and from one host, whoever comes and goes; and nobody is refused while there is a place."""
-    quotas = ConnectionQuotas(_MOST, _MAX_PER_IP, lambda: 0.0)
-    held: dict[int, str] = {}
-    for comes, who, host in steps:
-        if not comes or who in held:
-            quotas.release(who)
-            held.pop(who, None)
+def test_connections_never_exceed_the_quotas(steps: list[tuple[bool, int, str]]) -> None:
+    """In total and per host. No connection is rejected below the quotas."""
+    quotas = ConnectionQuotas(_MAX, _MAX_PER_IP, lambda: 0.0)
+    open_connections: dict[int, str] = {}
+    for opens, connection, host in steps:
+        if not opens or connection in open_connections:
+            quotas.release(connection)
+            open_connections.pop(connection, None)
             continue
-        has_place = len(held) < _MOST and list(held.values()).count(host) < _MAX_PER_IP
-        assert quotas.acquire(who, host) == has_place
-        if has_place:
-            held[who] = host
-        assert len(quotas) == len(held)
+        is_within_quota = (
+            len(open_connections) < _MAX and list(open_connections.values()).count(host) < _MAX_PER_IP
+        )
+        assert quotas.acquire(connection, host) == is_within_quota
+        if is_within_quota:
+            open_connections[connection] = host
+        assert len(quotas) == len(open_connections)
 
 
-def test_refusals_are_logged_once_a_minute() -> None:
+def test_rejections_are_logged_once_a_minute() -> None:
     now = 100.0
     quotas = ConnectionQuotas(2, 1, lambda: now)
     with capture_logs() as logs:
@@ -55,21 +57,21 @@ def test_refusals_are_logged_once_a_minute() -> None:
     ]
 
 
-def test_one_connection_too_many_is_closed_at_once(start_broker: Callable[..., BrokerThread]) -> None:
-    """Those that are there stay, and there is a place again when one of them goes."""
+def test_a_connection_beyond_the_quota_is_closed_at_once(start_broker: Callable[..., BrokerThread]) -> None:
+    """Other connections stay open. A new one is accepted after one of them closes."""
     broker = start_broker(kafka_max_connections=2)
     server = broker.agent._kafka
     assert server is not None
     first, second = Wire(broker.host_and_port), Wire(broker.host_and_port)
-    assert not _is_refused(first)
-    assert not _is_refused(second)
+    assert not _is_rejected(first)
+    assert not _is_rejected(second)
     with Wire(broker.host_and_port) as third:
         assert third.is_closed()
-    assert not _is_refused(first)
+    assert not _is_rejected(first)
     second.socket.close()
     until(lambda: len(server._quotas) == 1)
     with Wire(broker.host_and_port) as fourth:
-        assert not _is_refused(fourth)
+        assert not _is_rejected(fourth)
     first.socket.close()
     until(lambda: not server._connections)
     metrics = broker.agent.metrics.render().decode()
@@ -77,6 +79,6 @@ def test_one_connection_too_many_is_closed_at_once(start_broker: Callable[..., B
     assert "siltstone_kafka_connections 0.0" in metrics
 
 
-def _is_refused(wire: Wire) -> bool:
-    answer = wire.ask("api_versions", 0, Struct())
-    return bool(answer.error_code)
+def _is_rejected(wire: Wire) -> bool:
+    response = wire.ask("api_versions", 0, Struct())
+    return bool(response.error_code)

@@ -1,4 +1,4 @@
-"""What the requests of a connection, and answers whose turn has not come, may hold."""
+"""Bounds of the memory that a connection uses for its requests and for responses that wait."""
 
 from __future__ import annotations
 
@@ -17,89 +17,89 @@ pytestmark = pytest.mark.anyio
 _MIB = 1024 * 1024
 
 
-def _looks(count: int, *, scarce: int, memory: ByteBudget | None = None) -> SlowClientPolicy:
+def _policy(count: int, *, scarce: int, memory: ByteBudget | None = None) -> SlowClientPolicy:
     return SlowClientPolicy(
         check_seconds=0, max_checks=count, max_checks_while_scarce=scarce, memory=[memory] if memory else []
     )
 
 
 @pytest.mark.parametrize("size", [3_000, 40_000, RECEIVE_BYTES, 300_000])
-async def test_few_bytes_wait_behind_a_request_that_takes_a_while(size: int) -> None:
-    """Of however many requests; all of them are counted, and all are taken in the end."""
+async def test_requests_that_wait_for_a_slow_one_are_bounded_in_bytes(size: int) -> None:
+    """All of them count in the budget, and all are handled in the end."""
     scripted = Scripted(pending=10_000)
     count = 6 * _MIB // size
     scripted.send("w")
     scripted.send("o" * count, size=size)
     await scripted.settle()
     was_read = scripted.transport.is_reading
-    held = scripted.budget.used
+    used = scripted.budget.used
     scripted.dispatch.committed.set()
     await scripted.settle()
     assert not was_read
-    assert _MIB < held <= _MIB + 2 * max(RECEIVE_BYTES, size)
+    assert _MIB < used <= _MIB + 2 * max(RECEIVE_BYTES, size)
     assert scripted.answered == list(range(count + 1))
     assert scripted.transport.is_reading
     assert scripted.budget.used == 0
     scripted.lose()
 
 
-async def test_few_bytes_of_answers_wait_for_their_turn() -> None:
-    """The requests behind them are not even taken."""
+async def test_responses_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> None:
+    """Later requests are not handled yet."""
     scripted = Scripted()
     scripted.send("l" + "b" * 20)
     await scripted.settle()
-    taken, held = len(scripted.dispatch.taken), scripted.budget.used
+    taken, used = len(scripted.dispatch.taken), scripted.budget.used
     scripted.dispatch.committed.set()
     await scripted.settle()
     assert taken == 1 + _MIB // LONG + 1
-    assert held <= _MIB + LONG + 21 * 9
+    assert used <= _MIB + LONG + 21 * 9
     assert scripted.dispatch.taken == list(range(21))
     assert sorted(set(scripted.answered)) == list(range(21))
     assert scripted.budget.used == 0
     scripted.lose()
 
 
-@pytest.mark.parametrize(("kind", "held"), [("h", 0), ("g", 1)])
+@pytest.mark.parametrize(("kind", "used"), [("h", 0), ("g", 1)])
 @pytest.mark.parametrize("before", ["", "l"])
-async def test_only_a_large_answer_is_held_for_a_client_that_reads_nothing(
-    before: str, kind: str, held: int
+async def test_only_a_large_response_retains_memory_for_a_client_that_does_not_read(
+    before: str, kind: str, used: int
 ) -> None:
-    """What a small one holds is let go of, whether it is written at once or in its turn."""
+    """A small one releases its memory once it is written, at once or after an earlier response."""
     scripted = Scripted()
     scripted.transport.fills_up = True
     scripted.send(before + kind)
     scripted.dispatch.committed.set()
     await scripted.settle()
-    held_meanwhile = scripted.dispatch.held
+    used_meanwhile = scripted.dispatch.held
     scripted.transport.fill(full=False)
     await scripted.settle()
-    assert held_meanwhile == held
+    assert used_meanwhile == used
     assert scripted.dispatch.held == 0
     assert not scripted.transport.is_closed
     scripted.lose()
 
 
-async def test_few_answers_that_hold_memory_wait_for_their_turn() -> None:
-    """One connection cannot use that memory up behind a request that takes a while."""
+async def test_waiting_responses_that_retain_memory_are_bounded() -> None:
+    """One connection cannot exhaust that memory while a slow request delays its responses."""
     scripted = Scripted()
     scripted.send("l" + "g" * 20)
     await scripted.settle()
-    held = scripted.dispatch.held
+    used = scripted.dispatch.held
     scripted.dispatch.committed.set()
     await scripted.settle()
-    assert held == _MIB // LONG + 1
+    assert used == _MIB // LONG + 1
     assert sorted(set(scripted.answered)) == list(range(21))
     assert scripted.dispatch.held == scripted.budget.used == 0
     scripted.lose()
 
 
-async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None:
-    """So members of groups go on, and who has used it up is read again as what it sent is answered."""
+async def test_with_a_full_budget_only_connections_without_open_requests_receive() -> None:
+    """So heartbeats continue. The greedy connection receives again once it gets its responses."""
     budget = ByteBudget("requests", 100_000)
     greedy, modest = Scripted(budget=budget), Scripted(budget=budget)
     for _ in range(20):
         greedy.send("l", size=20_000)
-    was_read, held = greedy.transport.is_reading, budget.used
+    was_read, used = greedy.transport.is_reading, budget.used
     modest.send("ococw")
     await modest.settle()
     assert modest.answered == list(range(4))
@@ -114,7 +114,7 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
             await greedy.settle()
         await greedy.settle()
     assert (was_read, is_modest_read) == (False, False)
-    assert held <= 100_000 + RECEIVE_BYTES
+    assert used <= 100_000 + RECEIVE_BYTES
     assert greedy.answered == list(range(20))
     assert modest.answered == list(range(11))
     assert greedy.transport.is_reading
@@ -124,9 +124,9 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
     modest.lose()
 
 
-async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
-    """Each look at what is left comes at the end of its time; only one that reads nothing is cut off."""
-    scripted = Scripted(slow_clients=_looks(4, scarce=4))
+async def test_a_slow_reader_stays_connected_as_long_as_it_reads_anything() -> None:
+    """Only a client that reads nothing is disconnected."""
+    scripted = Scripted(slow_clients=_policy(4, scarce=4))
     scripted.send("l")
     scripted.transport.fill(full=True)
     scripted.transport.is_draining = True
@@ -136,7 +136,7 @@ async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     was_closed, left = scripted.transport.is_closed, scripted.transport.waiting
     scripted.transport.is_draining = False
     await scripted.settle()
-    assert left < 10_000  # after more looks than a silent one is given
+    assert left < 10_000  # after more checks than a silent client gets
     assert not was_closed
     assert scripted.is_gone
     assert scripted.budget.used == 0
@@ -146,12 +146,12 @@ async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     ("kinds", "drains", "is_closed"),
     [("g", False, True), ("g", True, False), ("h", False, False), ("b", False, True), ("hl", False, True)],
 )
-async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
+async def test_a_client_that_reads_nothing_has_less_time_while_memory_is_scarce(
     kinds: str, *, drains: bool, is_closed: bool
 ) -> None:
-    """If it holds any: in an answer, or in a request behind it; who takes a byte now and then goes on."""
+    """If a response or a later request of it retains memory. One that reads a little stays connected."""
     memory = ByteBudget("some memory", 100)
-    scripted = Scripted(slow_clients=_looks(10**9, scarce=4, memory=memory))
+    scripted = Scripted(slow_clients=_policy(10**9, scarce=4, memory=memory))
     scripted.transport.fills_up = True
     scripted.transport.is_draining = drains
     scripted.send(kinds)
@@ -166,21 +166,21 @@ async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
     assert scripted.dispatch.held == scripted.budget.used == 0
 
 
-@pytest.mark.parametrize(("size", "held"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
-async def test_half_a_request_is_counted_unless_it_is_small(size: int, held: int) -> None:
+@pytest.mark.parametrize(("size", "used"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
+async def test_an_incomplete_request_counts_in_the_budget_unless_it_is_small(size: int, used: int) -> None:
     scripted = Scripted()
     rest = scripted.begin("c", size=size, count=100)
-    held_meanwhile = scripted.budget.used
+    used_meanwhile = scripted.budget.used
     scripted.go_on(rest)
     await scripted.settle()
-    assert held_meanwhile == held
+    assert used_meanwhile == used
     assert scripted.answered == [0]
     assert scripted.budget.used == 0
     scripted.lose()
 
 
-async def test_half_a_request_waits_for_memory_unless_it_is_small() -> None:
-    """And nothing more of it is received until there is some."""
+async def test_an_incomplete_request_waits_for_memory_unless_it_is_small() -> None:
+    """Nothing more of it is received until memory is available."""
     scripted = Scripted(budget=10_000)
     scripted.budget.reserve(10_000)
     scripted.go_on(scripted.begin("o", size=4096, count=100))
@@ -191,7 +191,7 @@ async def test_half_a_request_waits_for_memory_unless_it_is_small() -> None:
         await scripted.settle()
         answered = scripted.answered
         scripted.budget.release(10_000)
-        while not scripted.transport.is_reading:  # noqa: ASYNC110  # a timer of the connection's comes first
+        while not scripted.transport.is_reading:  # noqa: ASYNC110  # a timer of the connection fires first
             await asyncio.sleep(0)
         await scripted.settle()
     assert (was_read, answered) == (False, [0])
@@ -200,22 +200,22 @@ async def test_half_a_request_waits_for_memory_unless_it_is_small() -> None:
     scripted.lose()
 
 
-async def test_half_a_request_keeps_memory_waiting_only_while_the_agent_would_read_more() -> None:
+async def test_an_incomplete_request_is_stalled_only_while_the_agent_receives() -> None:
     scripted = Scripted(pending=1)
     moment = scripted.connection.last_active + 1_000
     rest = scripted.begin("o", size=5_000, count=100)
-    late = [scripted.connection.is_stalled_since(moment)]
+    stalled = [scripted.connection.is_stalled_since(moment)]
     assert not scripted.connection.is_stalled_since(scripted.connection.last_active)
     scripted.go_on(rest)
     rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
-    late.append(scripted.connection.is_stalled_since(moment))
-    held = scripted.budget.used
+    stalled.append(scripted.connection.is_stalled_since(moment))
+    used = scripted.budget.used
     scripted.connection.last_active = 0
     scripted.dispatch.committed.set()
     await scripted.settle()
-    late += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
+    stalled += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
     scripted.go_on(rest)
-    late.append(scripted.connection.is_stalled_since(moment))
-    assert late == [True, False, False, True, False]
-    assert held == 5_000 + 6_000
+    stalled.append(scripted.connection.is_stalled_since(moment))
+    assert stalled == [True, False, False, True, False]
+    assert used == 5_000 + 6_000
     scripted.lose()

@@ -1,4 +1,4 @@
-"""How answers leave a connection: in order, and in few writes."""
+"""Responses leave a connection in order and in few writes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.anyio
 _LARGE = b"x" * 100_000
 
 
-def _outgoing() -> tuple[ResponseWriter, ScriptedTransport]:
+def _writer() -> tuple[ResponseWriter, ScriptedTransport]:
     transport = ScriptedTransport()
     return ResponseWriter(asyncio.get_running_loop(), cast("asyncio.Transport", transport)), transport
 
 
-async def test_what_is_held_back_leaves_in_one_write_in_the_loops_next_turn() -> None:
-    outgoing, transport = _outgoing()
+async def test_buffered_responses_leave_together_in_the_next_iteration_of_the_loop() -> None:
+    writer, transport = _writer()
     for part in (b"a", b"b", b"c"):
-        outgoing.write_soon([part])
+        writer.write_soon([part])
     assert transport.writes == []
     await asyncio.sleep(0)
     assert transport.writes == [b"abc"]
@@ -34,36 +34,36 @@ async def test_what_is_held_back_leaves_in_one_write_in_the_loops_next_turn() ->
     assert transport.writes == [b"abc"]
 
 
-async def test_what_cannot_wait_takes_along_what_does() -> None:
-    outgoing, transport = _outgoing()
-    outgoing.write_soon([b"a"])
-    outgoing.write([b"b", b"c"])
-    outgoing.write([b"d"])
-    outgoing.write([])
+async def test_a_write_sends_buffered_responses_first() -> None:
+    writer, transport = _writer()
+    writer.write_soon([b"a"])
+    writer.write([b"b", b"c"])
+    writer.write([b"d"])
+    writer.write([])
     await asyncio.sleep(0)
     assert transport.writes == [b"abc", b"d"]
 
 
-async def test_only_so_much_is_held_back() -> None:
-    outgoing, transport = _outgoing()
-    outgoing.write_soon([b"a"])
-    outgoing.write_soon([_LARGE])
+async def test_the_buffer_is_flushed_when_it_is_full() -> None:
+    writer, transport = _writer()
+    writer.write_soon([b"a"])
+    writer.write_soon([_LARGE])
     assert transport.writes == [b"a" + _LARGE]
 
 
-async def test_nothing_goes_to_a_transport_that_is_closed() -> None:
-    outgoing, transport = _outgoing()
-    outgoing.write_soon([b"a"])
+async def test_nothing_is_written_to_a_closed_transport() -> None:
+    writer, transport = _writer()
+    writer.write_soon([b"a"])
     transport.close()
     await asyncio.sleep(0)
-    outgoing.write_soon([b"b"])
-    outgoing.discard()
+    writer.write_soon([b"b"])
+    writer.discard()
     await asyncio.sleep(0)
     assert transport.writes == []
 
 
-async def test_answers_that_are_ready_together_leave_together() -> None:
-    """Of many requests that wait for one file; a lone one's leaves by itself."""
+async def test_responses_that_are_ready_together_leave_in_one_write() -> None:
+    """Many requests wait for one file. A single response leaves by itself."""
     scripted = Scripted()
     writes = scripted.transport.writes
     scripted.send("l" * 40)
@@ -81,8 +81,8 @@ async def test_answers_that_are_ready_together_leave_together() -> None:
     scripted.lose()
 
 
-async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_moves() -> None:
-    """The system's buffer takes megabytes, and more only when a part of them was read."""
+async def test_unsent_bytes_shrink_long_before_the_transport_buffer_does() -> None:
+    """The kernel's buffer takes megabytes, and more only after the client has read a part of them."""
     loop = asyncio.get_running_loop()
     made: asyncio.Future[asyncio.Transport] = loop.create_future()
 
@@ -94,11 +94,11 @@ async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_move
     server = await loop.create_server(Full, "127.0.0.1", 0)
     with contextlib.closing(socket.create_connection(server.sockets[0].getsockname())) as reader:
         transport = await made
-        outgoing = ResponseWriter(loop, transport)
-        outgoing.write([bytes(2**25)])
-        before, waiting = outgoing.unsent_bytes(), transport.get_write_buffer_size()
+        writer = ResponseWriter(loop, transport)
+        writer.write([bytes(2**25)])
+        before, waiting = writer.unsent_bytes(), transport.get_write_buffer_size()
         taken = 0
-        while outgoing.unsent_bytes() == before:
+        while writer.unsent_bytes() == before:
             taken += len(reader.recv(2**14))
         assert waiting <= before <= 2**25
         assert taken < 2**20
@@ -106,4 +106,4 @@ async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_move
         transport.abort()
     server.close()
     await asyncio.sleep(0)
-    assert outgoing.unsent_bytes() == transport.get_write_buffer_size()
+    assert writer.unsent_bytes() == transport.get_write_buffer_size()
