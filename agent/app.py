@@ -305,7 +305,7 @@ class Agent:
             ids=self._ids,
             settings=self.settings.groups,
         )
-        self.metrics.expose(GroupCollector(self._groups))
+        self.metrics.expose(GroupCollector(self._groups.cache))
         self._groups.start()
         return KafkaServices(
             settings=self.settings,

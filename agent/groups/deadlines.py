@@ -1,4 +1,4 @@
-"""Things to do when nothing else has happened by a certain time."""
+"""Deadlines of one group: actions that run unless something cancels or postpones them in time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """At most one deadline for each key. Putting one off, as each heartbeat does, costs a look-up.
+    """At most one deadline per key.
 
-    The queue holds an entry per key that may be too early: when its time comes it is queued again.
+    Each heartbeat postpones a deadline, so postponing costs one dictionary lookup. The queue keeps the entry
+    with the earlier time; when that time comes, the key is queued again for its present deadline.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -23,40 +24,40 @@ class Deadlines:
         self._actions: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._queue: list[tuple[float, int, Hashable]] = []
         self._queued: dict[Hashable, float] = {}
-        self._numbers = count()
+        self._sequence = count()
 
     def set(self, key: Hashable, after_ms: float, action: Callable[[], None]) -> None:
-        """Do `action` in `after_ms` milliseconds, in place of what was set under this key before."""
+        """Run `action` in `after_ms` milliseconds. Replaces the deadline that this key had."""
         at = self._clock.monotonic() + after_ms / 1000
         self._actions[key] = (at, action)
         self._enqueue(key, at)
 
     def is_set(self, key: Hashable) -> bool:
-        """Whether there is something to do under this key."""
+        """Return True if this key has a deadline."""
         return key in self._actions
 
     def cancel(self, key: Hashable) -> None:
-        """There is nothing to do under this key any more."""
+        """Remove the deadline of this key, if it has one."""
         self._actions.pop(key, None)
 
     def clear(self) -> None:
-        """There is nothing to do any more."""
+        """Remove all deadlines."""
         self._actions.clear()
         self._queue.clear()
         self._queued.clear()
 
     @property
     def earliest(self) -> float | None:
-        """When to call `expire` next, in seconds of the monotonic clock; it may have nothing to do then."""
+        """When to call `expire` next, in seconds of the monotonic clock. The call may find nothing due."""
         return self._queue[0][0] if self._queue else None
 
     def expire(self) -> None:
-        """Do what is due, in the order of time."""
+        """Run the actions that are due, in the order of their deadlines."""
         now = self._clock.monotonic()
         while self._queue and self._queue[0][0] <= now:
             queued_at, _, key = heapq.heappop(self._queue)
             if self._queued.get(key) != queued_at:
-                continue  # an earlier entry took its place
+                continue  # a later call to `set` queued this key at an earlier time
             del self._queued[key]
             if key not in self._actions:
                 continue
@@ -71,4 +72,4 @@ class Deadlines:
         queued_at = self._queued.get(key)
         if queued_at is None or at < queued_at:
             self._queued[key] = at
-            heapq.heappush(self._queue, (at, next(self._numbers), key))
+            heapq.heappush(self._queue, (at, next(self._sequence), key))

@@ -1,7 +1,7 @@
-"""Forgets offsets that nobody has needed for `offsets.retention.minutes`, and groups that nobody uses.
+"""Expiry of committed offsets after `offsets.retention.minutes`, and of the groups without any left.
 
-Each agent looks after the groups that it coordinates, whether it holds them or not. Groups that rebalance are
-left alone: who their members will be, and what they will read, is not known yet.
+Each agent expires the groups that it coordinates, in memory or not. It skips classic groups during
+a rebalance, because their members and subscriptions are about to change.
 """
 
 from __future__ import annotations
@@ -9,74 +9,75 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.groups.messages import GroupState
+from agent.groups.classic.messages import ClassicGroupState
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agent.groups.coordinator import GroupCoordinator
+    from agent.group_settings import GroupSettings
+    from agent.groups.cache.group_cache import GroupCache
+    from agent.groups.interfaces import OffsetTable
+    from agent.groups.listing import GroupList
     from agent.runtime.work_pool import WorkPool
     from core.ids import Ids
 
 _log = structlog.get_logger(__name__)
-_AT_ONCE = 200
-_REBALANCING = {GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE}
-
-
-class ExpiringOffsets(Protocol):
-    """What expiry needs of the catalog; blocks."""
-
-    def expire(self, group_ids: Sequence[str], retention_ms: int, /) -> list[str]:
-        """Forget what has expired of these groups; returns those that are gone altogether."""
-        ...
+_GROUPS_PER_CALL = 200
+_REBALANCING = {ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE}
 
 
 class OffsetExpiry:
-    """Looks through the groups now and then. Belongs to the event loop."""
+    """Periodic task that expires offsets and evicts idle groups. Belongs to the event loop."""
 
     def __init__(
-        self, coordinator: GroupCoordinator, offsets: ExpiringOffsets, *, pool: WorkPool, ids: Ids
+        self,
+        *,
+        cache: GroupCache,
+        groups: GroupList,
+        table: OffsetTable,
+        pool: WorkPool,
+        ids: Ids,
+        settings: GroupSettings,
     ) -> None:
-        self._coordinator = coordinator
-        self._offsets = offsets
+        self._cache = cache
+        self._groups = groups
+        self._table = table
         self._pool = pool
         self._ids = ids
-        self._running: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; the first look comes after an interval."""
-        self._running = asyncio.get_running_loop().create_task(self._run(), name="offset expiry")
+        """Start the task; the first run is one interval later."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="offset expiry")
 
     async def stop(self) -> None:
-        """Stop."""
-        if self._running is not None:
-            self._running.cancel()
+        """Stop the task."""
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+                await self._task
 
-    async def look(self) -> None:
-        """Look through all groups once."""
-        held = self._coordinator.held
-        held.drop_idle()
-        settled = [each.group_id for each in await self._coordinator.list() if each.state not in _REBALANCING]
-        retention_ms = self._coordinator.settings.offsets_retention_minutes * 60_000
-        for begin in range(0, len(settled), _AT_ONCE):
-            group_ids = settled[begin : begin + _AT_ONCE]
-            gone = await self._pool.run(partial(self._offsets.expire, group_ids, retention_ms))
-            held.counts.groups_expired += len(gone)
-            for group_id in gone:
-                held.forget(group_id)
+    async def run_once(self) -> None:
+        """Evict idle groups and expire the offsets of all groups of this agent."""
+        self._cache.evict_idle()
+        group_ids = [each.group_id for each in await self._groups.all() if each.state not in _REBALANCING]
+        retention_ms = self._settings.offsets_retention_minutes * 60_000
+        for begin in range(0, len(group_ids), _GROUPS_PER_CALL):
+            some = group_ids[begin : begin + _GROUPS_PER_CALL]
+            deleted = await self._pool.run(partial(self._table.expire, some, retention_ms))
+            self._cache.counters.groups_expired += len(deleted)
+            for group_id in deleted:
+                self._cache.drop_deleted(group_id)
 
     async def _run(self) -> None:
-        interval = self._coordinator.settings.offsets_retention_check_interval_ms / 1000
+        interval_seconds = self._settings.offsets_retention_check_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval * (0.5 + self._ids.random()))
+            await asyncio.sleep(interval_seconds * (0.5 + self._ids.random()))
             try:
-                await self.look()
+                await self.run_once()
             except SiltstoneError as error:
-                _log.warning("expired offsets could not be looked for", reason=str(error))
+                _log.warning("offsets could not be expired", reason=str(error))

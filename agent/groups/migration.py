@@ -1,9 +1,11 @@
-"""Groups that go from one of Kafka's group protocols to the other, with their members and offsets.
+"""Conversion of groups between Kafka's two group protocols.
 
-A classic group of consumers becomes a consumer group when a member of that protocol joins it: its members
-stay, at their generation, with what their leader has assigned to them, and are served inside. It is classic
-again when only such members are left; what they were on their way to is the assignment of its generation, and
-they rebalance. This is Kafka's ConsumerGroup.fromClassicGroup and ClassicGroup.fromConsumerGroup.
+A classic group of consumers becomes a consumer group when a member of the consumer protocol joins it. Its
+members keep their generation as their epoch, and the leader's assignment as their assignment.
+
+A consumer group becomes a classic group when only classic members are left. The target assignment becomes the
+assignment of the generation, and the members rebalance. (Kafka: ConsumerGroup.fromClassicGroup and
+ClassicGroup.fromConsumerGroup.)
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from agent.groups.classic.embedded_protocol import (
     read_subscription,
     write_assignment,
 )
-from agent.groups.classic.member import Member
-from agent.groups.classic.members import Members
-from agent.groups.consumer.member import ClassicSide, ConsumerMember
+from agent.groups.classic.member import ClassicMember
+from agent.groups.classic.members import ClassicMembers
+from agent.groups.classic.snapshot import ClassicGroupSnapshot, ClassicMemberSnapshot
+from agent.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
-from agent.groups.messages import GroupSnapshot, MemberSnapshot
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.errors import ErrorCode, GroupError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -33,102 +35,113 @@ if TYPE_CHECKING:
     from agent.groups.consumer.topics import TopicView
 
 
-def check_upgrade(group_id: str, kept: GroupSnapshot, settings: GroupSettings) -> None:
-    """Raise unless a classic group with members may become a consumer group."""
+def check_upgrade(group_id: str, snapshot: ClassicGroupSnapshot, settings: GroupSettings) -> None:
+    """Raise GROUP_ID_NOT_FOUND unless a classic group with members may become a consumer group."""
     if (
         not settings.group_consumer_migration_policy.allows_upgrade
-        or kept.protocol_type != CONSUMER_PROTOCOL_TYPE
-        or len(kept.members) > settings.group_consumer_max_size
+        or snapshot.protocol_type != CONSUMER_PROTOCOL_TYPE
+        or len(snapshot.members) > settings.group_consumer_max_size
     ):
-        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
 
 
-def upgraded(group_id: str, kept: GroupSnapshot, topics: TopicView) -> ConsumerGroupSnapshot:
-    """The consumer group that a classic one becomes.
+def upgrade_snapshot(
+    group_id: str, snapshot: ClassicGroupSnapshot, topics: TopicView
+) -> ConsumerGroupSnapshot:
+    """Return the consumer group that a classic group becomes.
 
-    Raises GROUP_ID_NOT_FOUND where its members' metadata and assignments make no sense.
+    Raises GROUP_ID_NOT_FOUND if the metadata or assignments of its members are malformed.
     """
-    members = tuple(_as_consumer(group_id, member, kept.generation, topics) for member in kept.members)
+    members = tuple(
+        _to_consumer_member(group_id, member, snapshot.generation, topics) for member in snapshot.members
+    )
     targets = {member.member_id: member.assigned for member in members}
     if len(frozenset().union(*targets.values())) != sum(map(len, targets.values())):
-        raise _senseless(group_id)
+        raise _malformed(group_id)
     return ConsumerGroupSnapshot(
-        group_epoch=kept.generation,
-        assignment_epoch=kept.generation,
+        group_epoch=snapshot.generation,
+        assignment_epoch=snapshot.generation,
         members=members,
         targets=targets,
         subscribed_topics=frozenset().union(*(member.topics for member in members)),
-        state_ms=kept.state_ms,
+        state_ms=snapshot.state_ms,
     )
 
 
-def downgraded(kept: ConsumerGroupSnapshot, *, must_rebalance: bool = False) -> GroupSnapshot:
-    """The classic group that a consumer group becomes whose members all speak that protocol.
+def downgrade_snapshot(
+    snapshot: ConsumerGroupSnapshot, *, must_rebalance: bool = False
+) -> ClassicGroupSnapshot:
+    """Return the classic group that a consumer group becomes; all its members use the classic protocol.
 
-    `must_rebalance` when somebody has left whose part none of them has.
+    Set `must_rebalance` if a member has left whose partitions are in no target.
     """
-    names = {topic.topic_id: name for name, topic in kept.topics.items()}
-    members = tuple(
-        _as_classic(member, kept.targets.get(member.member_id, frozenset()), names) for member in kept.members
+    names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
+    snapshots = tuple(
+        _to_classic_member(member, snapshot.targets.get(member.member_id, frozenset()), names)
+        for member in snapshot.members
     )
-    roster = Members()
-    for member in members:
-        roster.add(Member.restored(member))
-    return GroupSnapshot(
-        generation=kept.group_epoch,
+    members = ClassicMembers()
+    for member in snapshots:
+        members.add(ClassicMember.from_snapshot(member))
+    return ClassicGroupSnapshot(
+        generation=snapshot.group_epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
-        protocol=roster.select_protocol(),
-        leader=roster.leader,
-        members=members,
-        subscribed_topics=kept.subscribed_topics,
+        protocol=members.select_protocol(),
+        leader=members.leader,
+        members=snapshots,
+        subscribed_topics=snapshot.subscribed_topics,
         must_rebalance=must_rebalance,
-        state_ms=kept.state_ms,
+        state_ms=snapshot.state_ms,
     )
 
 
-def _as_consumer(group_id: str, member: MemberSnapshot, generation: int, topics: TopicView) -> ConsumerMember:
-    said, assigned = read_subscription(member.protocols), read_assignment(member.assignment)
-    if said is None or assigned is None:
-        raise _senseless(group_id)
+def _to_consumer_member(
+    group_id: str, member: ClassicMemberSnapshot, generation: int, topics: TopicView
+) -> ConsumerMember:
+    subscription, assigned = read_subscription(member.protocols), read_assignment(member.assignment)
+    if subscription is None or assigned is None:
+        raise _malformed(group_id)
     return ConsumerMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
-        rack_id=said.rack_id,
+        rack_id=subscription.rack_id,
         client_id=member.client_id,
         client_host=member.client_host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
-        topics=said.topics,
+        topics=subscription.topics,
         epoch=generation,
         previous_epoch=generation,
         assigned=frozenset(
-            PartitionId(topics.by_name[name].topic_id, number)
-            for name, number in assigned
+            PartitionId(topics.by_name[name].topic_id, partition)
+            for name, partition in assigned
             if name in topics.by_name
         ),
-        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+        classic=ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
     )
 
 
-def _as_classic(member: ConsumerMember, target: Assignment, names: Mapping[UUID, str]) -> MemberSnapshot:
-    side = member.classic
-    if side is None:
-        raise AssertionError(f"member {member.member_id!r} speaks the consumer protocol")
-    said = read_subscription(side.protocols)
-    named = [(names[each.topic_id], each.partition) for each in target if each.topic_id in names]
-    return MemberSnapshot(
+def _to_classic_member(
+    member: ConsumerMember, target: Assignment, names: Mapping[UUID, str]
+) -> ClassicMemberSnapshot:
+    metadata = member.classic
+    if metadata is None:
+        raise AssertionError(f"member {member.member_id!r} uses the consumer protocol")
+    subscription = read_subscription(metadata.protocols)
+    partitions = [(names[each.topic_id], each.partition) for each in target if each.topic_id in names]
+    return ClassicMemberSnapshot(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        session_timeout_ms=side.session_timeout_ms,
+        session_timeout_ms=metadata.session_timeout_ms,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
-        protocols=side.protocols,
-        assignment=write_assignment(0 if said is None else said.version, named),
+        protocols=metadata.protocols,
+        assignment=write_assignment(0 if subscription is None else subscription.version, partitions),
     )
 
 
-def _senseless(group_id: str) -> KafkaError:
-    return KafkaError(
+def _malformed(group_id: str) -> GroupError:
+    return GroupError(
         ErrorCode.group_id_not_found,
         f"Cannot upgrade the classic group {group_id} to a consumer group because the embedded consumer"
         " protocol is malformed.",

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from agent.cluster.client_messages import is_client_safe, public_cause
 from agent.cluster.errors import AppendFailedError, NotLeaderError, ReadFailedError
+from agent.groups.errors import GroupError
 from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
     InvalidConfigError,
@@ -77,7 +78,7 @@ _REFUSALS = {
 
 def code_of(error: BaseException) -> ErrorCode:
     """Return the error code for `error`; UNKNOWN_SERVER_ERROR for an unexpected exception."""
-    if isinstance(error, KafkaError):
+    if isinstance(error, KafkaError | GroupError):
         return error.code
     if isinstance(error, InvalidRecordError):
         return ErrorCode[error.reason.lower()]
@@ -91,7 +92,7 @@ def message_of(error: BaseException) -> str | None:
     """
     if not isinstance(error, SiltstoneError):
         return None
-    if isinstance(error, KafkaError) or is_client_safe(error):
+    if isinstance(error, KafkaError | GroupError) or is_client_safe(error):
         return str(error)
     _log.warning("an error message is withheld from a client", reason=str(error))
     return public_cause(error)

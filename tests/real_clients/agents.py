@@ -65,7 +65,7 @@ class Agents:
         for each in self.running:
             groups = each.agent._groups
             assert groups is not None
-            brokers = groups.held._brokers
+            brokers = groups.ownership._brokers
             until(lambda each=each, b=brokers: len(each.run(b.live())) == len(self.running))  # type: ignore[misc]  # defaults bind them
 
     @property

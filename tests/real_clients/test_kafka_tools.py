@@ -227,7 +227,7 @@ def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) ->
     assert of_consumers == GROUP_SETTINGS.keys()
     assert ours(dict(GROUP_SETTINGS)).items() <= known["group"].items()
     broker = agents.running[0]
-    own = str(groups_of(broker).held._brokers.own.node_id)
+    own = str(groups_of(broker).ownership._brokers.own.node_id)
     wanted = Struct(resource_type=ResourceType.BROKER, resource_name=own, configuration_keys=None)
     with Wire(broker.host_and_port) as wire:
         (response,) = wire.ask("describe_configs", 4, Struct(resources=[wanted])).results

@@ -1,4 +1,4 @@
-"""Who writes of a group to the catalog: one at a time, in the order in which they came."""
+"""A lock that is held until the write under it has ended."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ T = TypeVar("T")
 
 
 class WriteLock:
-    """A lock that is kept until the write under it has ended, also when whoever asked for it is gone.
+    """Fair lock for writes of one group to the catalog.
 
-    A client that hangs up cancels its request, not what a thread does: the next write must not overtake that.
-    Belongs to the event loop.
+    A client that disconnects cancels its request, but not the thread that writes. The lock stays locked until
+    that thread is done, so that the next write cannot overtake it. Belongs to the event loop.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._under_way: asyncio.Task[object] | None = None
+        self._write: asyncio.Task[object] | None = None
 
     def locked(self) -> bool:
-        """Whether somebody writes."""
+        """Return True if a write is in progress."""
         return self._lock.locked()
 
     async def __aenter__(self) -> None:
-        """Wait for those who came before."""
+        """Wait for earlier writes."""
         await self._lock.acquire()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the next one write, once nothing is under way."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None or under_way.done():
+        """Release the lock when the present write has ended."""
+        write, self._write = self._write, None
+        if write is None or write.done():
             self._lock.release()
         else:
-            under_way.add_done_callback(lambda _: self._lock.release())
+            write.add_done_callback(lambda _: self._lock.release())
 
-    async def until_done(self, write: asyncio.Task[T]) -> T:
-        """What `write` gives, which goes on when whoever waits for it is cancelled; only under the lock."""
-        self._under_way = write
+    async def run(self, write: asyncio.Task[T]) -> T:
+        """Await `write`, which continues if the caller is cancelled: call it under the lock."""
+        self._write = write
         return await asyncio.shield(write)

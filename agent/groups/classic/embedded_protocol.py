@@ -1,10 +1,12 @@
-"""What consumers of the classic protocol say inside of JoinGroup and SyncGroup, in bytes of their own.
+"""The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments as bytes.
 
-A coordinator of classic groups reads topics alone; one whose group has members of both protocols also reads
-what members own, and writes their assignments. Version 0 of a subscription has topics and the user's data, 1
-added the owned partitions, 2 a generation, 3 the rack; an assignment is the same in all of them
-(clients/.../message/ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json). A client may say
-a version and end before its fields, as @platformatic/kafka does with 1: then they have their defaults.
+The coordinator of a classic group parses only the topics of a subscription. A group with members of both
+protocols also needs the partitions that a member owns, and encodes the assignments itself.
+
+Version 0 of a subscription has topics and user data. Version 1 added owned partitions, 2 a generation, 3 the
+rack. The assignment is the same in all versions (clients/.../message/ConsumerProtocolSubscription.json and
+ConsumerProtocolAssignment.json). Some clients send a version without its fields, for example
+@platformatic/kafka with version 1; the missing fields have their defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.groups.messages import Protocol
+    from agent.groups.classic.messages import MemberProtocol
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 T = TypeVar("T")
@@ -30,7 +32,7 @@ _NULL = _INT.pack(-1)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants and has; `version` is the one in which it wants its assignment, too."""
+    """Subscription of a member; the assignment is sent in the same `version`."""
 
     version: int
     topics: frozenset[str]
@@ -39,9 +41,9 @@ class Subscription:
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that any of these subscriptions names; None when one of them cannot be read.
+    """Return the topics that these subscriptions name; None if one of them cannot be parsed.
 
-    Whatever stands behind the topics does not matter here, and is not looked at.
+    The fields after the topics are not parsed.
     """
     try:
         return frozenset(topic for each in metadata for topic in _topics(_Reader(each))[1])
@@ -49,8 +51,8 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
         return None
 
 
-def read_subscription(protocols: Iterable[Protocol]) -> Subscription | None:
-    """What a member says, with each of its protocols alike; None when it cannot be read."""
+def read_subscription(protocols: Iterable[MemberProtocol]) -> Subscription | None:
+    """Return a member's subscription, which is the same in all its protocols; None if it cannot be parsed."""
     first = next(iter(protocols), None)
     if first is None:
         return None
@@ -71,7 +73,7 @@ def read_subscription(protocols: Iterable[Protocol]) -> Subscription | None:
 
 
 def read_assignment(assignment: bytes) -> NamedPartitions | None:
-    """What a leader has assigned to a member, nothing if there are no bytes; None when it cannot be read."""
+    """Return the partitions of an assignment, none if it has no bytes; None if it cannot be parsed."""
     if not assignment:
         return frozenset()
     reader = _Reader(assignment)
@@ -83,16 +85,16 @@ def read_assignment(assignment: bytes) -> NamedPartitions | None:
 
 
 def write_assignment(version: int, partitions: Iterable[tuple[str, int]]) -> bytes:
-    """An assignment for a member whose subscription has that version."""
+    """Return the assignment for a member whose subscription has this version."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         by_topic[topic].append(partition)
     out = bytearray(_SHORT.pack(min(version, _NEWEST_VERSION)) + _INT.pack(len(by_topic)))
-    for topic, numbers in by_topic.items():
+    for topic, indexes in by_topic.items():
         name = topic.encode()
         out += _SHORT.pack(len(name)) + name
-        out += struct.pack(f">{len(numbers) + 1}i", len(numbers), *numbers)
-    return bytes(out + _NULL)  # no data of a user's
+        out += struct.pack(f">{len(indexes) + 1}i", len(indexes), *indexes)
+    return bytes(out + _NULL)  # no user data
 
 
 def _topics(reader: _Reader) -> tuple[int, list[str]]:
@@ -100,7 +102,7 @@ def _topics(reader: _Reader) -> tuple[int, list[str]]:
 
 
 class _Reader:
-    """Takes one value after the other; raises struct.error or ValueError where there is none."""
+    """Reader of consecutive values; raises struct.error or ValueError where the data end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -118,13 +120,13 @@ class _Reader:
     def take_version(self) -> int:
         version = self.take(_SHORT)
         if version < 0:
-            raise ValueError("there is no such version")
+            raise ValueError("the version is negative")
         return version
 
     def take_list(self, take_one: Callable[[], T]) -> list[T]:
         count = self.take(_INT)
         if not 0 <= count <= len(self._data) - self._position:
-            raise ValueError("a list ends behind its message")
+            raise ValueError("a list is longer than its message")
         return [take_one() for _ in range(count)]
 
     def take_text(self) -> str | None:
@@ -147,12 +149,12 @@ class _Reader:
 
     def _take_topic(self) -> list[tuple[str, int]]:
         name = self.take_name()
-        return [(name, number) for number in self.take_list(lambda: self.take(_INT))]
+        return [(name, partition) for partition in self.take_list(lambda: self.take(_INT))]
 
     def _take_exactly(self, length: int) -> bytes:
         end = self._position + length
         if end > len(self._data):
-            raise ValueError("a value ends behind its message")
+            raise ValueError("a value is longer than its message")
         taken = self._data[self._position : end]
         self._position = end
         return taken

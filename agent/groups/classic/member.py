@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from agent.groups.messages import JoinAnswer, MemberSnapshot, SyncAnswer
+from agent.groups.classic.messages import JoinResponse, SyncResponse
+from agent.groups.classic.snapshot import ClassicMemberSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from agent.groups.messages import JoinReply, JoinRequest, Protocol, SyncReply
+    from agent.groups.classic.messages import JoinCallback, JoinRequest, MemberProtocol, SyncCallback
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
-    """A member, and whom to answer when its join or its sync comes to an end."""
+class ClassicMember:
+    """A member and the callbacks of its pending JoinGroup and SyncGroup requests."""
 
     member_id: str
     instance_id: str | None
@@ -25,16 +26,16 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     assignment: bytes = b""
-    # Has joined and not been in a generation yet: it has no session that heartbeats could keep.
+    # True until the member is in a generation: before that it has no session that heartbeats extend.
     is_new: bool = False
-    _join_reply: JoinReply | None = None
-    _sync_reply: SyncReply | None = None
+    _join_callback: JoinCallback | None = None
+    _sync_callback: SyncCallback | None = None
 
     @classmethod
-    def joining(cls, member_id: str, request: JoinRequest) -> Member:
-        """The member that a first join makes."""
+    def from_join(cls, member_id: str, request: JoinRequest) -> ClassicMember:
+        """Return the member that sent its first JoinGroup."""
         return cls(
             member_id=member_id,
             instance_id=request.instance_id,
@@ -47,8 +48,8 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, snapshot: MemberSnapshot) -> Member:
-        """The member that another coordinator has left."""
+    def from_snapshot(cls, snapshot: ClassicMemberSnapshot) -> ClassicMember:
+        """Return the member that another coordinator stored."""
         return cls(
             member_id=snapshot.member_id,
             instance_id=snapshot.instance_id,
@@ -60,9 +61,9 @@ class Member:
             assignment=snapshot.assignment,
         )
 
-    def snapshot(self, assignment: bytes) -> MemberSnapshot:
-        """What another coordinator has to know, with the assignment that the member is about to get."""
-        return MemberSnapshot(
+    def snapshot(self, assignment: bytes) -> ClassicMemberSnapshot:
+        """Return the state to store, with the assignment that the member is about to receive."""
+        return ClassicMemberSnapshot(
             member_id=self.member_id,
             instance_id=self.instance_id,
             client_id=self.client_id,
@@ -73,64 +74,67 @@ class Member:
             assignment=assignment,
         )
 
-    def successor(self, member_id: str) -> Member:
-        """The same member under another id; nobody waits for its answers yet."""
-        return replace(self, member_id=member_id, _join_reply=None, _sync_reply=None)
+    def with_member_id(self, member_id: str) -> ClassicMember:
+        """Return a copy with another member id and no pending requests."""
+        return replace(self, member_id=member_id, _join_callback=None, _sync_callback=None)
 
     def update(self, request: JoinRequest) -> None:
-        """Take over what a new join says."""
+        """Take the protocols and timeouts of another JoinGroup."""
         self.protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     @property
     def is_static(self) -> bool:
-        """Whether the member keeps its place over restarts (KIP-345)."""
+        """Return True if the member keeps its assignment over restarts (KIP-345)."""
         return self.instance_id is not None
 
     @property
-    def awaits_join(self) -> bool:
-        """Whether a join waits for its answer."""
-        return self._join_reply is not None
+    def is_awaiting_join(self) -> bool:
+        """Return True if a JoinGroup is pending."""
+        return self._join_callback is not None
 
     @property
-    def awaits_sync(self) -> bool:
-        """Whether a sync waits for its answer."""
-        return self._sync_reply is not None
+    def is_awaiting_sync(self) -> bool:
+        """Return True if a SyncGroup is pending."""
+        return self._sync_callback is not None
 
     @property
-    def is_excused(self) -> bool:
-        """Whether it need not send heartbeats now: it waits for the coordinator, not the other way round."""
-        return not self.is_new and (self.awaits_join or self.awaits_sync)
+    def is_exempt_from_heartbeats(self) -> bool:
+        """Return True if the session cannot end now, because a request of the member is pending."""
+        return not self.is_new and (self.is_awaiting_join or self.is_awaiting_sync)
 
-    def await_join(self, reply: JoinReply) -> None:
-        """Answer this join when the generation begins; one that waits already was given up by its sender."""
-        self.answer_join(JoinAnswer(error=ErrorCode.rebalance_in_progress, member_id=self.member_id))
-        self._join_reply = reply
+    def await_join(self, callback: JoinCallback) -> None:
+        """Respond to this JoinGroup when the generation begins.
 
-    def await_sync(self, reply: SyncReply) -> None:
-        """Answer this sync when all is assigned; one that waits already was given up by its sender."""
-        self.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))
-        self._sync_reply = reply
+        A JoinGroup that is already pending is refused: its client has given it up.
+        """
+        self.complete_join(JoinResponse(error=ErrorCode.rebalance_in_progress, member_id=self.member_id))
+        self._join_callback = callback
 
-    def answer_join(self, answer: JoinAnswer) -> bool:
-        """Answer the waiting join, if there is one; tells whether there was."""
-        reply, self._join_reply = self._join_reply, None
-        if reply is not None:
-            reply(answer)
-        return reply is not None
+    def await_sync(self, callback: SyncCallback) -> None:
+        """Respond to this SyncGroup when the leader has assigned. One that is already pending is refused."""
+        self.complete_sync(SyncResponse(error=ErrorCode.rebalance_in_progress))
+        self._sync_callback = callback
 
-    def answer_sync(self, answer: SyncAnswer) -> bool:
-        """Answer the waiting sync, if there is one; tells whether there was."""
-        reply, self._sync_reply = self._sync_reply, None
-        if reply is not None:
-            reply(answer)
-        return reply is not None
+    def complete_join(self, response: JoinResponse) -> bool:
+        """Respond to the pending JoinGroup. Return False if there is none."""
+        callback, self._join_callback = self._join_callback, None
+        if callback is not None:
+            callback(response)
+        return callback is not None
+
+    def complete_sync(self, response: SyncResponse) -> bool:
+        """Respond to the pending SyncGroup. Return False if there is none."""
+        callback, self._sync_callback = self._sync_callback, None
+        if callback is not None:
+            callback(response)
+        return callback is not None
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member tells the leader for this protocol."""
+        """Return the member's metadata for a protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     def vote(self, candidates: Container[str]) -> str | None:
-        """The first of its protocols that is a candidate."""
+        """Return the first of the member's protocols that is a candidate."""
         return next((each.name for each in self.protocols if each.name in candidates), None)

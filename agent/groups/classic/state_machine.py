@@ -1,15 +1,17 @@
-"""The cycle of a classic group: everyone joins, the leader assigns, all work, until something changes.
+"""The state machine of a classic group.
 
 ::
 
-    Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
-      ▲                │      ▲   ▲                                      │         │
-      └──nobody left───┘      │   └────────a member comes or goes────────┘         │ assignment stored
-                              └──a member comes, goes or changes── Stable ◀────────┘
+    Empty ──join──▶ PreparingRebalance ──all joined, or timeout──▶ CompletingRebalance
+      ▲                │      ▲   ▲                                  │         │
+      └──no members────┘      │   └──member joins or leaves──────────┘         │ assignment stored
+                              └──member joins, leaves or changes── Stable ◀────┘
 
-This is Kafka's coordinator (group-coordinator/.../GroupMetadataManager.java, "classic group"), with its order
-of events; where it leaves a request without an answer, this one answers. A generation is stored before any
-member learns its assignment, and so before anyone may read the offsets that the last generation committed.
+States and the order of events are those of Kafka's coordinator (GroupMetadataManager.java, "classic group").
+Where Kafka leaves a request without a response, this coordinator responds.
+
+A generation is stored before any member receives its assignment. From then on the catalog refuses offset
+commits of the previous generation, so the offsets that the new members fetch are final.
 """
 
 from __future__ import annotations
@@ -21,40 +23,47 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from agent.groups.classic.embedded_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from agent.groups.classic.member import Member
-from agent.groups.classic.members import Members
-from agent.groups.deadlines import Deadlines
-from agent.groups.messages import (
+from agent.groups.classic.member import ClassicMember
+from agent.groups.classic.members import ClassicMembers
+from agent.groups.classic.messages import (
     NO_MEMBER,
-    GroupSnapshot,
-    GroupState,
-    JoinAnswer,
+    ClassicGroupState,
     JoinedMember,
-    SyncAnswer,
+    JoinResponse,
+    SyncResponse,
 )
+from agent.groups.classic.snapshot import ClassicGroupSnapshot
+from agent.groups.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent.group_settings import GroupSettings
-    from agent.groups.counts import GroupCounts
-    from agent.groups.messages import Save
+    from agent.groups.classic.snapshot import SaveSnapshot
+    from agent.groups.metrics import GroupCounters
     from core.clock import Clock
 
 _log = structlog.get_logger(__name__)
 
 _JOIN, _SYNC = "join", "sync"
-_BEFORE = {
-    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
-    GroupState.PREPARING_REBALANCE: {GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY},
-    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
-    GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
-    GroupState.DEAD: set(GroupState),
+_VALID_PREVIOUS_STATES = {
+    ClassicGroupState.EMPTY: {ClassicGroupState.PREPARING_REBALANCE},
+    ClassicGroupState.PREPARING_REBALANCE: {
+        ClassicGroupState.STABLE,
+        ClassicGroupState.COMPLETING_REBALANCE,
+        ClassicGroupState.EMPTY,
+    },
+    ClassicGroupState.COMPLETING_REBALANCE: {ClassicGroupState.PREPARING_REBALANCE},
+    ClassicGroupState.STABLE: {ClassicGroupState.COMPLETING_REBALANCE},
+    ClassicGroupState.DEAD: set(ClassicGroupState),
 }
 
 
 class ClassicStateMachine:
-    """A group's state, and what moves it on. Not safe for threads; `save` may report back any time later."""
+    """Members, state and deadlines of a classic group, and the transitions between states.
+
+    `save` may call back at any later time. Not safe for threads.
+    """
 
     def __init__(
         self,
@@ -62,281 +71,288 @@ class ClassicStateMachine:
         *,
         settings: GroupSettings,
         clock: Clock,
-        save: Save,
-        counts: GroupCounts,
-        snapshot: GroupSnapshot | None = None,
+        save: SaveSnapshot,
+        counters: GroupCounters,
+        snapshot: ClassicGroupSnapshot | None = None,
     ) -> None:
-        kept = snapshot or GroupSnapshot(state_ms=clock.now_ms())
+        initial = snapshot or ClassicGroupSnapshot(state_ms=clock.now_ms())
         self.group_id = group_id
         self.settings = settings
         self.save = save
-        self.counts = counts
+        self.counters = counters
         self.deadlines = Deadlines(clock)
-        self.roster = Members()
-        self.generation = kept.generation
-        self.protocol_type = kept.protocol_type
-        self.protocol = kept.protocol
-        self.state_ms = kept.state_ms
+        self.members = ClassicMembers()
+        self.generation = initial.generation
+        self.protocol_type = initial.protocol_type
+        self.protocol = initial.protocol
+        self.state_ms = initial.state_ms
         self.subscribed_topics: frozenset[str] | None = None
-        self.state = GroupState.STABLE if kept.members else GroupState.EMPTY
-        self._previous_state = GroupState.DEAD
+        self.state = ClassicGroupState.STABLE if initial.members else ClassicGroupState.EMPTY
+        self._previous_state = ClassicGroupState.DEAD
         self._clock = clock
-        self._pending_sync: set[str] = set()
-        self._member_came = False
-        for member in kept.members:
-            self.roster.add(Member.restored(member))
-        if kept.leader is not None and kept.leader in self.roster:
-            self.roster.leader = kept.leader
-        for restored in self.roster:
-            self.touch(restored)
-        self._learn_subscriptions()
+        # Members of this generation that have not sent SyncGroup yet.
+        self._pending_syncs: set[str] = set()
+        self._new_member_added = False
+        for member in initial.members:
+            self.members.add(ClassicMember.from_snapshot(member))
+        if initial.leader is not None and initial.leader in self.members:
+            self.members.leader = initial.leader
+        for restored in self.members:
+            self.extend_session(restored)
+        self._update_subscribed_topics()
 
     # Members
 
-    def add_member(self, member: Member, protocol_type: str) -> None:
-        """A new member; the first one says what kind of group it is."""
-        if self.state is GroupState.PREPARING_REBALANCE and self._previous_state is GroupState.EMPTY:
-            self._member_came = True
-        if not self.roster:
+    def add_member(self, member: ClassicMember, protocol_type: str) -> None:
+        """Add a new member. The first member determines the protocol type of the group."""
+        if (
+            self.state is ClassicGroupState.PREPARING_REBALANCE
+            and self._previous_state is ClassicGroupState.EMPTY
+        ):
+            self._new_member_added = True
+        if not self.members:
             self.protocol_type = protocol_type
-        self.roster.add(member)
-        self._keep_until(member, self.settings.new_member_timeout_ms)
+        self.members.add(member)
+        self._set_session_deadline(member.member_id, self.settings.new_member_timeout_ms)
 
-    def expect(self, member_id: str, session_timeout_ms: int) -> None:
-        """An id was given away: wait a session long for the member to come back with it."""
-        self.roster.pending.add(member_id)
-        self.deadlines.set(_session(member_id), session_timeout_ms, partial(self._session_over, member_id))
+    def add_pending_member(self, member_id: str, session_timeout_ms: int) -> None:
+        """Note a member id that was assigned to a client; it is valid for one session timeout."""
+        self.members.pending.add(member_id)
+        self._set_session_deadline(member_id, session_timeout_ms)
 
-    def touch(self, member: Member) -> None:
-        """A sign of life: the session starts anew."""
-        self._keep_until(member, member.session_timeout_ms)
+    def extend_session(self, member: ClassicMember) -> None:
+        """Start the member's session timeout again."""
+        self._set_session_deadline(member.member_id, member.session_timeout_ms)
 
-    def dismiss(self, member_id: str) -> None:
-        """Take a member away, and tell it so if it waits for something; the group does not move yet."""
-        self.deadlines.cancel(_session(member_id))
-        if member_id in self.roster:
-            member = self.roster[member_id]
-            member.answer_join(JoinAnswer(error=ErrorCode.unknown_member_id))
-            member.answer_sync(SyncAnswer(error=ErrorCode.unknown_member_id))
-        self.roster.remove(member_id)
-        self._pending_sync.discard(member_id)
+    def remove_member(self, member_id: str) -> None:
+        """Remove a member and refuse its pending requests. Starts no rebalance."""
+        self.deadlines.cancel(_session_key(member_id))
+        if member_id in self.members:
+            member = self.members[member_id]
+            member.complete_join(JoinResponse(error=ErrorCode.unknown_member_id))
+            member.complete_sync(SyncResponse(error=ErrorCode.unknown_member_id))
+        self.members.remove(member_id)
+        self._pending_syncs.discard(member_id)
 
-    def replace(self, old: Member, new: Member) -> None:
-        """A static member has come back: whoever still waits under its old id is fenced."""
-        old.answer_join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=old.member_id))
-        old.answer_sync(SyncAnswer(error=ErrorCode.fenced_instance_id))
-        self.deadlines.cancel(_session(old.member_id))
-        self._pending_sync.discard(old.member_id)
-        self.roster.replace(old.member_id, new)
-        self.touch(new)
+    def replace_static_member(self, old: ClassicMember, new: ClassicMember) -> None:
+        """Replace a static member by its restarted self; pending requests of the old one are fenced."""
+        old.complete_join(JoinResponse(error=ErrorCode.fenced_instance_id, member_id=old.member_id))
+        old.complete_sync(SyncResponse(error=ErrorCode.fenced_instance_id))
+        self.deadlines.cancel(_session_key(old.member_id))
+        self._pending_syncs.discard(old.member_id)
+        self.members.replace(old.member_id, new)
+        self.extend_session(new)
 
-    def _keep_until(self, member: Member, timeout_ms: int) -> None:
-        member_id = member.member_id
-        self.deadlines.set(_session(member_id), timeout_ms, partial(self._session_over, member_id))
+    def _set_session_deadline(self, member_id: str, timeout_ms: int) -> None:
+        self.deadlines.set(_session_key(member_id), timeout_ms, partial(self._expire_session, member_id))
 
-    def _session_over(self, member_id: str) -> None:
-        if member_id in self.roster.pending:
-            self.roster.remove(member_id)
+    def _expire_session(self, member_id: str) -> None:
+        if member_id in self.members.pending:
+            self.members.remove(member_id)
             self.complete_join_if_ready()
-        elif member_id in self.roster and not self.roster[member_id].is_excused:
-            self.counts.members_expired += 1
-            self.dismiss(member_id)
-            self.members_left(f"the session of {member_id} is over")
+        elif member_id in self.members and not self.members[member_id].is_exempt_from_heartbeats:
+            self.counters.members_expired += 1
+            self.remove_member(member_id)
+            self.rebalance_after_removal(f"the session of {member_id} has timed out")
 
-    def members_left(self, reason: str) -> None:
-        """Move on after `dismiss`."""
-        if self.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
+    def rebalance_after_removal(self, reason: str) -> None:
+        """Start or continue a rebalance after `remove_member`."""
+        if self.state in {ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE}:
             self.prepare_rebalance(reason)
         else:
             self.complete_join_if_ready()
 
     # Joining
 
-    def rebalance_or_complete(self, reason: str) -> None:
-        """Something has changed: begin a rebalance, or finish the one that waits for nothing else."""
-        if self.state in _BEFORE[GroupState.PREPARING_REBALANCE]:
+    def rebalance_or_complete_join(self, reason: str) -> None:
+        """Start a rebalance, or complete the present one if all members have joined."""
+        if self.state in _VALID_PREVIOUS_STATES[ClassicGroupState.PREPARING_REBALANCE]:
             self.prepare_rebalance(reason)
         else:
             self.complete_join_if_ready()
 
     def prepare_rebalance(self, reason: str) -> None:
-        """Call everyone to join again. An empty group waits a little for more members to come."""
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            self._answer_syncs(ErrorCode.rebalance_in_progress, {})
-        self._pending_sync.clear()
+        """Start a rebalance. The first rebalance of an empty group is delayed until more members join."""
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
+            self._complete_syncs(ErrorCode.rebalance_in_progress, {})
+        self._pending_syncs.clear()
         self.deadlines.cancel(_SYNC)
-        first = self.state is GroupState.EMPTY
-        self._move_to(GroupState.PREPARING_REBALANCE)
-        _log.info("a group rebalances", group=self.group_id, generation=self.generation, reason=reason)
-        if first:
-            delay = self.settings.group_initial_rebalance_delay_ms
-            self._wait_for_more(delay, max(self.roster.rebalance_timeout_ms - delay, 0))
-        elif self.roster.all_joined:
+        is_first = self.state is ClassicGroupState.EMPTY
+        self._move_to(ClassicGroupState.PREPARING_REBALANCE)
+        _log.info("rebalancing a group", group=self.group_id, generation=self.generation, reason=reason)
+        if is_first:
+            delay_ms = self.settings.group_initial_rebalance_delay_ms
+            self._delay_initial_rebalance(delay_ms, max(self.members.rebalance_timeout_ms - delay_ms, 0))
+        elif self.members.all_joined:
             self._complete_join()
         else:
-            self.deadlines.set(_JOIN, self.roster.rebalance_timeout_ms, self._complete_join)
+            self.deadlines.set(_JOIN, self.members.rebalance_timeout_ms, self._complete_join)
 
     def complete_join_if_ready(self) -> None:
-        """Begin the generation when everyone has joined; an initial rebalance keeps to its delay."""
+        """Begin the generation if all members have joined. Does not shorten the initial rebalance delay."""
         if (
-            self.state is GroupState.PREPARING_REBALANCE
-            and self._previous_state is not GroupState.EMPTY
-            and self.roster.all_joined
+            self.state is ClassicGroupState.PREPARING_REBALANCE
+            and self._previous_state is not ClassicGroupState.EMPTY
+            and self.members.all_joined
         ):
             self._complete_join()
 
-    def _wait_for_more(self, delay_ms: int, remaining_ms: int) -> None:
-        """Put the first generation off while members keep coming, within the rebalance timeout."""
+    def _delay_initial_rebalance(self, delay_ms: int, remaining_ms: int) -> None:
+        """Delay the first generation while members keep joining, up to the rebalance timeout."""
 
-        def look() -> None:
-            if self._member_came and remaining_ms:
-                self._member_came = False
-                next_delay = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
-                self._wait_for_more(next_delay, max(remaining_ms - delay_ms, 0))
+        def delay_again_or_complete() -> None:
+            if self._new_member_added and remaining_ms:
+                self._new_member_added = False
+                next_delay_ms = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
+                self._delay_initial_rebalance(next_delay_ms, max(remaining_ms - delay_ms, 0))
             else:
                 self._complete_join()
 
-        self.deadlines.set(_JOIN, delay_ms, look)
+        self.deadlines.set(_JOIN, delay_ms, delay_again_or_complete)
 
     def _complete_join(self) -> None:
-        """Begin the next generation with those who have joined, and with the static members."""
+        """Begin the next generation with the members that have joined and with all static members."""
         self.deadlines.cancel(_JOIN)
-        self._member_came = False
-        for member in self.roster:
-            if not member.awaits_join and not member.is_static:
-                self.dismiss(member.member_id)
-        if not self.roster.elect_joined_leader() and self.roster:
-            # Only static members, and none of them here: wait for one, they keep their places till then.
-            self.deadlines.set(_JOIN, self.roster.rebalance_timeout_ms, self._complete_join)
+        self._new_member_added = False
+        for member in self.members:
+            if not member.is_awaiting_join and not member.is_static:
+                self.remove_member(member.member_id)
+        if not self.members.elect_joined_leader() and self.members:
+            # Only static members are left, and none has joined: wait until one joins or its session ends.
+            self.deadlines.set(_JOIN, self.members.rebalance_timeout_ms, self._complete_join)
             return
         self.generation += 1
-        self.counts.rebalances += 1
-        self._pending_sync.clear()
-        self.protocol = self.roster.select_protocol() if self.roster else None
-        self._learn_subscriptions()
-        if not self.roster:
-            self._move_to(GroupState.EMPTY)
+        self.counters.rebalances += 1
+        self._pending_syncs.clear()
+        self.protocol = self.members.select_protocol() if self.members else None
+        self._update_subscribed_topics()
+        if not self.members:
+            self._move_to(ClassicGroupState.EMPTY)
             self.save(self.snapshot({}), lambda _: None)
             return
-        self._move_to(GroupState.COMPLETING_REBALANCE)
-        for member in self.roster:
-            self._pending_sync.add(member.member_id)
+        self._move_to(ClassicGroupState.COMPLETING_REBALANCE)
+        for member in self.members:
+            self._pending_syncs.add(member.member_id)
             member.is_new = False
-            self.touch(member)
-        self.deadlines.set(_SYNC, self.roster.rebalance_timeout_ms, partial(self._sync_over, self.generation))
-        for member in self.roster:
-            member.answer_join(self.current_answer(member.member_id))
+            self.extend_session(member)
+        timeout_ms = self.members.rebalance_timeout_ms
+        self.deadlines.set(_SYNC, timeout_ms, partial(self._expire_pending_syncs, self.generation))
+        for member in self.members:
+            member.complete_join(self.join_response(member.member_id))
 
-    def current_answer(
+    def join_response(
         self, member_id: str, *, with_members: bool = True, skip_assignment: bool = False
-    ) -> JoinAnswer:
-        """A member's place in the present generation; its leader also gets the members."""
-        leads = self.roster.leader == member_id
-        return JoinAnswer(
+    ) -> JoinResponse:
+        """Return a member's part in the present generation; the leader's includes all members."""
+        leads = self.members.leader == member_id
+        return JoinResponse(
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol=self.protocol,
-            leader=self.roster.leader or NO_MEMBER,
+            leader=self.members.leader or NO_MEMBER,
             member_id=member_id,
-            members=self._seen_by_leader() if leads and with_members else (),
+            members=self._members_for_leader() if leads and with_members else (),
             skip_assignment=skip_assignment and leads,
         )
 
-    def _seen_by_leader(self) -> tuple[JoinedMember, ...]:
+    def _members_for_leader(self) -> tuple[JoinedMember, ...]:
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 metadata=member.metadata(self.protocol or ""),
             )
-            for member in self.roster
+            for member in self.members
         )
 
     # Syncing
 
-    def has_synced(self, member_id: str) -> None:
-        """A member has asked for its assignment; when all have, nobody is waited for."""
-        self._pending_sync.discard(member_id)
-        if not self._pending_sync:
+    def record_sync(self, member_id: str) -> None:
+        """Note that a member has sent SyncGroup; cancel the deadline when all members have."""
+        self._pending_syncs.discard(member_id)
+        if not self._pending_syncs:
             self.deadlines.cancel(_SYNC)
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """Store what the leader has assigned, then hand it out; members without one get an empty one."""
+        """Store the leader's assignments, then send them to the members.
+
+        A member that the leader left out receives an empty assignment.
+        """
         generation = self.generation
 
-        def stored(error: ErrorCode) -> None:
-            if self.state is not GroupState.COMPLETING_REBALANCE or self.generation != generation:
+        def on_stored(error: ErrorCode) -> None:
+            if self.state is not ClassicGroupState.COMPLETING_REBALANCE or self.generation != generation:
                 return
             if error is ErrorCode.none:
-                self._move_to(GroupState.STABLE)
-                self._answer_syncs(error, assignments)
+                self._move_to(ClassicGroupState.STABLE)
+                self._complete_syncs(error, assignments)
             else:
-                self._answer_syncs(error, {})
+                self._complete_syncs(error, {})
                 self.prepare_rebalance("the assignment could not be stored")
 
-        self.save(self.snapshot(assignments), stored)
+        self.save(self.snapshot(assignments), on_stored)
 
-    def _answer_syncs(self, error: ErrorCode, assignments: Mapping[str, bytes]) -> None:
-        good = error is ErrorCode.none
-        for member in self.roster:
+    def _complete_syncs(self, error: ErrorCode, assignments: Mapping[str, bytes]) -> None:
+        succeeded = error is ErrorCode.none
+        for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
-        for member in self.roster:
-            answer = SyncAnswer(
+        for member in self.members:
+            response = SyncResponse(
                 error=error,
-                protocol_type=self.protocol_type if good else None,
-                protocol=self.protocol if good else None,
+                protocol_type=self.protocol_type if succeeded else None,
+                protocol=self.protocol if succeeded else None,
                 assignment=member.assignment,
             )
-            if member.answer_sync(answer):
-                self.touch(member)
+            if member.complete_sync(response):
+                self.extend_session(member)
 
-    def _sync_over(self, generation: int) -> None:
-        """Members that joined and never asked for their assignment are gone."""
-        synced_states = {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-        if generation == self.generation and self.state in synced_states and self._pending_sync:
-            late = sorted(self._pending_sync)
-            for member_id in late:
-                self.dismiss(member_id)
-            self.prepare_rebalance(f"{len(late)} members did not ask for their assignment")
+    def _expire_pending_syncs(self, generation: int) -> None:
+        """Remove the members that have joined the generation and not sent SyncGroup."""
+        states = {ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
+        if generation == self.generation and self.state in states and self._pending_syncs:
+            missing = sorted(self._pending_syncs)
+            for member_id in missing:
+                self.remove_member(member_id)
+            self.prepare_rebalance(f"{len(missing)} members did not send SyncGroup")
 
-    # Keeping
+    # Snapshots and transitions
 
-    def snapshot(self, assignments: Mapping[str, bytes]) -> GroupSnapshot:
-        """What another coordinator would need in order to go on, once these are assigned."""
-        return GroupSnapshot(
+    def snapshot(self, assignments: Mapping[str, bytes]) -> ClassicGroupSnapshot:
+        """Return the state that another coordinator needs, with these assignments."""
+        return ClassicGroupSnapshot(
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol=self.protocol,
-            leader=self.roster.leader,
-            members=tuple(member.snapshot(assignments.get(member.member_id, b"")) for member in self.roster),
+            leader=self.members.leader,
+            members=tuple(member.snapshot(assignments.get(member.member_id, b"")) for member in self.members),
             subscribed_topics=self.subscribed_topics,
             state_ms=self.state_ms,
         )
 
     def unload(self, error: ErrorCode) -> None:
-        """The group lives elsewhere, or nowhere, from now on: answer everyone who waits."""
-        self._move_to(GroupState.DEAD)
+        """Refuse all pending requests with `error` and make the group dead."""
+        self._move_to(ClassicGroupState.DEAD)
         self.deadlines.clear()
-        for member in self.roster:
-            member.answer_join(JoinAnswer(error=error, member_id=member.member_id))
-            member.answer_sync(SyncAnswer(error=error))
+        for member in self.members:
+            member.complete_join(JoinResponse(error=error, member_id=member.member_id))
+            member.complete_sync(SyncResponse(error=error))
 
-    def _move_to(self, state: GroupState) -> None:
-        if self.state not in _BEFORE[state]:
+    def _move_to(self, state: ClassicGroupState) -> None:
+        if self.state not in _VALID_PREVIOUS_STATES[state]:
             raise AssertionError(f"group {self.group_id!r} cannot go from {self.state} to {state}")
         self._previous_state, self.state = self.state, state
         self.state_ms = self._clock.now_ms()
 
-    def _learn_subscriptions(self) -> None:
+    def _update_subscribed_topics(self) -> None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = None
-        elif not self.roster:
+        elif not self.members:
             self.subscribed_topics = frozenset()
         elif self.protocol is not None:
             self.subscribed_topics = subscribed_topics(
-                member.metadata(self.protocol) for member in self.roster
+                member.metadata(self.protocol) for member in self.members
             )
 
 
-def _session(member_id: str) -> tuple[str, str]:
+def _session_key(member_id: str) -> tuple[str, str]:
     return ("session", member_id)

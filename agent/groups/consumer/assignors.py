@@ -1,8 +1,8 @@
-"""Who shall read what: the assignors that a consumer group may ask its coordinator for.
+"""Server-side assignors: functions that compute the target assignment of a consumer group.
 
-`range` gives each member a run of each topic's partitions, so that topics of equal size are read
-side by side.
-`uniform` gives everyone as much as anyone, and takes from nobody more than that needs.
+`range` assigns each member consecutive partitions of each topic, so topics with the same number of partitions
+are co-partitioned. `uniform` assigns members of equal subscriptions numbers of partitions that differ by at
+most one, and moves as few partitions as possible.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agent.groups.consumer.messages import NOTHING
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """A member for an assignor: its topics exist, `assigned` is what the last assignment gave it."""
+    """A member as an assignor sees it: the existing topics it subscribes to, and its last target."""
 
     member_id: str
     instance_id: str | None
@@ -32,38 +32,38 @@ class Subscriber:
 
 
 class Assignor(Protocol):
-    """Gives every partition of every topic to one of the topic's subscribers."""
+    """Function that assigns every partition of every topic to one subscriber of the topic."""
 
     def __call__(
         self, subscribers: Sequence[Subscriber], partition_counts: Mapping[UUID, int], /
     ) -> dict[str, Assignment]:
-        """What each member shall have; `partition_counts` knows every topic that is subscribed to."""
+        """Return the target of each member. `partition_counts` has every subscribed topic."""
         ...
 
 
 def assign_range(
     subscribers: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assignment]:
-    """Runs of partitions, in the order of instances and then of member ids."""
+    """Assign consecutive partitions: first to static members by instance id, then by member id."""
     shares: dict[str, set[PartitionId]] = {each.member_id: set() for each in subscribers}
-    for topic_id, readers in _readers(sorted(subscribers, key=_by_instance)).items():
-        least, extra = divmod(partition_counts[topic_id], len(readers))
+    for topic_id, members in _subscribers_by_topic(sorted(subscribers, key=_assignment_order)).items():
+        minimum, extra = divmod(partition_counts[topic_id], len(members))
         begin = 0
-        for at, reader in enumerate(readers):
-            end = begin + least + (at < extra)
-            shares[reader.member_id].update(PartitionId(topic_id, each) for each in range(begin, end))
+        for index, member in enumerate(members):
+            end = begin + minimum + (index < extra)
+            shares[member.member_id].update(PartitionId(topic_id, each) for each in range(begin, end))
             begin = end
-    return _frozen(shares)
+    return _as_assignments(shares)
 
 
 def assign_uniform(
     subscribers: Sequence[Subscriber], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assignment]:
-    """As many partitions for each as its topics allow; what can stay where it is stays."""
+    """Assign as evenly as the subscriptions allow; keep previous assignments where possible."""
     shares: dict[str, set[PartitionId]] = {}
     taken: set[PartitionId] = set()
     for each in subscribers:
-        # One partition may stand in two old assignments when a static member was replaced meanwhile.
+        # A partition may be in two previous assignments if a static member was replaced in the meantime.
         kept = {
             part
             for part in each.assigned - taken
@@ -71,52 +71,57 @@ def assign_uniform(
         }
         shares[each.member_id] = kept
         taken |= kept
-    readers = _readers(sorted(subscribers, key=_by_instance))
+    by_topic = _subscribers_by_topic(sorted(subscribers, key=_assignment_order))
     if len({each.topics for each in subscribers}) == 1:
-        _fill_evenly(shares, _missing(readers, partition_counts, taken))
+        _fill_evenly(shares, _unassigned(by_topic, partition_counts, taken))
     else:
-        names = {topic_id: [each.member_id for each in them] for topic_id, them in readers.items()}
-        for part in sorted(_missing(readers, partition_counts, taken), key=lambda p: len(names[p.topic_id])):
-            least = min(names[part.topic_id], key=lambda member_id: len(shares[member_id]))
-            shares[least].add(part)
-        _level(shares, names)
-    return _frozen(shares)
+        ids = {topic_id: [each.member_id for each in members] for topic_id, members in by_topic.items()}
+        for part in sorted(
+            _unassigned(by_topic, partition_counts, taken), key=lambda p: len(ids[p.topic_id])
+        ):
+            smallest = min(ids[part.topic_id], key=lambda member_id: len(shares[member_id]))
+            shares[smallest].add(part)
+        _balance(shares, ids)
+    return _as_assignments(shares)
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
 
 
-def _by_instance(subscriber: Subscriber) -> tuple[bool, str]:
-    """Static members first: their places outlive their member ids."""
+def _assignment_order(subscriber: Subscriber) -> tuple[bool, str]:
+    """Return a sort key that puts static members first, because instance ids survive restarts."""
     return subscriber.instance_id is None, subscriber.instance_id or subscriber.member_id
 
 
-def _readers(subscribers: Iterable[Subscriber]) -> dict[UUID, list[Subscriber]]:
-    readers: dict[UUID, list[Subscriber]] = defaultdict(list)
+def _subscribers_by_topic(subscribers: Iterable[Subscriber]) -> dict[UUID, list[Subscriber]]:
+    by_topic: dict[UUID, list[Subscriber]] = defaultdict(list)
     for each in subscribers:
         for topic_id in each.topics:
-            readers[topic_id].append(each)
-    return readers
+            by_topic[topic_id].append(each)
+    return by_topic
 
 
-def _missing(
+def _unassigned(
     topics: Iterable[UUID], partition_counts: Mapping[UUID, int], taken: set[PartitionId]
 ) -> list[PartitionId]:
     return [
         part
         for topic_id in sorted(topics)
-        for part in (PartitionId(topic_id, at) for at in range(partition_counts[topic_id]))
+        for part in (PartitionId(topic_id, index) for index in range(partition_counts[topic_id]))
         if part not in taken
     ]
 
 
 def _fill_evenly(shares: dict[str, set[PartitionId]], free: list[PartitionId]) -> None:
-    """All have the same topics: whoever has most may have one more than the others, where it must be."""
+    """Assign `free` so that shares differ by at most one; all members have the same subscription.
+
+    If the partitions do not divide evenly, the members with the largest shares keep one more.
+    """
     total = len(free) + sum(map(len, shares.values()))
-    least, extra = divmod(total, len(shares))
+    minimum, extra = divmod(total, len(shares))
     quotas = {
-        member_id: least + (at < extra)
-        for at, member_id in enumerate(sorted(shares, key=lambda each: (-len(shares[each]), each)))
+        member_id: minimum + (index < extra)
+        for index, member_id in enumerate(sorted(shares, key=lambda each: (-len(shares[each]), each)))
     }
     for member_id, share in shares.items():
         surplus = sorted(share)[quotas[member_id] :]
@@ -128,34 +133,34 @@ def _fill_evenly(shares: dict[str, set[PartitionId]], free: list[PartitionId]) -
         del free[:count]
 
 
-def _level(shares: dict[str, set[PartitionId]], readers: Mapping[UUID, Sequence[str]]) -> None:
-    """Move partitions from whoever has much to whoever has at least two less, until nobody has."""
+def _balance(shares: dict[str, set[PartitionId]], subscribers: Mapping[UUID, Sequence[str]]) -> None:
+    """Move partitions to members with at least two fewer, until there is no such member."""
 
     def size(member_id: str) -> int:
         return len(shares[member_id])
 
     moved = True
-    while moved:  # each move makes the sum of the squares of sizes smaller
+    while moved:  # terminates: each move reduces the sum of the squared share sizes
         moved = False
         for member_id in sorted(shares, key=size, reverse=True):
-            moved |= _give_away(member_id, shares, readers, size)
+            moved |= _move_from(member_id, shares, subscribers, size)
 
 
-def _give_away(
+def _move_from(
     member_id: str,
     shares: dict[str, set[PartitionId]],
-    readers: Mapping[UUID, Sequence[str]],
+    subscribers: Mapping[UUID, Sequence[str]],
     size: Callable[[str], int],
 ) -> bool:
     moved = False
     for part in sorted(shares[member_id]):
-        least = min(readers[part.topic_id], key=size)
-        if size(least) + 2 <= size(member_id):
+        smallest = min(subscribers[part.topic_id], key=size)
+        if size(smallest) + 2 <= size(member_id):
             shares[member_id].remove(part)
-            shares[least].add(part)
+            shares[smallest].add(part)
             moved = True
     return moved
 
 
-def _frozen(shares: Mapping[str, set[PartitionId]]) -> dict[str, Assignment]:
-    return {member_id: frozenset(share) if share else NOTHING for member_id, share in shares.items()}
+def _as_assignments(shares: Mapping[str, set[PartitionId]]) -> dict[str, Assignment]:
+    return {member_id: frozenset(share) if share else EMPTY_ASSIGNMENT for member_id, share in shares.items()}

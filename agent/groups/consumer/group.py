@@ -1,189 +1,299 @@
-"""A consumer group of KIP-848: a pure state machine that its coordinator asks and stores.
-
-Members say in heartbeats what they want and what they have. A change of what is wanted raises the group's
-epoch; the next heartbeat computes the target assignment of that epoch; every member then goes there at its
-own pace (`reconciling`). Rules and errors are those of Kafka's coordinator (GroupMetadataManager.java).
-"""
+"""A consumer group of KIP-848: the heartbeats of its members and the requests of administrators."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.consumer.checks import check_is_known, check_member_epoch, leaves
-from agent.groups.consumer.classic_members import ClassicMembers
+from agent.groups.classic.embedded_protocol import CONSUMER_PROTOCOL_TYPE
+from agent.groups.consumer.classic_protocol import ClassicProtocolHandler
 from agent.groups.consumer.messages import (
-    JOINS,
-    LEAVES_FOR_A_WHILE,
-    NOTHING,
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
     ConsumerGroupDescription,
     ConsumerMemberDescription,
-    HeartbeatAnswer,
+    HeartbeatResponse,
 )
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.state_machine import ConsumerStateMachine, MemberTimeout
+from agent.groups.errors import ErrorCode, GroupError
+from catalog.groups.repository import GroupType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.group_settings import GroupSettings
     from agent.groups.consumer.member import ConsumerMember
-    from agent.groups.consumer.messages import ConsumerHeartbeat
+    from agent.groups.consumer.messages import Assignment, ConsumerGroupState, ConsumerHeartbeat
+    from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
+    from agent.groups.consumer.state_machine import Downgrade
     from agent.groups.consumer.topics import TopicView
+    from agent.groups.metrics import GroupCounters
+    from catalog.config.group_config import GroupConfig
     from catalog.model import PartitionId
+    from core.clock import Clock
+    from core.ids import Ids
 
 
-class ConsumerGroup(ClassicMembers):
-    """One group, whose members may speak either protocol.
+class ConsumerGroup:
+    """One consumer group. Its members may use either protocol; `classic` handles the classic one.
 
-    It does no input or output and never waits; not safe for threads.
-    `version` rises with every change. What a member is told must be stored first: whoever owns the group
-    stores `snapshot()` and hands the answer out then. It also calls `expire` when `next_deadline` has come.
+    The group does no I/O and never blocks. `version` rises with every change. The owner of the group stores
+    `snapshot()` before it sends a response, and calls `expire` at `next_deadline`. Not safe for threads.
     """
+
+    group_type = GroupType.CONSUMER
+    protocol_type = CONSUMER_PROTOCOL_TYPE
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        settings: GroupSettings,
+        clock: Clock,
+        ids: Ids,
+        counters: GroupCounters | None = None,
+        snapshot: ConsumerGroupSnapshot | None = None,
+        config: GroupConfig | None = None,
+    ) -> None:
+        self._machine = ConsumerStateMachine(
+            group_id,
+            settings=settings,
+            clock=clock,
+            ids=ids,
+            counters=counters,
+            snapshot=snapshot,
+            config=config,
+        )
+        self._members = self._machine.members
+        self.classic = ClassicProtocolHandler(self._machine)
+
+    # Properties
+
+    @property
+    def group_id(self) -> str:
+        """The group id."""
+        return self._machine.group_id
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """The state."""
+        return self._machine.state
+
+    @property
+    def config(self) -> GroupConfig:
+        """The group's own configuration; the owner of the group keeps it up to date."""
+        return self._machine.config
+
+    @config.setter
+    def config(self, config: GroupConfig) -> None:
+        self._machine.config = config
+
+    @property
+    def group_epoch(self) -> int:
+        """The group epoch."""
+        return self._machine.group_epoch
+
+    @property
+    def version(self) -> int:
+        """The number of changes since the group was loaded."""
+        return self._machine.version
+
+    @property
+    def downgrade(self) -> Downgrade | None:
+        """The reason to convert the group to a classic group; None unless that is due."""
+        return self._machine.downgrade
+
+    @property
+    def is_dead(self) -> bool:
+        """Return True if the group was unloaded."""
+        return self._machine.is_dead
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if the group has no members."""
+        return not self._members
+
+    @property
+    def member_count(self) -> int:
+        """The number of members, including static members that have left temporarily."""
+        return len(self._members)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When to call `expire`, in seconds of the monotonic clock."""
+        return self._machine.deadlines.earliest
+
+    def expire(self) -> None:
+        """Fence the members whose timeouts have ended."""
+        self._machine.deadlines.expire()
+
+    def unload(self, error: ErrorCode) -> None:
+        """Make the group dead. No request is pending inside, so nothing receives `error`."""
+        del error
+        self._machine.unload()
+
+    def snapshot(self) -> ConsumerGroupSnapshot:
+        """Return the state that another coordinator needs."""
+        return self._machine.snapshot()
+
+    def unseen_patterns(self, topics: TopicView) -> set[str]:
+        """Return the patterns that the next heartbeat will match with this view for the first time."""
+        return self._machine.unseen_patterns(topics)
 
     # Heartbeats
 
-    def hear(self, request: ConsumerHeartbeat) -> None:
-        """Keep the session of whoever sent this, which `heartbeat` takes later: the wait is not its own."""
-        member = self._roster.get(request.member_id)
+    def extend_session_on_arrival(self, request: ConsumerHeartbeat) -> None:
+        """Extend the sender's session before `heartbeat` handles the request.
+
+        Otherwise the time that the request waits would count against the member.
+        """
+        member = self._members.get(request.member_id)
         if member is not None and not member.is_classic and 0 < request.member_epoch == member.epoch:
-            self._keep_session(member)
+            self._machine.extend_session(member)
 
-    def stays(self, member_id: str) -> None:
-        """Keep the session of a member that waits for the answer to its heartbeat."""
-        member = self._roster.get(member_id)
-        if member is not None and not member.is_classic and not member.is_away:
-            self._keep_session(member)
+    def extend_session_while_waiting(self, member_id: str) -> None:
+        """Extend the session of a member that waits for a heartbeat response."""
+        member = self._members.get(member_id)
+        if member is not None and not member.is_classic and not member.has_left_temporarily:
+            self._machine.extend_session(member)
 
-    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicView) -> HeartbeatAnswer:
-        """Take a heartbeat that `check_heartbeat` has let pass; raises what the member shall be told."""
-        if leaves(request):
+    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicView) -> HeartbeatResponse:
+        """Handle a heartbeat that `check_heartbeat` has accepted. Raises GroupError."""
+        if request.is_leaving:
             return self._leave(request)
-        self._require_room(request.member_id)
-        known = self._subscribe(request)
-        member = self._admit(known.updated(request), known=known, owned=request.owned, topics=topics)
-        self._keep_session(member)
-        return HeartbeatAnswer(
+        self._machine.require_capacity(request.member_id)
+        previous = self._find_or_create(request)
+        member = self._machine.admit(
+            previous.updated(request), previous=previous, owned=request.owned, topics=topics
+        )
+        self._machine.extend_session(member)
+        return HeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=self._settings.heartbeat_interval_of(self.config),
-            assignment=member.assigned if self._is_to_be_told(request, member, known) else None,
+            heartbeat_interval_ms=self._machine.settings.heartbeat_interval_of(self._machine.config),
+            assignment=member.assigned if self._must_send_assignment(request, member, previous) else None,
         )
 
-    def _is_to_be_told(
-        self, request: ConsumerHeartbeat, member: ConsumerMember, known: ConsumerMember
+    def _must_send_assignment(
+        self, request: ConsumerHeartbeat, member: ConsumerMember, previous: ConsumerMember
     ) -> bool:
-        """Whether it is told what it may have: when it asks, and from a change on until it says it has that.
+        """Return True if the member asks for its assignment, or has not confirmed a changed one.
 
-        Kafka tells of a change once, and relies on members to ask when an answer does not come. librdkafka
-        does not when one comes later than the heartbeat interval: it would never take what it was given, nor
-        give up what it was to.
+        Kafka sends a changed assignment once and relies on members to ask again if a response is lost.
+        librdkafka does not ask again after a response that arrived later than the heartbeat interval. It
+        would never take new partitions nor revoke old ones.
         """
+        unconfirmed = self._machine.unconfirmed
         if request.owned == member.assigned:
-            self._unheard.discard(member.member_id)
-        elif request.is_full or member.assigned != known.assigned:
-            self._unheard.add(member.member_id)
-        return request.is_full or member.assigned != known.assigned or member.member_id in self._unheard
+            unconfirmed.discard(member.member_id)
+        elif request.is_full or member.assigned != previous.assigned:
+            unconfirmed.add(member.member_id)
+        return request.is_full or member.assigned != previous.assigned or member.member_id in unconfirmed
 
-    def _subscribe(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        """The member that sends this, new or known, in its right epoch."""
+    def _find_or_create(self, request: ConsumerHeartbeat) -> ConsumerMember:
+        """Return the member that sends this heartbeat; raise GroupError if its epoch is wrong."""
         if request.instance_id is not None:
-            return self._subscribe_static(request, request.instance_id)
-        known = self._roster.get(request.member_id)
-        if known is None and request.member_epoch != JOINS:
-            raise self._unknown(request.member_id)
-        if known is None:
-            return self._newcomer(request.member_id or self._new_member_id())
-        check_member_epoch(known, request.member_epoch, request.owned)
-        return known
+            return self._find_or_create_static(request, request.instance_id)
+        member = self._members.get(request.member_id)
+        if member is None and request.member_epoch != JOIN_EPOCH:
+            raise self._machine.unknown_member(request.member_id)
+        if member is None:
+            return self._machine.new_member(request.member_id or self._machine.new_member_id())
+        _check_member_epoch(member, request.member_epoch, request.owned)
+        return member
 
-    def _subscribe_static(self, request: ConsumerHeartbeat, instance_id: str) -> ConsumerMember:
-        holder = self._roster.of_instance(instance_id)
-        if request.member_epoch != JOINS:
-            known = check_is_known(holder, instance_id, request.member_id)
-            check_member_epoch(known, request.member_epoch, request.owned)
-            return known
-        if holder is None:
-            member_id = request.member_id or self._new_member_id()
-            return self._roster.get(member_id) or self._newcomer(member_id)
-        if not holder.is_away and not holder.is_classic:
-            raise KafkaError(
+    def _find_or_create_static(self, request: ConsumerHeartbeat, instance_id: str) -> ConsumerMember:
+        if request.member_epoch != JOIN_EPOCH:
+            member = self._members.require_instance(instance_id, request.member_id)
+            _check_member_epoch(member, request.member_epoch, request.owned)
+            return member
+        member_id = request.member_id or self._machine.new_member_id()
+        present = self._members.of_instance(instance_id)
+        if present is None:
+            return self._members.get(member_id) or self._machine.new_member(member_id)
+        if not present.has_left_temporarily and not present.is_classic:
+            raise GroupError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group"
-                f" because the instance id is owned by {holder.member_id} member.",
+                f" because the instance id is owned by {present.member_id} member.",
             )
-        return self._replace(holder, request.member_id or self._new_member_id())
+        return self._machine.replace_static_member(present, member_id)
 
-    def _leave(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
-        member = self._roster.get(request.member_id)
-        if request.instance_id is not None:
-            holder = self._roster.of_instance(request.instance_id)
-            member = check_is_known(holder, request.instance_id, request.member_id)
-        if member is None:
-            raise self._unknown(request.member_id)
-        if request.instance_id is not None and request.member_epoch == LEAVES_FOR_A_WHILE:
-            self._forgive(member)
-            self._put(member.away())
+    def _leave(self, request: ConsumerHeartbeat) -> HeartbeatResponse:
+        if request.instance_id is None:
+            member = self._members.get(request.member_id)
+            if member is None:
+                raise self._machine.unknown_member(request.member_id)
         else:
-            self._fence(member.member_id, "it left")
-        return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
+            member = self._members.require_instance(request.instance_id, request.member_id)
+        if request.instance_id is not None and request.member_epoch == LEAVE_STATIC_EPOCH:
+            self._machine.cancel_timeout(MemberTimeout.REVOCATION, member.member_id)
+            self._machine.put(member.left_temporarily())
+        else:
+            self._machine.fence(member.member_id, "it left")
+        return HeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
 
     # Offsets and administration
 
-    def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
-        """Whether offsets may be committed; `knows_epochs` from version 9 of the request on."""
-        if epoch < 0 and not self._roster:
-            return ErrorCode.none
-        member = self._roster.get(member_id)
-        if member is None:
-            return ErrorCode.unknown_member_id
-        if not knows_epochs and not member.is_classic:
-            return ErrorCode.unsupported_version
-        return _check_epoch(member, epoch)
-
-    def check_commits(
-        self, member_id: str, epoch: int, partitions: Sequence[PartitionId], *, knows_epochs: bool
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        partitions: Sequence[PartitionId],
+        *,
+        supports_member_epochs: bool,
     ) -> list[ErrorCode]:
-        """An error for each partition, in order, and one where there is none.
+        """Return an error code for each partition, in order, or one code if there are no partitions.
 
-        A member that has gone further meanwhile may still commit in an earlier epoch what it has had since
-        then: nobody else had it (KIP-1251, Kafka's ConsumerGroup.validateOffsetCommit).
+        A member may commit in an earlier epoch the partitions that it has owned since then, because no other
+        member has owned them in between (KIP-1251, Kafka's ConsumerGroup.validateOffsetCommit).
+        `supports_member_epochs` is True from version 9 of OffsetCommit.
         """
-        code = self.check_commit(member_id, epoch, knows_epochs=knows_epochs)
-        member = self._roster.get(member_id)
+        code = self._check_epoch(member_id, epoch, supports_member_epochs=supports_member_epochs)
+        member = self._members.get(member_id)
         if code not in _WRONG_EPOCH or member is None or epoch > member.epoch:
             return [code] * max(1, len(partitions))
-        since = self._since[member_id]
-        return [
-            ErrorCode.none if each in since and since[each] <= epoch else code for each in partitions
-        ] or [code]
+        since = [self._machine.owned_since(member_id, each) for each in partitions]
+        return [ErrorCode.none if each is not None and each <= epoch else code for each in since] or [code]
 
-    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may ask for offsets; who is none may."""
-        if member_id is None and epoch < 0:
+    def _check_epoch(self, member_id: str, epoch: int, *, supports_member_epochs: bool) -> ErrorCode:
+        if epoch < 0 and not self._members:
             return ErrorCode.none
-        member = self._roster.get(member_id or "")
+        member = self._members.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        return _check_epoch(member, epoch)
+        if not supports_member_epochs and not member.is_classic:
+            return ErrorCode.unsupported_version
+        return _compare_epoch(member, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return whether a member may fetch offsets. A client that is no member may."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.none
+        member = self._members.get(member_id or "")
+        if member is None:
+            return ErrorCode.unknown_member_id
+        return _compare_epoch(member, epoch)
 
     def check_delete(self) -> ErrorCode:
-        """Whether the group may be deleted: only without members."""
+        """Return whether the group may be deleted: only without members."""
         return ErrorCode.none if self.is_empty else ErrorCode.non_empty_group
 
     def check_delete_offsets(self) -> ErrorCode:
-        """Offsets may be deleted at any time; `is_subscribed` protects those in use."""
-        return ErrorCode.group_id_not_found if self._is_dead else ErrorCode.none
+        """Return whether offsets may be deleted, except those of subscribed topics (`is_subscribed`)."""
+        return ErrorCode.group_id_not_found if self.is_dead else ErrorCode.none
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads this topic."""
-        return topic in self.subscribed_topics
+        """Return True if a member subscribes to the topic."""
+        return topic in self._machine.subscribed_topics
 
     def describe(self) -> ConsumerGroupDescription:
-        """The group for administrators."""
+        """Return the description for administrators."""
         return ConsumerGroupDescription(
             group_id=self.group_id,
             state=self.state,
             group_epoch=self.group_epoch,
-            assignment_epoch=self.assignment_epoch,
-            assignor=self._roster.assignor,
+            assignment_epoch=self._machine.assignment_epoch,
+            assignor=self._members.assignor,
             members=tuple(
                 ConsumerMemberDescription(
                     member_id=member.member_id,
@@ -195,10 +305,10 @@ class ConsumerGroup(ClassicMembers):
                     topics=member.topics,
                     regex=member.regex,
                     assignment=member.assigned,
-                    target=self._targets.get(member.member_id, NOTHING),
+                    target=self._machine.target(member.member_id),
                     is_classic=member.is_classic,
                 )
-                for member in self._roster
+                for member in self._members
             ),
         )
 
@@ -206,7 +316,25 @@ class ConsumerGroup(ClassicMembers):
 _WRONG_EPOCH = frozenset({ErrorCode.stale_member_epoch, ErrorCode.illegal_generation})
 
 
-def _check_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:
+def _compare_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:
     if member.epoch == epoch:
         return ErrorCode.none
     return ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch
+
+
+def _check_member_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
+    """Raise FENCED_MEMBER_EPOCH if the epoch is not the member's.
+
+    The previous epoch is accepted if the member owns no more than its assignment: the response that raised
+    its epoch may have been lost. A member that joins again, for example after it was fenced, sends epoch 0.
+    """
+    if epoch == JOIN_EPOCH:
+        return
+    is_retry = epoch == member.previous_epoch and owned is not None and owned <= member.assigned
+    if epoch > member.epoch or (epoch < member.epoch and not is_retry):
+        relation = "greater" if epoch > member.epoch else "smaller"
+        raise GroupError(
+            ErrorCode.fenced_member_epoch,
+            f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the"
+            f" group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+        )

@@ -1,4 +1,4 @@
-"""One member of a consumer group: what it wants, what it has, and how far it is on its way."""
+"""One member of a consumer group: its subscription, its assignment and its epoch."""
 
 from __future__ import annotations
 
@@ -6,36 +6,40 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from agent.groups.consumer.messages import JOINS, LEAVES_FOR_A_WHILE, NOTHING
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, JOIN_EPOCH, LEAVE_STATIC_EPOCH
 
 if TYPE_CHECKING:
     from agent.groups.classic.embedded_protocol import Subscription
+    from agent.groups.classic.messages import JoinRequest, MemberProtocol
     from agent.groups.consumer.messages import Assignment, ConsumerHeartbeat
-    from agent.groups.messages import JoinRequest, Protocol
 
 
 class MemberState(StrEnum):
-    """STABLE has all that it may have, UNREVOKED must give something up, UNRELEASED waits for others to."""
+    """State of a member's reconciliation.
+
+    STABLE: the member has its target assignment. UNREVOKED_PARTITIONS: it must revoke partitions first.
+    UNRELEASED_PARTITIONS: it waits for partitions that other members have not revoked yet.
+    """
 
     STABLE = "stable"
-    UNREVOKED = "unrevoked"
-    UNRELEASED = "unreleased"
+    UNREVOKED_PARTITIONS = "unrevoked"
+    UNRELEASED_PARTITIONS = "unreleased"
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicSide:
-    """What is particular to a member of the classic protocol in a consumer group."""
+class ClassicMemberMetadata:
+    """Attributes that only members of the classic protocol have."""
 
     session_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """A member; each change makes a new one.
+    """A member of a consumer group. Immutable: each change makes a new object.
 
-    `assigned` is what it may read, `revoking` what it was told to give up and has not yet: both are its own.
-    `classic` is None unless it speaks the classic protocol.
+    `assigned` are the partitions that the member may read. `pending_revocation` are partitions that it was
+    asked to revoke and may still read. `classic` is None unless the member uses the classic protocol.
     """
 
     member_id: str
@@ -50,28 +54,28 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     epoch: int = 0
     previous_epoch: int = 0
-    assigned: Assignment = NOTHING
-    revoking: Assignment = NOTHING
-    classic: ClassicSide | None = None
+    assigned: Assignment = EMPTY_ASSIGNMENT
+    pending_revocation: Assignment = EMPTY_ASSIGNMENT
+    classic: ClassicMemberMetadata | None = None
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Return True if the member uses the classic protocol."""
         return self.classic is not None
 
     @property
     def owned(self) -> Assignment:
-        """What no other member may be given."""
-        return self.assigned | self.revoking
+        """The partitions that no other member may be assigned."""
+        return self.assigned | self.pending_revocation
 
     @property
-    def is_away(self) -> bool:
-        """Whether it is static, and has left for a while."""
-        return self.epoch == LEAVES_FOR_A_WHILE
+    def has_left_temporarily(self) -> bool:
+        """Return True if the member is static and has left with the epoch for that."""
+        return self.epoch == LEAVE_STATIC_EPOCH
 
     def updated(self, heartbeat: ConsumerHeartbeat) -> ConsumerMember:
-        """The member with what the heartbeat says of it. An empty pattern takes the pattern back."""
-        said = heartbeat.regex
+        """Return the member with the fields of a heartbeat. An empty regex ends the subscription by regex."""
+        regex = heartbeat.regex
         return replace(
             self,
             instance_id=heartbeat.instance_id or self.instance_id,
@@ -84,42 +88,47 @@ class ConsumerMember:
                 else heartbeat.rebalance_timeout_ms
             ),
             topics=self.topics if heartbeat.topics is None else heartbeat.topics,
-            regex=self.regex if said is None else said or None,
+            regex=self.regex if regex is None else regex or None,
             assignor=heartbeat.assignor or self.assignor,
             classic=None,
         )
 
-    def joined(self, request: JoinRequest, said: Subscription) -> ConsumerMember:
-        """The member with what its JoinGroup says of it: it speaks the classic protocol."""
+    def joined(self, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
+        """Return the member with the fields of a JoinGroup: it uses the classic protocol."""
         return replace(
             self,
             instance_id=request.instance_id or self.instance_id,
-            rack_id=said.rack_id or self.rack_id,
+            rack_id=subscription.rack_id or self.rack_id,
             client_id=request.client_id,
             client_host=request.client_host,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
-            topics=said.topics,
+            topics=subscription.topics,
             regex=None,
-            classic=ClassicSide(request.session_timeout_ms, request.protocols),
+            classic=ClassicMemberMetadata(request.session_timeout_ms, request.protocols),
         )
 
-    def moved(
+    def reconciled(
         self,
         epoch: int,
         state: MemberState = MemberState.STABLE,
         *,
         assigned: Assignment,
-        revoking: Assignment = NOTHING,
+        pending_revocation: Assignment = EMPTY_ASSIGNMENT,
     ) -> ConsumerMember:
-        """The member in that epoch, which may be the one that it is in already."""
+        """Return the member with a new assignment and an epoch, which may be the present one."""
         return replace(
-            self, epoch=epoch, previous_epoch=self.epoch, state=state, assigned=assigned, revoking=revoking
+            self,
+            epoch=epoch,
+            previous_epoch=self.epoch,
+            state=state,
+            assigned=assigned,
+            pending_revocation=pending_revocation,
         )
 
-    def renamed(self, member_id: str) -> ConsumerMember:
-        """The static member that comes back under a new id: it must be told what it has."""
-        return replace(self, member_id=member_id, epoch=JOINS, previous_epoch=JOINS)
+    def rejoined_as(self, member_id: str) -> ConsumerMember:
+        """Return a static member that rejoins under a new id and must receive its assignment again."""
+        return replace(self, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
 
-    def away(self) -> ConsumerMember:
-        """The static member that leaves for a while, and keeps what it was assigned."""
-        return replace(self, epoch=LEAVES_FOR_A_WHILE, revoking=NOTHING)
+    def left_temporarily(self) -> ConsumerMember:
+        """Return a static member that leaves temporarily and keeps its assignment."""
+        return replace(self, epoch=LEAVE_STATIC_EPOCH, pending_revocation=EMPTY_ASSIGNMENT)

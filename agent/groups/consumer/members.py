@@ -1,9 +1,11 @@
-"""The members of a consumer group: who has which instance, which partition, and which assignor is wanted."""
+"""The members of a consumer group."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from agent.groups.errors import ErrorCode, GroupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 DEFAULT_ASSIGNOR = "uniform"
 
 
-class ConsumerRoster:
-    """Members by id, in the order in which they came."""
+class ConsumerMembers:
+    """Members in the order in which they joined, with indexes by instance and by owned partition."""
 
     def __init__(self) -> None:
         self._members: dict[str, ConsumerMember] = {}
@@ -36,58 +38,69 @@ class ConsumerRoster:
         return self._members[member_id]
 
     def get(self, member_id: str) -> ConsumerMember | None:
-        """The member with that id."""
+        """Return the member with this id."""
         return self._members.get(member_id)
 
     def of_instance(self, instance_id: str) -> ConsumerMember | None:
-        """The static member with that instance."""
+        """Return the static member with this instance id."""
         return self._members.get(self._instances.get(instance_id, ""))
 
+    def require_instance(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """Return the static member with this instance id.
+
+        Raises UNKNOWN_MEMBER_ID if there is none, FENCED_INSTANCE_ID if it has another member id.
+        """
+        member = self.of_instance(instance_id)
+        if member is None:
+            raise GroupError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise GroupError(
+                ErrorCode.fenced_instance_id,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member"
+                f" {member.member_id}.",
+            )
+        return member
+
     def put(self, member: ConsumerMember) -> None:
-        """A new member, or a new form of one."""
-        self._release(member.member_id)
+        """Add a member or replace the member with the same id."""
+        self._disown(member.member_id)
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
-        for each in member.owned:
-            holder = self._owners.setdefault(each, member.member_id)
-            if holder != member.member_id:
-                raise AssertionError(f"{each} belongs to {holder} and to {member.member_id}")
+        for partition in member.owned:
+            owner = self._owners.setdefault(partition, member.member_id)
+            if owner != member.member_id:
+                raise AssertionError(f"{partition} belongs to {owner} and to {member.member_id}")
 
     def remove(self, member_id: str) -> None:
-        """A member goes, and with it what it had."""
-        self._release(member_id)
+        """Remove a member and free its partitions."""
+        self._disown(member_id)
         member = self._members.pop(member_id)
         if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
             del self._instances[member.instance_id]
 
-    def _release(self, member_id: str) -> None:
-        before = self._members.get(member_id)
-        if before is not None:
-            for each in before.owned:
-                del self._owners[each]
+    def _disown(self, member_id: str) -> None:
+        member = self._members.get(member_id)
+        if member is not None:
+            for partition in member.owned:
+                del self._owners[partition]
 
     def is_free(self, partition: PartitionId) -> bool:
-        """Whether no member has that partition."""
+        """Return True if no member owns the partition."""
         return partition not in self._owners
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; of equals the one asked for first."""
+        """The assignor that most members ask for; of equals, the one of the oldest member."""
         votes = Counter(member.assignor for member in self._members.values() if member.assignor)
         return max(votes, key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
-    def names(self, topics: TopicView) -> frozenset[str]:
-        """Every topic that a member subscribes to, whether it exists or not."""
+    def subscribed_topics(self, topics: TopicView) -> frozenset[str]:
+        """Return the names that members subscribe to; some of these topics may not exist."""
         named = {member.topics for member in self._members.values()}
         return frozenset().union(*named, *map(topics.matching, self.patterns))
 
     @property
     def patterns(self) -> set[str]:
-        """The patterns by which members subscribe to topics."""
+        """The regular expressions that members subscribe with."""
         return {member.regex for member in self._members.values() if member.regex}
-
-
-def subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:
-    """The topics that a member wants: those that it names, and those that its pattern matches now."""
-    return member.topics | topics.matching(member.regex) if member.regex else member.topics

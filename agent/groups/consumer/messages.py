@@ -1,7 +1,7 @@
-"""What members of a consumer group (KIP-848) send, are answered, and what is kept of them.
+"""Requests, responses and descriptions of consumer groups (KIP-848).
 
-An assignment is a set of partitions. A member's epoch counts up with the group's; 0 asks to join, -1 leaves,
-and -2 leaves for a while, which only static members may do.
+A member's epoch rises with the epoch of its group. Heartbeats use three reserved epochs: 0 joins, -1 leaves,
+and -2 lets a static member leave temporarily.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TypeAlias
 from catalog.model import PartitionId
 
 Assignment: TypeAlias = frozenset[PartitionId]
-NOTHING: Assignment = frozenset()
-JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
+EMPTY_ASSIGNMENT: Assignment = frozenset()
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
 class ConsumerGroupState(StrEnum):
-    """Where a consumer group is; the values are the names that Kafka's tools show."""
+    """State of a consumer group; the values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -29,10 +29,10 @@ class ConsumerGroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat: what is None has not changed since the member's last one.
+    """A heartbeat. A field that is None, or -1, has not changed since the member's last heartbeat.
 
-    `rebalance_timeout_ms` is -1 for that. `member_id_required` says that the member gives itself an
-    id (version 1).
+    `owned` are the partitions that the member reads. `member_id_required` is set for version 1 and later,
+    where the member chooses its own id.
     """
 
     member_id: str
@@ -50,16 +50,23 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything; whoever sends such a one wants to hear its whole assignment."""
+        """Return True if no field is omitted. The response then carries the whole assignment."""
         full = self.rebalance_timeout_ms != -1 and self.owned is not None
-        return self.member_epoch == JOINS or (full and (self.topics is not None or self.regex is not None))
+        return self.member_epoch == JOIN_EPOCH or (
+            full and (self.topics is not None or self.regex is not None)
+        )
+
+    @property
+    def is_leaving(self) -> bool:
+        """Return True if the member leaves, temporarily or not."""
+        return self.member_epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
-    """What a member is told; `assignment` is None when it need not change anything.
+class HeartbeatResponse:
+    """Response to a heartbeat. `assignment` is None if the member need not change anything.
 
-    Whoever leaves need not know when to send heartbeats.
+    A member that leaves needs no heartbeat interval: it is 0 then.
     """
 
     member_id: str
@@ -70,7 +77,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMemberDescription:
-    """A member for administrators, with what it has and what it shall have."""
+    """Description of a member for administrators, with its present and its target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -87,7 +94,7 @@ class ConsumerMemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A group for administrators."""
+    """Description of a consumer group for administrators."""
 
     group_id: str
     state: ConsumerGroupState

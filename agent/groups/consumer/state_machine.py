@@ -1,7 +1,10 @@
-"""What moves a consumer group on: topics and subscriptions that change, targets, sessions that end.
+"""The state machine of a consumer group.
 
-A change of what is wanted raises the group's epoch; `_assign` computes the target assignment of that epoch;
-every member then goes there at its own pace (`reconciling`).
+1. A changed subscription or topic raises the group epoch.
+2. The next heartbeat computes the target assignment of that epoch.
+3. Each member reconciles its assignment with its target, at its own pace (`reconciliation`).
+
+Rules and errors are those of Kafka's coordinator (GroupMetadataManager.java).
 """
 
 from __future__ import annotations
@@ -12,22 +15,23 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.groups.consumer.assignment import reconcile
 from agent.groups.consumer.assignors import ASSIGNORS, Subscriber
-from agent.groups.consumer.member import MemberState
-from agent.groups.consumer.members import ConsumerRoster, subscription
-from agent.groups.consumer.messages import NOTHING, ConsumerGroupState
-from agent.groups.consumer.snapshot import PROTOCOL_TYPE, ConsumerGroupSnapshot
-from agent.groups.counts import GroupCounts
+from agent.groups.consumer.member import ConsumerMember, MemberState
+from agent.groups.consumer.members import ConsumerMembers
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerGroupState
+from agent.groups.consumer.reconciliation import reconcile
+from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.deadlines import Deadlines
+from agent.groups.errors import ErrorCode, GroupError
+from agent.groups.metrics import GroupCounters
 from catalog.config.group_config import GroupConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from agent.group_settings import GroupSettings
-    from agent.groups.consumer.member import ConsumerMember
     from agent.groups.consumer.messages import Assignment
-    from agent.groups.consumer.topics import SeenTopic, TopicView
-    from agent.kafka.errors import ErrorCode
+    from agent.groups.consumer.topics import TopicMetadata, TopicView
     from catalog.model import PartitionId
     from core.clock import Clock
     from core.ids import Ids
@@ -35,8 +39,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-class Waiting(Enum):
-    """What a member is waited for, each within a time of its own."""
+class MemberTimeout(Enum):
+    """The timeouts of a member. A member whose timeout ends is fenced."""
 
     SESSION = auto()
     REVOCATION = auto()
@@ -45,17 +49,20 @@ class Waiting(Enum):
 
 
 class Downgrade(Enum):
-    """Why a group is to be a classic one now: whoever owns it puts that in its place.
+    """Reason why the owner of a group must convert it to a classic group now.
 
-    It has members then, and all of them speak the classic protocol.
+    The group then has members, and all of them use the classic protocol.
     """
 
-    AFTER_A_LEAVE = auto()
-    AFTER_A_REPLACEMENT = auto()
+    MEMBER_LEFT = auto()
+    MEMBER_REPLACED = auto()
 
 
 class ConsumerStateMachine:
-    """A group's state, apart from what members and administrators say to it (`ConsumerGroup` takes that)."""
+    """Members, epochs, target assignment and timeouts of a consumer group.
+
+    `version` rises with every change that must be stored. Not safe for threads.
+    """
 
     def __init__(
         self,
@@ -64,268 +71,295 @@ class ConsumerStateMachine:
         settings: GroupSettings,
         clock: Clock,
         ids: Ids,
-        counts: GroupCounts | None = None,
+        counters: GroupCounters | None = None,
         snapshot: ConsumerGroupSnapshot | None = None,
         config: GroupConfig | None = None,
     ) -> None:
-        kept = snapshot or ConsumerGroupSnapshot(state_ms=clock.now_ms())
+        initial = snapshot or ConsumerGroupSnapshot(state_ms=clock.now_ms())
         self.group_id = group_id
-        # Whoever owns the group keeps this up to date.
+        self.settings = settings
         self.config = config or GroupConfig()
-        self.group_epoch = kept.group_epoch
-        self.assignment_epoch = kept.assignment_epoch
-        self.state_ms = kept.state_ms
+        self.group_epoch = initial.group_epoch
+        self.assignment_epoch = initial.assignment_epoch
+        self.state_ms = initial.state_ms
         self.version = 0
         self.downgrade: Downgrade | None = None
-        self.subscribed_topics = kept.subscribed_topics
-        self._settings = settings
+        self.subscribed_topics = initial.subscribed_topics
+        self.topics: dict[str, TopicMetadata] = dict(initial.topics)
+        self.members = ConsumerMembers()
+        # Members that have not confirmed their last changed assignment yet.
+        self.unconfirmed: set[str] = set()
+        self.deadlines = Deadlines(clock)
+        self.is_dead = False
         self._clock = clock
         self._ids = ids
-        self._counts = counts or GroupCounts()
-        self._roster = ConsumerRoster()
-        self._targets: dict[str, Assignment] = dict(kept.targets)
-        # By member: the epoch since which it has each of its partitions, as far as is known (KIP-1251).
-        self._since: dict[str, dict[PartitionId, int]] = {}
-        # Members that were told of a change, and have not said since that they have what they may have.
-        self._unheard: set[str] = set()
-        self._topics: dict[str, SeenTopic] = dict(kept.topics)
+        self._counters = counters or GroupCounters()
+        self._targets: dict[str, Assignment] = dict(initial.targets)
+        # By member and partition: the member epoch since which the member owns the partition (KIP-1251).
+        self._owned_since: dict[str, dict[PartitionId, int]] = {}
         self._view: TopicView | None = None
-        self._deadlines = Deadlines(clock)
-        self._is_dead = False
-        for member in kept.members:
-            self._roster.put(member)
-            self._note_epochs(member)
-            self._keep_session(member)
-            self._watch_revocation(member)
-
-    # What it is
-
-    @property
-    def protocol_type(self) -> str:
-        """As lists of groups name it."""
-        return PROTOCOL_TYPE
+        for member in initial.members:
+            self.members.put(member)
+            self._record_ownership(member)
+            self.extend_session(member)
+            self._update_revocation_timeout(member)
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where the group is."""
-        if self._is_dead:
+        """The state."""
+        if self.is_dead:
             return ConsumerGroupState.DEAD
-        if not self._roster:
+        if not self.members:
             return ConsumerGroupState.EMPTY
         if self.group_epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(self._is_reconciled(member) for member in self._roster):
+        if all(self._is_reconciled(member) for member in self.members):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
     def _is_reconciled(self, member: ConsumerMember) -> bool:
         return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
 
-    @property
-    def is_dead(self) -> bool:
-        """Whether it was unloaded."""
-        return self._is_dead
+    def unload(self) -> None:
+        """Make the group dead and cancel its timeouts."""
+        self.is_dead = True
+        self.deadlines.clear()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return not self._roster
+    def target(self, member_id: str) -> Assignment:
+        """Return a member's target assignment."""
+        return self._targets.get(member_id, EMPTY_ASSIGNMENT)
 
-    @property
-    def member_count(self) -> int:
-        """How many members it has, those away for a while among them."""
-        return len(self._roster)
+    def owned_since(self, member_id: str, partition: PartitionId) -> int | None:
+        """Return the epoch since which a member owns a partition; None if it does not own it."""
+        return self._owned_since[member_id].get(partition)
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When to call `expire`, in seconds of the monotonic clock."""
-        return self._deadlines.earliest
+    # Members
 
-    def expire(self) -> None:
-        """Let happen what happens by time alone: sessions end, revocations take too long."""
-        self._deadlines.expire()
+    def require_capacity(self, member_id: str) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if the group is full and this is not one of its members."""
+        max_size = self.settings.group_consumer_max_size
+        if len(self.members) >= max_size and member_id not in self.members:
+            raise GroupError(
+                ErrorCode.group_max_size_reached,
+                f"The consumer group has reached its maximum capacity of {max_size} members.",
+            )
 
-    def unload(self, error: ErrorCode) -> None:
-        """The group lives elsewhere, or nowhere, from now on. Nobody waits inside to be told `error`."""
-        del error
-        self._is_dead = True
-        self._deadlines.clear()
+    def new_member(self, member_id: str) -> ConsumerMember:
+        """Return a member that is not in the group yet."""
+        _log.info("a member joins a consumer group", group=self.group_id, member=member_id)
+        return ConsumerMember(member_id=member_id)
 
-    # Moving on
+    def new_member_id(self) -> str:
+        """Return a random member id."""
+        return str(self._ids.new_uuid())
 
-    def patterns_unseen_in(self, topics: TopicView) -> set[str]:
-        """The patterns that it will ask of these topics: its members', unless it has seen them already."""
-        return set() if topics is self._view else self._roster.patterns
+    def unknown_member(self, member_id: str) -> GroupError:
+        """Return UNKNOWN_MEMBER_ID for a member id."""
+        return GroupError(
+            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {self.group_id}."
+        )
 
-    def _notice_topics(self, topics: TopicView, *, changed: bool) -> None:
-        """A member wants other topics, or those that are wanted have changed: the group's epoch rises."""
-        if topics is self._view and not changed:
+    def admit(
+        self,
+        member: ConsumerMember,
+        *,
+        previous: ConsumerMember,
+        owned: Assignment | None,
+        topics: TopicView,
+    ) -> ConsumerMember:
+        """Add or update a member and reconcile it; return the member after its next step.
+
+        `previous` is the member before the request. `owned` are the partitions that the request lists.
+        """
+        # The first member starts epoch 1 even if it subscribes to no topic, because 0 means joining.
+        changed = self.group_epoch == 0 or (member.topics, member.regex) != (previous.topics, previous.regex)
+        self.put(member)
+        self._apply_topics(topics, subscriptions_changed=changed)
+        if self.group_epoch > self.assignment_epoch:
+            self._compute_targets(topics)
+        reconciled = reconcile(
+            member,
+            target=self.target(member.member_id),
+            target_epoch=self.assignment_epoch,
+            owned=owned,
+            is_free=self.members.is_free,
+        )
+        if reconciled != member:
+            self.put(reconciled)
+            self._update_revocation_timeout(reconciled)
+        return reconciled
+
+    def put(self, member: ConsumerMember) -> None:
+        """Add a member or replace the member with the same id."""
+        if self.members.get(member.member_id) != member:
+            if not self.members:
+                self.state_ms = self._clock.now_ms()
+            self.members.put(member)
+            self._record_ownership(member)
+            self.version += 1
+
+    def replace_static_member(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Replace a static member by its restarted self, which keeps assignment and target."""
+        member = old.rejoined_as(member_id)
+        self._remove(old.member_id)
+        if old.member_id in self._targets:
+            self._targets[member_id] = self._targets.pop(old.member_id)
+        self.put(member)
+        return member
+
+    def fence(self, member_id: str, reason: str) -> None:
+        """Remove a member. Its partitions are assigned with the next heartbeats of the other members."""
+        _log.info(
+            "a member is removed from a consumer group", group=self.group_id, member=member_id, reason=reason
+        )
+        others = [member for member in self.members if member.member_id != member_id]
+        if not self.members[member_id].is_classic and self.may_downgrade(others):
+            self.downgrade = Downgrade.MEMBER_LEFT
+        self._remove(member_id)
+        self._targets.pop(member_id, None)
+        if not self.members:
+            self.downgrade = None  # the classic members were removed at the same time
+        if self.downgrade is not None:
+            return  # the classic members stay in this epoch; the classic group rebalances them
+        self.group_epoch += 1
+        if not self.members:
+            self.state_ms = self._clock.now_ms()
+            self.subscribed_topics, self.topics = frozenset(), {}
+        elif self._view is not None:
+            self._update_subscriptions(self._view)
+
+    def may_downgrade(self, members: Collection[ConsumerMember]) -> bool:
+        """Return True if a group of these members is to be converted to a classic group."""
+        return (
+            self.settings.group_consumer_migration_policy.allows_downgrade
+            and 0 < len(members) <= self.settings.group_max_size
+            and all(member.is_classic for member in members)
+        )
+
+    def _remove(self, member_id: str) -> None:
+        for kind in MemberTimeout:
+            self.cancel_timeout(kind, member_id)
+        self.members.remove(member_id)
+        self._owned_since.pop(member_id, None)
+        self.unconfirmed.discard(member_id)
+        self.version += 1
+
+    def _record_ownership(self, member: ConsumerMember) -> None:
+        """Note since which epoch the member owns its partitions.
+
+        After a change of the coordinator that is the epoch of the member at that time.
+        """
+        known = self._owned_since.get(member.member_id, {})
+        self._owned_since[member.member_id] = {each: known.get(each, member.epoch) for each in member.owned}
+
+    # Topics and targets
+
+    def unseen_patterns(self, topics: TopicView) -> set[str]:
+        """Return the patterns that the group will match with this view, none if it has done so already."""
+        return set() if topics is self._view else self.members.patterns
+
+    def _apply_topics(self, topics: TopicView, *, subscriptions_changed: bool) -> None:
+        """Raise the group epoch if a subscription or a subscribed topic has changed."""
+        if topics is self._view and not subscriptions_changed:
             return
         self._view = topics
-        if self._see(topics) or changed:
+        if self._update_subscriptions(topics) or subscriptions_changed:
             self.group_epoch += 1
             self.version += 1
 
-    def _see(self, topics: TopicView) -> bool:
-        """Note what is subscribed to; tells whether the topics that exist of it have changed."""
-        self.subscribed_topics = self._roster.names(topics)
-        seen = {name: topics.by_name[name] for name in self.subscribed_topics if name in topics.by_name}
-        changed = seen != self._topics
-        self._topics = seen
+    def _update_subscriptions(self, topics: TopicView) -> bool:
+        """Return True if the set or the size of the subscribed topics that exist has changed."""
+        self.subscribed_topics = self.members.subscribed_topics(topics)
+        existing = {name: topics.by_name[name] for name in self.subscribed_topics if name in topics.by_name}
+        changed = existing != self.topics
+        self.topics = existing
         return changed
 
-    def _assign(self, topics: TopicView) -> None:
-        """Compute what every member shall have in the group's epoch."""
-        assignor = self._roster.assignor
+    def _compute_targets(self, topics: TopicView) -> None:
+        """Compute the target assignment of the group epoch."""
+        assignor = self.members.assignor
         subscribers = [
             Subscriber(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 topics=frozenset(
-                    self._topics[name].topic_id
-                    for name in subscription(member, topics)
-                    if name in self._topics
+                    self.topics[name].topic_id
+                    for name in _subscription(member, topics)
+                    if name in self.topics
                 ),
-                assigned=self._targets.get(member.member_id, NOTHING),
+                assigned=self.target(member.member_id),
             )
-            for member in self._roster
+            for member in self.members
         ]
-        counts = {topic.topic_id: topic.partition_count for topic in self._topics.values()}
+        counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
         self._targets = ASSIGNORS[assignor](subscribers, counts)
         self.assignment_epoch = self.group_epoch
-        self._counts.rebalances += 1
+        self._counters.rebalances += 1
         self.version += 1
         _log.info(
-            "a consumer group is assigned anew",
+            "computed the target assignment of a consumer group",
             group=self.group_id,
             epoch=self.group_epoch,
             assignor=assignor,
-            members=len(self._roster),
+            members=len(self.members),
         )
 
-    def _reconcile(self, member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:
-        moved = reconcile(
-            member,
-            target=self._targets.get(member.member_id, NOTHING),
-            target_epoch=self.assignment_epoch,
-            owned=owned,
-            is_free=self._roster.is_free,
-        )
-        if moved != member:
-            self._put(moved)
-            self._watch_revocation(moved)
-        return moved
+    # Timeouts
 
-    def _admit(
-        self,
-        member: ConsumerMember,
-        *,
-        known: ConsumerMember,
-        owned: Assignment | None,
-        topics: TopicView,
-    ) -> ConsumerMember:
-        """Take what a member says of itself, and let it go as far as it may; `known` is how it was known."""
-        # The first member begins the first epoch, though it may want no topic: 0 is that of nobody.
-        changed = self.group_epoch == 0 or (member.topics, member.regex) != (known.topics, known.regex)
-        self._put(member)
-        self._notice_topics(topics, changed=changed)
-        if self.group_epoch > self.assignment_epoch:
-            self._assign(topics)
-        return self._reconcile(member, owned)
-
-    def _put(self, member: ConsumerMember) -> None:
-        if self._roster.get(member.member_id) != member:
-            if not self._roster:
-                self.state_ms = self._clock.now_ms()
-            self._roster.put(member)
-            self._note_epochs(member)
-            self.version += 1
-
-    def _note_epochs(self, member: ConsumerMember) -> None:
-        """Since when it has what it has: after a failover, since the epoch that it was in then."""
-        known = self._since.get(member.member_id, {})
-        self._since[member.member_id] = {each: known.get(each, member.epoch) for each in member.owned}
-
-    def _expire(self, member_id: str, reason: str) -> None:
-        self._counts.members_expired += 1
-        self._fence(member_id, reason)
-
-    def _fence(self, member_id: str, reason: str) -> None:
-        """Take a member away; the others get what it had with their next heartbeats."""
-        _log.info("a member is out of a consumer group", group=self.group_id, member=member_id, reason=reason)
-        if self._leaves_classic_members_alone(member_id):
-            self.downgrade = Downgrade.AFTER_A_LEAVE
-        self._drop(member_id)
-        self._targets.pop(member_id, None)
-        if not self._roster:
-            self.downgrade = None  # those who were left have gone at the same time
-        if self.downgrade is not None:
-            return  # those who are left are in this epoch, and called to rebalance by the classic group
-        self.group_epoch += 1
-        if not self._roster:
-            self.state_ms = self._clock.now_ms()
-            self.subscribed_topics, self._topics = frozenset(), {}
-        elif self._view is not None:
-            self._see(self._view)
-
-    def _leaves_classic_members_alone(self, member_id: str) -> bool:
-        """Whether the group is to be classic without this member."""
-        others = [member for member in self._roster if member.member_id != member_id]
-        return (
-            self._settings.group_consumer_migration_policy.allows_downgrade
-            and 0 < len(others) <= self._settings.group_max_size
-            and all(member.is_classic for member in others)
-            and len(others) < len(self._roster)
-            and not self._roster[member_id].is_classic
-        )
-
-    def _drop(self, member_id: str) -> None:
-        for kind in Waiting:
-            self._deadlines.cancel((kind, member_id))
-        self._roster.remove(member_id)
-        self._since.pop(member_id, None)
-        self._unheard.discard(member_id)
-        self.version += 1
-
-    # Time
-
-    def _keep_session(self, member: ConsumerMember) -> None:
-        side = member.classic
+    def extend_session(self, member: ConsumerMember) -> None:
+        """Start the member's session timeout again."""
         timeout_ms = (
-            self._settings.session_timeout_of(self.config) if side is None else side.session_timeout_ms
+            self.settings.session_timeout_of(self.config)
+            if member.classic is None
+            else member.classic.session_timeout_ms
         )
-        self._wait_for(Waiting.SESSION, member, timeout_ms, "its session is over")
+        self.set_timeout(MemberTimeout.SESSION, member, timeout_ms, "its session has timed out")
 
-    def _forgive(self, member: ConsumerMember) -> None:
-        """The member need not give anything up any more."""
-        self._deadlines.cancel((Waiting.REVOCATION, member.member_id))
+    def set_timeout(self, kind: MemberTimeout, member: ConsumerMember, timeout_ms: int, reason: str) -> None:
+        """Fence the member in `timeout_ms` milliseconds unless the timeout is set again or cancelled."""
+        expire = partial(self._expire_member, member.member_id, reason)
+        self.deadlines.set((kind, member.member_id), timeout_ms, expire)
 
-    def _watch_revocation(self, member: ConsumerMember) -> None:
-        """Whoever must give something up has its own rebalance timeout for it.
+    def has_timeout(self, kind: MemberTimeout, member_id: str) -> bool:
+        """Return True if this timeout of the member is set."""
+        return self.deadlines.is_set((kind, member_id))
 
-        Members of the classic protocol are called to join again, and have as long for that.
+    def cancel_timeout(self, kind: MemberTimeout, member_id: str) -> None:
+        """Cancel a timeout of a member."""
+        self.deadlines.cancel((kind, member_id))
+
+    def _update_revocation_timeout(self, member: ConsumerMember) -> None:
+        """Give a member that must revoke partitions its rebalance timeout to do so.
+
+        Members of the classic protocol have a join timeout instead.
         """
-        if member.state is MemberState.UNREVOKED and not member.is_classic:
-            timeout_ms = member.rebalance_timeout_ms
-            self._wait_for(
-                Waiting.REVOCATION, member, timeout_ms, "it did not give up its partitions in time"
+        if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+            self.set_timeout(
+                MemberTimeout.REVOCATION,
+                member,
+                member.rebalance_timeout_ms,
+                "it did not revoke its partitions in time",
             )
         else:
-            self._forgive(member)
+            self.cancel_timeout(MemberTimeout.REVOCATION, member.member_id)
 
-    def _wait_for(self, what: Waiting, member: ConsumerMember, timeout_ms: int, otherwise: str) -> None:
-        """Take the member away when nothing cancels this or puts it off in time."""
-        over = partial(self._expire, member.member_id, otherwise)
-        self._deadlines.set((what, member.member_id), timeout_ms, over)
+    def _expire_member(self, member_id: str, reason: str) -> None:
+        self._counters.members_expired += 1
+        self.fence(member_id, reason)
 
     def snapshot(self) -> ConsumerGroupSnapshot:
-        """All that another coordinator would need in order to go on."""
+        """Return the state that another coordinator needs."""
         return ConsumerGroupSnapshot(
             group_epoch=self.group_epoch,
             assignment_epoch=self.assignment_epoch,
-            members=tuple(self._roster),
+            members=tuple(self.members),
             targets=dict(self._targets),
-            topics=dict(self._topics),
+            topics=dict(self.topics),
             subscribed_topics=self.subscribed_topics,
             state_ms=self.state_ms,
         )
+
+
+def _subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:
+    """Return the names that a member subscribes to: those it lists and those its pattern matches."""
+    return member.topics | topics.matching(member.regex) if member.regex else member.topics

@@ -1,33 +1,26 @@
-"""The topics as consumer groups see them: by name and by pattern, remembered for a moment."""
+"""Topics as consumer groups see them, and the names that subscription patterns match."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import re2
 
-from agent.groups.consumer.remembered import Remembered
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.errors import ErrorCode, GroupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from catalog.model import Topic
-    from core.clock import Clock
 
-T = TypeVar("T")
 _MAX_PATTERNS = 1_000
-# Names times patterns on the event loop: some milliseconds.
-_MATCHED_AT_ONCE = 500
 
 
-class SeenTopic(NamedTuple):
-    """What an assignment depends on."""
+class TopicMetadata(NamedTuple):
+    """The properties of a topic that assignments depend on."""
 
     topic_id: UUID
     partition_count: int
@@ -35,117 +28,82 @@ class SeenTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """All topics at some moment. As long as nothing changes, the view is the same object.
+    """All topics at one moment. While the topics do not change, the view is the same object.
 
-    What patterns match is remembered for so many of them; those of members are asked for again and again.
+    The view caches the matches of up to 1000 patterns, because every heartbeat evaluates the patterns of all
+    members of its group.
     """
 
-    by_name: Mapping[str, SeenTopic]
+    by_name: Mapping[str, TopicMetadata]
     _matches: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def matching(self, pattern: str) -> frozenset[str]:
-        """The names that a pattern matches as a whole; as RE2 has it, so that no pattern takes long."""
+        """Return the names that a pattern matches as a whole.
+
+        RE2 evaluates the pattern in linear time, so no pattern blocks the event loop for long.
+        """
         found = self._matches.get(pattern)
         if found is None:
-            found = _matching(pattern, self.by_name)
-            self.remember({pattern: found})
+            found = _match_names(pattern, self.by_name)
+            self.cache_matches({pattern: found})
         return found
 
-    def unmatched(self, patterns: Iterable[str]) -> list[str]:
-        """Those that `matching` has not been asked for yet: it would go through all names."""
+    def uncached(self, patterns: Iterable[str]) -> list[str]:
+        """Return the patterns whose matches are not cached: `matching` would go through all names."""
         return [each for each in patterns if each not in self._matches]
 
-    def matches(self, patterns: Iterable[str]) -> dict[str, frozenset[str]]:
-        """What `matching` says of these patterns, found but not remembered; for any thread."""
-        return {each: _matching(each, self.by_name) for each in patterns}
+    def compute_matches(self, patterns: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Return what these patterns match, without caching it. Safe in any thread."""
+        return {each: _match_names(each, self.by_name) for each in patterns}
 
-    def remember(self, matches: Mapping[str, frozenset[str]]) -> None:
-        """Note what was found of patterns; the first ones are forgotten when there are too many."""
+    def cache_matches(self, matches: Mapping[str, frozenset[str]]) -> None:
+        """Cache matches; evict the oldest entries of a full cache."""
         for pattern, names in matches.items():
             while len(self._matches) >= _MAX_PATTERNS:
                 del self._matches[next(iter(self._matches))]
             self._matches[pattern] = names
 
-    def followed_by(self, topics: Iterable[Topic]) -> TopicView:
-        """The view of these topics, this one if they are the same; for any thread.
+    def updated(self, topics: Iterable[Topic]) -> TopicView:
+        """Return the view of these topics, which is this view if they are the same. Safe in any thread.
 
-        Patterns are matched with new names only.
+        Cached patterns are matched with the new names only.
         """
-        by_name = {each.name: SeenTopic(each.topic_id, each.partition_count) for each in topics}
+        by_name = {each.name: TopicMetadata(each.topic_id, each.partition_count) for each in topics}
         if by_name == self.by_name:
             return self
-        new, gone = by_name.keys() - self.by_name.keys(), self.by_name.keys() - by_name.keys()
-        known = dict(self._matches)
-        return TopicView(by_name, {each: _moved(each, known[each], new, gone) for each in known})
+        added, removed = by_name.keys() - self.by_name.keys(), self.by_name.keys() - by_name.keys()
+        cached = dict(self._matches)
+        return TopicView(
+            by_name, {each: _update_match(each, cached[each], added, removed) for each in cached}
+        )
 
     def names(self, topic_ids: Iterable[UUID]) -> dict[UUID, str]:
-        """The names of those that exist."""
+        """Return the names of the topics among these ids that exist."""
         wanted = set(topic_ids)
         return {topic.topic_id: name for name, topic in self.by_name.items() if topic.topic_id in wanted}
 
 
-def _matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    return frozenset(filter(compiled(pattern), names))
+def _match_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    return frozenset(filter(compile_pattern(pattern), names))
 
 
-def _moved(
-    pattern: str, matched: frozenset[str], new: AbstractSet[str], gone: AbstractSet[str]
+def _update_match(
+    pattern: str, matched: frozenset[str], added: AbstractSet[str], removed: AbstractSet[str]
 ) -> frozenset[str]:
-    """What a pattern matches after some names came and others went; the same set where that is possible."""
-    more = _matching(pattern, new)
-    return matched if not more and matched.isdisjoint(gone) else (matched - gone) | more
+    """Return the match after names were added and removed; the same set if the match is unchanged."""
+    more = _match_names(pattern, added)
+    return matched if not more and matched.isdisjoint(removed) else (matched - removed) | more
 
 
-def compiled(pattern: str) -> Callable[[str], bool]:
-    """What tells whether a name matches; raises INVALID_REGULAR_EXPRESSION."""
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return a predicate of names. Raises INVALID_REGULAR_EXPRESSION."""
     options = re2.Options()
     options.log_errors = False
     try:
         match = re2.compile(pattern, options).fullmatch
     except re2.error as error:
-        raise KafkaError(
+        raise GroupError(
             ErrorCode.invalid_regular_expression,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}",
         ) from error
     return lambda name: match(name) is not None
-
-
-class Call(Protocol):
-    """Runs what blocks or takes long away from the event loop."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
-        """What `work` returns."""
-        ...
-
-
-class TopicViews:
-    """All topics as they are, or were a moment ago. Belongs to the event loop."""
-
-    def __init__(
-        self, look_up: Callable[[], Iterable[Topic]], *, call: Call, clock: Clock, refresh_ms: int
-    ) -> None:
-        self._look_up = look_up
-        self._call = call
-        self._remembered = Remembered("topics", self._look, clock=clock, refresh_ms=refresh_ms)
-        self._matching = asyncio.Lock()
-
-    async def current(self) -> TopicView:
-        """The topics; as last known while the catalog does not answer."""
-        return await self._remembered.current()
-
-    async def match(self, view: TopicView, patterns: Collection[str]) -> None:
-        """Let the loop not wait when the view is asked for these patterns next.
-
-        As in Kafka, which has an executor for them; here one caller at a time, for members of a group have
-        the same patterns.
-        """
-        if len(view.unmatched(patterns)) * len(view.by_name) <= _MATCHED_AT_ONCE:
-            return
-        async with self._matching:
-            missing = view.unmatched(patterns)
-            if missing:
-                view.remember(await self._call(partial(view.matches, missing)))
-
-    async def _look(self) -> TopicView:
-        last = self._remembered.last or TopicView({})
-        return await self._call(lambda: last.followed_by(self._look_up()))

@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.checks import check_heartbeat
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.messages import NOTHING, Assignment, ConsumerHeartbeat, HeartbeatAnswer
-from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
-from agent.groups.consumer.topics import SeenTopic, TopicView
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, ConsumerHeartbeat, HeartbeatResponse
+from agent.groups.consumer.snapshot import decode_consumer_group, encode_consumer_group
+from agent.groups.consumer.topics import TopicMetadata, TopicView
+from agent.groups.consumer.validation import check_heartbeat
+from agent.groups.errors import ErrorCode, GroupError
 from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.ids import SeededIds
@@ -28,7 +28,7 @@ def parts(name: str, *numbers: int) -> Assignment:
 
 
 def view(**partition_counts: int) -> TopicView:
-    return TopicView({name: SeenTopic(topic_id(name), count) for name, count in partition_counts.items()})
+    return TopicView({name: TopicMetadata(topic_id(name), count) for name, count in partition_counts.items()})
 
 
 @dataclass
@@ -46,17 +46,17 @@ class ConsumerStage:
 
     def move_coordinator(self) -> None:
         """Let another coordinator take the group from what was stored."""
-        stored = consumer_record_of("g", self.group.snapshot())
+        stored = encode_consumer_group("g", self.group.snapshot())
         self.group.unload(ErrorCode.not_coordinator)
         self.group = ConsumerGroup(
             "g",
             settings=self.settings,
             clock=self.clock,
             ids=self.ids,
-            snapshot=consumer_snapshot_of(stored),
+            snapshot=decode_consumer_group(stored),
         )
 
-    def send(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
+    def send(self, request: ConsumerHeartbeat) -> HeartbeatResponse:
         check_heartbeat("g", request)
         return self.group.heartbeat(request, self.topics)
 
@@ -96,7 +96,7 @@ class StageMember:
     assignor: str | None = None
     regex: str | None = None
     epoch: int = 0
-    owned: Assignment = NOTHING
+    owned: Assignment = EMPTY_ASSIGNMENT
     is_joining: bool = True
     # After an answer that did not come clients say everything, and so hear everything.
     says_everything: bool = False
@@ -111,7 +111,7 @@ class StageMember:
                 topics=self.topics,
                 regex=self.regex,
                 assignor=self.assignor,
-                owned=NOTHING,
+                owned=EMPTY_ASSIGNMENT,
             )
         return ConsumerHeartbeat(
             member_id=self.member_id,
@@ -122,13 +122,13 @@ class StageMember:
             topics=self.topics if self.says_everything else None,
         )
 
-    def take(self, answer: HeartbeatAnswer) -> None:
+    def take(self, answer: HeartbeatResponse) -> None:
         self.is_joining = self.says_everything = False
         self.member_id, self.epoch = answer.member_id, answer.member_epoch
         if answer.assignment is not None:
             self.owned = answer.assignment
 
-    def beat(self) -> HeartbeatAnswer:
+    def beat(self) -> HeartbeatResponse:
         answer = self.stage.send(self.request())
         self.take(answer)
         return answer
@@ -137,11 +137,11 @@ class StageMember:
         """The code with which the next heartbeat is refused."""
         try:
             self.beat()
-        except KafkaError as error:
+        except GroupError as error:
             return error.code
         raise AssertionError("the heartbeat was taken")
 
-    def leave(self, epoch: int = -1) -> HeartbeatAnswer:
+    def leave(self, epoch: int = -1) -> HeartbeatResponse:
         answer = self.stage.send(
             ConsumerHeartbeat(member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id)
         )
@@ -150,4 +150,4 @@ class StageMember:
 
     def start_anew(self) -> None:
         """Forget everything, as after a crash or when fenced."""
-        self.epoch, self.owned, self.is_joining = 0, NOTHING, True
+        self.epoch, self.owned, self.is_joining = 0, EMPTY_ASSIGNMENT, True

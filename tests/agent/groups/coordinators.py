@@ -13,7 +13,7 @@ from catalog.model import Broker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from agent.groups.coordinator import ConfigList, Groups, TopicList
+    from agent.groups.interfaces import GroupConfigTable, GroupTable, TopicTable
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -42,9 +42,9 @@ async def coordinating(
     ids: Ids,
     settings: GroupSettings | None = None,
     *,
-    groups: Groups | None = None,
-    topics: TopicList | None = None,
-    configs: ConfigList | None = None,
+    groups: GroupTable | None = None,
+    topics: TopicTable | None = None,
+    configs: GroupConfigTable | None = None,
 ) -> AsyncIterator[GroupCoordinator]:
     """A coordinator that was not started, and is stopped in any case; the others stand for the catalog's."""
     pool = WorkPool("catalog", threads=2, max_waiting=10)

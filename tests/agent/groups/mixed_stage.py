@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.groups.classic.embedded_protocol import read_assignment
-from agent.groups.consumer.messages import NOTHING, Assignment
-from agent.groups.messages import JoinRequest, LeavingMember, MemberStamp, Protocol, SyncRequest
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.classic.messages import (
+    JoinRequest,
+    LeavingMember,
+    MemberIdentity,
+    MemberProtocol,
+    SyncRequest,
+)
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment
+from agent.groups.errors import ErrorCode, GroupError
 from catalog.model import PartitionId
 from tests.agent.groups.consumer_stage import topic_id
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from tests.agent.groups.consumer_stage import ConsumerStage
 
 
-def subscription(topics: frozenset[str], owned: Assignment = NOTHING) -> bytes:
+def subscription(topics: frozenset[str], owned: Assignment = EMPTY_ASSIGNMENT) -> bytes:
     """A consumer's metadata in version 1: topics, no data, and what it owns; topics have names of a stage."""
     said = struct.pack(">hi", 1, len(topics))
     for name in sorted(topics):
@@ -39,7 +45,7 @@ class ClassicMember:
     instance_id: str | None = None
     member_id: str = ""
     generation: int = -1
-    owned: Assignment = NOTHING
+    owned: Assignment = EMPTY_ASSIGNMENT
     must_join: bool = True
     must_sync: bool = False
     session_timeout_ms: int = 20_000
@@ -56,7 +62,7 @@ class ClassicMember:
             member_id=self.member_id,
             instance_id=self.instance_id,
             protocol_type="consumer",
-            protocols=tuple(Protocol(each, said) for each, said in both.items()),
+            protocols=tuple(MemberProtocol(each, said) for each, said in both.items()),
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=30_000,
         )
@@ -69,15 +75,15 @@ class ClassicMember:
             if self.must_sync:
                 return self._sync(answered=answered)
             return self._beat(answered=answered)
-        except KafkaError as error:
+        except GroupError as error:
             if answered:
                 self.refused(error.code)
             return error.code
 
     def _join(self, *, answered: bool) -> ErrorCode:
         if not self.is_cooperative:
-            self.owned = NOTHING
-        answer = self.stage.group.join(self.request(), self.stage.topics)
+            self.owned = EMPTY_ASSIGNMENT
+        answer = self.stage.group.classic.join(self.request(), self.stage.topics)
         if answered:
             self.member_id = answer.member_id
             if answer.error is ErrorCode.none:
@@ -86,7 +92,7 @@ class ClassicMember:
         return answer.error
 
     def _sync(self, *, answered: bool) -> ErrorCode:
-        answer = self.stage.group.sync(
+        answer = self.stage.group.classic.sync(
             SyncRequest(
                 member_id=self.member_id,
                 instance_id=self.instance_id,
@@ -104,14 +110,16 @@ class ClassicMember:
         return answer.error
 
     def _beat(self, *, answered: bool) -> ErrorCode:
-        code = self.stage.group.beat(self.stamp)
+        code = self.stage.group.classic.heartbeat(self.stamp)
         if answered and code is ErrorCode.rebalance_in_progress:
             self.must_join = True
         return code
 
     @property
-    def stamp(self) -> MemberStamp:
-        return MemberStamp(member_id=self.member_id, instance_id=self.instance_id, generation=self.generation)
+    def stamp(self) -> MemberIdentity:
+        return MemberIdentity(
+            member_id=self.member_id, instance_id=self.instance_id, generation=self.generation
+        )
 
     def refused(self, code: ErrorCode) -> None:
         """Begin anew, or join again, as clients do."""
@@ -124,15 +132,15 @@ class ClassicMember:
         }:
             self.start_anew()
         else:
-            raise KafkaError(code)
+            raise GroupError(code)
 
     def start_anew(self) -> None:
-        self.member_id, self.generation, self.owned = "", -1, NOTHING
+        self.member_id, self.generation, self.owned = "", -1, EMPTY_ASSIGNMENT
         self.must_join, self.must_sync = True, False
 
     def leave(self) -> ErrorCode:
         leaving = LeavingMember(member_id=self.member_id, instance_id=self.instance_id)
-        (code,) = self.stage.group.leave([leaving])
+        (code,) = self.stage.group.classic.leave([leaving])
         self.start_anew()
         return code
 

@@ -10,20 +10,21 @@ from kio.schema.errors import ErrorCode
 
 from agent.group_settings import GroupSettings
 from agent.groups.classic.group import ClassicGroup
-from agent.groups.messages import (
-    GroupSnapshot,
-    JoinAnswer,
+from agent.groups.classic.messages import (
     JoinRequest,
-    MemberStamp,
-    Protocol,
-    SyncAnswer,
+    JoinResponse,
+    MemberIdentity,
+    MemberProtocol,
     SyncRequest,
+    SyncResponse,
 )
 from core.clock import ManualClock
 from core.ids import SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from agent.groups.classic.snapshot import ClassicGroupSnapshot
 
 
 def subscription(*topics: str) -> bytes:
@@ -32,15 +33,15 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-RANGE = Protocol("range", subscription("t"))
-ROBIN = Protocol("roundrobin", subscription("t"))
+RANGE = MemberProtocol("range", subscription("t"))
+ROBIN = MemberProtocol("roundrobin", subscription("t"))
 
 
 @dataclass
 class Call:
     """One request that is answered once, now or later."""
 
-    answers: list[JoinAnswer | SyncAnswer] = field(default_factory=list)
+    answers: list[JoinResponse | SyncResponse] = field(default_factory=list)
 
     @property
     def answered(self) -> bool:
@@ -52,15 +53,15 @@ class Call:
         return answer.error
 
     @property
-    def joined(self) -> JoinAnswer:
+    def joined(self) -> JoinResponse:
         (answer,) = self.answers
-        assert isinstance(answer, JoinAnswer)
+        assert isinstance(answer, JoinResponse)
         return answer
 
     @property
-    def synced(self) -> SyncAnswer:
+    def synced(self) -> SyncResponse:
         (answer,) = self.answers
-        assert isinstance(answer, SyncAnswer)
+        assert isinstance(answer, SyncResponse)
         return answer
 
 
@@ -70,7 +71,7 @@ class Stage:
 
     settings: GroupSettings = field(default_factory=GroupSettings)
     clock: ManualClock = field(default_factory=ManualClock)
-    snapshots: list[GroupSnapshot] = field(default_factory=list)
+    snapshots: list[ClassicGroupSnapshot] = field(default_factory=list)
     waiting_saves: list[Callable[[ErrorCode], None]] = field(default_factory=list)
     saves_wait: bool = False
 
@@ -78,12 +79,12 @@ class Stage:
         self.ids = SeededIds(1, self.clock)
         self.group = self.new_group()
 
-    def new_group(self, snapshot: GroupSnapshot | None = None) -> ClassicGroup:
+    def new_group(self, snapshot: ClassicGroupSnapshot | None = None) -> ClassicGroup:
         return ClassicGroup(
             "g", settings=self.settings, clock=self.clock, ids=self.ids, save=self._save, snapshot=snapshot
         )
 
-    def _save(self, snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
+    def _save(self, snapshot: ClassicGroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
         self.snapshots.append(snapshot)
         if self.saves_wait:
             self.waiting_saves.append(done)
@@ -101,7 +102,7 @@ class Stage:
         member_id: str = "",
         *,
         instance_id: str | None = None,
-        protocols: tuple[Protocol, ...] = (RANGE,),
+        protocols: tuple[MemberProtocol, ...] = (RANGE,),
         protocol_type: str = "consumer",
         requires_known_member_id: bool = True,
         supports_skipping_assignment: bool = True,
@@ -158,8 +159,8 @@ class Stage:
 
     def stamp(
         self, member_id: str, generation: int | None = None, instance_id: str | None = None
-    ) -> MemberStamp:
-        return MemberStamp(
+    ) -> MemberIdentity:
+        return MemberIdentity(
             member_id=member_id,
             instance_id=instance_id,
             generation=self.group.generation if generation is None else generation,

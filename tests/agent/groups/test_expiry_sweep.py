@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.messages import MemberStamp
+from agent.groups.classic.messages import MemberIdentity
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.metrics import GroupCollector
 from catalog.groups.offsets import CommittedOffset
 from tests.agent.groups.coordinators import coordinating
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _HOURS = 3600
-_LOOSE = MemberStamp()
+_LOOSE = MemberIdentity()
 _SETTINGS = GroupSettings(offsets_retention_minutes=24 * 60, topics_refresh_ms=1)
 
 
 def heartbeat(epoch: int = 0) -> ConsumerHeartbeat:
-    joins = {"rebalance_timeout_ms": 1_000, "topics": frozenset({"granite"}), "owned": NOTHING}
+    joins = {"rebalance_timeout_ms": 1_000, "topics": frozenset({"granite"}), "owned": EMPTY_ASSIGNMENT}
     return ConsumerHeartbeat(member_id="m", member_epoch=epoch, **(joins if epoch == 0 else {}))  # type: ignore[arg-type]  # as the keys say
 
 
@@ -41,19 +41,19 @@ class Sweep:
         self.topics = [catalog.topics.create(name, 1, {}) for name in ("granite", "basalt")]
         self.coordinator = coordinator
 
-    async def commit(self, group_id: str, stamp: MemberStamp = _LOOSE, *topics: Topic) -> None:
+    async def commit(self, group_id: str, stamp: MemberIdentity = _LOOSE, *topics: Topic) -> None:
         offsets = [
             CommittedOffset(topic_id=topic.topic_id, partition=0, offset=5) for topic in topics or self.topics
         ]
-        await self.coordinator.commit(group_id, stamp, offsets)
+        await self.coordinator.offsets.commit(group_id, stamp, offsets)
 
     async def left(self, group_id: str) -> list[str]:
         """The topics that the group still has offsets of."""
-        return [name for name, _ in (await self.coordinator.fetch_all([group_id]))[group_id]]
+        return [name for name, _ in (await self.coordinator.offsets.fetch_all([group_id]))[group_id]]
 
     async def after(self, hours: float) -> None:
         self.clock.advance(hours * _HOURS)
-        await self.coordinator._expiry.look()
+        await self.coordinator._expiry.run_once()
 
     async def groups(self) -> list[str]:
         return [each.group_id for each in await self.coordinator.list()]
@@ -87,8 +87,8 @@ def test_offsets_without_members_go_a_day_after_their_commit(
         await sweep.after(23)
         assert await sweep.left("masons") == []
         assert await sweep.groups() == []
-        assert len(sweep.coordinator.held) == 0
-        assert sweep.coordinator.held.counts.groups_expired == 1
+        assert len(sweep.coordinator.cache) == 0
+        assert sweep.coordinator.cache.counters.groups_expired == 1
 
     swept(story)
 
@@ -100,12 +100,12 @@ def test_members_keep_what_they_are_subscribed_to(
 
     async def story(sweep: Sweep) -> None:
         epoch = (await sweep.coordinator.consumers.heartbeat("masons", heartbeat())).member_epoch
-        await sweep.commit("masons", MemberStamp(member_id="m", generation=epoch))
+        await sweep.commit("masons", MemberIdentity(member_id="m", generation=epoch))
         await sweep.after(25)
         assert await sweep.left("masons") == ["granite"]
         shown = {
             (sample.name, *sample.labels.values()): sample.value
-            for family in GroupCollector(sweep.coordinator).collect()
+            for family in GroupCollector(sweep.coordinator.cache).collect()
             for sample in family.samples
         }
         assert shown["siltstone_groups", "consumer", "Stable"] == 1

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
-from agent.groups.messages import MemberStamp
+from agent.groups.classic.messages import MemberIdentity
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import PartitionId
 from tests.agent.groups.coordinators import coordinating
@@ -45,22 +45,22 @@ def test_a_commit_does_not_overtake_one_whose_client_has_hung_up(
 
     async def story() -> None:
         async with coordinating(catalog, clock, ids) as coordinator:
-            await coordinator.commit("g", MemberStamp(), at(1))
+            await coordinator.offsets.commit("g", MemberIdentity(), at(1))
             slow = _Slow(catalog.offsets.commit)
-            coordinator._offsets.commit = slow  # type: ignore[method-assign]  # for a moment
-            gone = asyncio.create_task(coordinator.commit("g", MemberStamp(), at(100)))
+            catalog.offsets.commit = slow  # type: ignore[method-assign]  # for a moment
+            gone = asyncio.create_task(coordinator.offsets.commit("g", MemberIdentity(), at(100)))
             assert await asyncio.to_thread(slow.has_begun.wait, _PATIENCE_SECONDS)
-            del coordinator._offsets.commit
+            del catalog.offsets.commit
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
             assert gone.cancelled()
-            following = asyncio.create_task(coordinator.commit("g", MemberStamp(), at(200)))
+            following = asyncio.create_task(coordinator.offsets.commit("g", MemberIdentity(), at(200)))
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert coordinator.held._pool.pending == 1
+            assert coordinator.cache.store._pool.pending == 1
             slow.may_go_on.set()
             await asyncio.wait_for(following, _PATIENCE_SECONDS)
-            found = await coordinator.fetch([("g", PartitionId(topic_id, 0))])
+            found = await coordinator.offsets.fetch([("g", PartitionId(topic_id, 0))])
             assert [each.offset for each in found.values()] == [200]
 
     asyncio.run(story())
@@ -74,11 +74,11 @@ def test_a_coordinator_that_stops_waits_for_what_is_written(
     async def story() -> None:
         slow = _Slow(catalog.groups.delete)
         async with coordinating(catalog, clock, ids) as coordinator:
-            await coordinator.commit("g", MemberStamp(), [])
-            coordinator._groups.delete = slow  # type: ignore[method-assign]  # until the end
+            await coordinator.offsets.commit("g", MemberIdentity(), [])
+            catalog.groups.delete = slow  # type: ignore[method-assign]  # until the end
             gone = asyncio.create_task(coordinator.delete("g"))
             assert await asyncio.to_thread(slow.has_begun.wait, _PATIENCE_SECONDS)
-            del coordinator._groups.delete
+            del catalog.groups.delete
             gone.cancel()
             stopping = asyncio.create_task(coordinator.stop())
             for _ in range(20):

@@ -108,7 +108,7 @@ def test_a_group_that_is_taken_over_has_its_settings_from_the_first_moment(
             await first.consumers.heartbeat("g", _JOINS)
         async with coordinating(catalog, clock, ids) as second:
             await second.consumers.describe("g")
-            (group,) = second.held.groups()
+            (group,) = second.cache.groups()
             assert group.next_deadline == clock.monotonic() + 60
 
     asyncio.run(story())

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import pytest
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.configs import GroupConfigViews
+from agent.groups.consumer.cached_lookups import GroupConfigCache, TopicCache
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.messages import NOTHING, Assignment, ConsumerHeartbeat
-from agent.groups.consumer.topics import TopicViews
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, ConsumerHeartbeat
 from catalog.config.group_config import GroupConfig
 from core.clock import ManualClock
 from core.errors import RetryableError
@@ -57,7 +56,7 @@ class Member:
 
     member_id: str = "m"
     epoch: int = 0
-    owned: Assignment = NOTHING
+    owned: Assignment = EMPTY_ASSIGNMENT
 
     def request(self, epoch: int | None = None) -> ConsumerHeartbeat:
         joins = self.epoch == 0
@@ -132,7 +131,7 @@ def test_a_member_that_waits_for_its_answer_outlives_a_catalog_that_hangs(
             for _ in range(4):
                 for each in members:
                     await each.beat(coordinator)
-            group = coordinator.held.peek("g")
+            group = coordinator.cache.get("g")
             assert isinstance(group, ConsumerGroup)
             may_save.clear()
             try:
@@ -163,9 +162,9 @@ def test_a_heartbeat_that_changes_nothing_waits_for_no_write(catalog: Catalog, i
         async with coordinating(catalog, clock, ids) as coordinator:
             member = Member()
             epoch = await member.beat(coordinator)
-            held = await coordinator.held.find("g")
+            held = await coordinator.cache.find("g")
             assert held is not None
-            async with held.writing:
+            async with held.write_lock:
                 assert await asyncio.wait_for(member.beat(coordinator), _PATIENCE_SECONDS) == epoch
 
     asyncio.run(story())
@@ -180,18 +179,18 @@ def test_a_member_that_waits_to_be_heard_is_not_silent(catalog: Catalog, ids: Id
         async with coordinating(catalog, clock, ids) as coordinator:
             member = Member()
             epoch = await member.beat(coordinator)
-            group = coordinator.held.peek("g")
+            group = coordinator.cache.get("g")
             assert isinstance(group, ConsumerGroup)
             session_seconds = coordinator.settings.group_consumer_session_timeout_ms / 1000
             clock.advance(session_seconds - 1)
-            group.hear(member.request())
-            group.hear(Member("stranger", epoch).request())
+            group.extend_session_on_arrival(member.request())
+            group.extend_session_on_arrival(Member("stranger", epoch).request())
             clock.advance(2)
             group.expire()
             assert group.member_count == 1
             clock.advance(session_seconds - 3)
             for each in (epoch + 1, epoch - 1, -1):
-                group.hear(member.request(each))
+                group.extend_session_on_arrival(member.request(each))
             clock.advance(2)
             group.expire()
             assert group.is_empty
@@ -227,27 +226,27 @@ async def at_once(work: Callable[[], T]) -> T:
 def test_what_was_known_lasts_while_look_ups_fail(catalog: Catalog) -> None:
     """Before the first answer their errors are told; the same answer again makes no new view."""
     clock, source = ManualClock(), Unsteady()
-    views = TopicViews(source.look_up_topics, call=at_once, clock=clock, refresh_ms=1000)
-    configs = GroupConfigViews(source.look_up_configs, clock=clock, refresh_ms=1000)
+    views = TopicCache(source.look_up_topics, call=at_once, clock=clock, refresh_ms=1000)
+    configs = GroupConfigCache(source.look_up_configs, clock=clock, refresh_ms=1000)
 
     async def story() -> None:
         with pytest.raises(RetryableError):
-            await views.current()
+            await views.get()
         with pytest.raises(RetryableError):
             await configs.refresh()
         source.fails = False
         source.topics = [catalog.topics.create("granite", 3, {})]
         source.configs = {"g": GroupConfig.of({"consumer.session.timeout.ms": "50000"})}
-        view = await views.current()
+        view = await views.get()
         await configs.refresh()
         for source.fails in (True, False):
             clock.advance(1)
-            assert await views.current() is view
+            assert await views.get() is view
             await configs.refresh()
             assert view.by_name["granite"].partition_count == 3
             assert configs.of("g").session_timeout_ms == 50_000
         source.topics = []
         clock.advance(1)
-        assert (await views.current()).by_name == {}
+        assert (await views.get()).by_name == {}
 
     asyncio.run(story())

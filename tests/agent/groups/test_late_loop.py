@@ -9,8 +9,8 @@ import pytest
 from typing_extensions import override
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
+from agent.groups.errors import ErrorCode, GroupError
 from core.clock import ManualClock
 from tests.agent.groups.coordinators import coordinating
 
@@ -28,7 +28,7 @@ _JOIN = ConsumerHeartbeat(
     member_epoch=0,
     rebalance_timeout_ms=1_000,
     topics=frozenset({"granite"}),
-    owned=NOTHING,
+    owned=EMPTY_ASSIGNMENT,
 )
 
 
@@ -77,13 +77,13 @@ def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, ids: I
     async def story() -> None:
         async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             again = await _join_and_hold_the_loop_up(coordinator, clock)
-            (group,) = coordinator.held.groups()
+            (group,) = coordinator.cache.groups()
             for is_out in (False, True):
                 for _ in range(3):
                     await asyncio.sleep(0)
                 assert group.is_empty is is_out
                 clock.advance(_SESSION_SECONDS)
-            with pytest.raises(KafkaError) as refused:
+            with pytest.raises(GroupError) as refused:
                 await coordinator.consumers.heartbeat("g", again)
             assert refused.value.code is ErrorCode.unknown_member_id
 
@@ -100,7 +100,7 @@ def test_a_loop_that_was_held_up_for_long_gives_members_six_seconds(
     async def story() -> None:
         async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             await coordinator.consumers.heartbeat("g", _JOIN)
-            (group,) = coordinator.held.groups()
+            (group,) = coordinator.cache.groups()
             clock.advance(_SESSION_SECONDS + late_seconds)
             for seconds, is_out in ((0, False), (grace_seconds - 0.01, False), (0.02, True)):
                 clock.advance(seconds)

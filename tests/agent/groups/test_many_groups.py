@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.messages import JoinRequest, MemberStamp
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.classic.messages import JoinRequest, MemberIdentity
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
+from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.groups.coordinators import coordinating
 from tests.agent.groups.stage import RANGE
 
@@ -48,7 +48,7 @@ async def _ask_to_join(
 
 async def _beat(coordinator: GroupCoordinator, group_id: str, epoch: int = 0) -> int:
     """A heartbeat of the group's only member, which joins in epoch 0; its epoch."""
-    joins = {"rebalance_timeout_ms": 1_000, "topics": frozenset({"granite"}), "owned": NOTHING}
+    joins = {"rebalance_timeout_ms": 1_000, "topics": frozenset({"granite"}), "owned": EMPTY_ASSIGNMENT}
     request = ConsumerHeartbeat(member_id="m", member_epoch=epoch, **(joins if epoch == 0 else {}))  # type: ignore[arg-type]  # as the keys say
     return (await coordinator.consumers.heartbeat(group_id, request)).member_epoch
 
@@ -65,10 +65,10 @@ def test_groups_that_nobody_came_to_keep_no_others_out(
             for number in range(1, 2 * _MOST):
                 error, _ = await _ask_to_join(coordinator, f"g{number}")
                 assert error is ErrorCode.member_id_required
-            assert {each.group_id for each in coordinator.held.groups()} == {"g3", "g4", "g5"}
-            await coordinator.commit("g3", MemberStamp(), [])
+            assert {each.group_id for each in coordinator.cache.groups()} == {"g3", "g4", "g5"}
+            await coordinator.offsets.commit("g3", MemberIdentity(), [])
             await _ask_to_join(coordinator, "g6")
-            assert {each.group_id for each in coordinator.held.groups()} == {"g3", "g5", "g6"}
+            assert {each.group_id for each in coordinator.cache.groups()} == {"g3", "g5", "g6"}
             assert await _ask_to_join(coordinator, "g0", first[1]) == (ErrorCode.unknown_member_id, first[1])
             assert (await _ask_to_join(coordinator, "g0"))[0] is ErrorCode.member_id_required
 
@@ -81,12 +81,12 @@ def test_groups_with_members_stay(catalog: Catalog, clock: ManualClock, ids: Ids
     async def story() -> None:
         async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             epochs = [await _beat(coordinator, f"g{number}") for number in range(_MOST)]
-            with pytest.raises(KafkaError) as refused:
+            with pytest.raises(GroupError) as refused:
                 await _beat(coordinator, "other")
             assert refused.value.code is ErrorCode.coordinator_not_available
             await _beat(coordinator, "g1", epoch=-1)
             assert await _beat(coordinator, "other") == epochs[0]
-            assert {each.group_id for each in coordinator.held.groups()} == {"g0", "g2", "other"}
+            assert {each.group_id for each in coordinator.cache.groups()} == {"g0", "g2", "other"}
             for group_id, epoch in (("g0", epochs[0]), ("g2", epochs[2])):
                 assert await _beat(coordinator, group_id, epoch) == epoch
 

@@ -8,11 +8,12 @@ import pytest
 
 from agent.group_settings import GroupSettings, MigrationPolicy
 from agent.groups.classic.embedded_protocol import read_assignment, write_assignment
-from agent.groups.consumer.messages import NOTHING
+from agent.groups.classic.messages import LeavingMember, MemberProtocol
+from agent.groups.classic.snapshot import ClassicGroupSnapshot, ClassicMemberSnapshot
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT
 from agent.groups.consumer.state_machine import Downgrade
-from agent.groups.messages import GroupSnapshot, LeavingMember, MemberSnapshot, Protocol
-from agent.groups.migration import check_upgrade, downgraded, upgraded
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.errors import ErrorCode, GroupError
+from agent.groups.migration import check_upgrade, downgrade_snapshot, upgrade_snapshot
 from tests.agent.groups.consumer_stage import ConsumerStage, parts, view
 from tests.agent.groups.mixed_stage import ClassicMember, subscription
 
@@ -32,7 +33,7 @@ def test_a_classic_member_gets_its_share_when_the_others_have_let_it_go() -> Non
     stage = ConsumerStage()
     first = stage.joined()
     second = _classic(stage)
-    assert (first.owned, second.owned) == (parts("granite", 0, 1, 2, 3), NOTHING)
+    assert (first.owned, second.owned) == (parts("granite", 0, 1, 2, 3), EMPTY_ASSIGNMENT)
     assert second.step() is ErrorCode.none
     first.beat()
     first.beat()
@@ -49,7 +50,7 @@ def test_nobody_is_given_what_a_classic_member_still_reads(*, cooperative: bool)
     first = _classic_in_new_group(stage, cooperative=cooperative)
     assert first.owned == parts("granite", 0, 1, 2, 3)
     second = stage.joined()
-    assert second.owned == NOTHING
+    assert second.owned == EMPTY_ASSIGNMENT
     assert first.step() is ErrorCode.rebalance_in_progress
     assert first.step() is ErrorCode.none  # it has joined, and not heard yet what it may keep
     second.beat()
@@ -66,7 +67,9 @@ def test_nobody_is_given_what_a_classic_member_still_reads(*, cooperative: bool)
 
 def _classic_in_new_group(stage: ConsumerStage, *, cooperative: bool) -> ClassicMember:
     """A member alone in a group whose member of the other protocol has left; it is not classic by policy."""
-    stage.group._settings = replace(stage.settings, group_consumer_migration_policy=MigrationPolicy.UPGRADE)
+    stage.group._machine.settings = replace(
+        stage.settings, group_consumer_migration_policy=MigrationPolicy.UPGRADE
+    )
     other = stage.joined()
     member = _classic(stage, cooperative=cooperative)
     other.leave()
@@ -81,11 +84,11 @@ def test_a_classic_member_that_does_not_come_again_in_time_is_out() -> None:
     first, second = stage.joined(), _classic(stage)
     stage.joined()
     for _ in range(3):
-        assert stage.group.beat(second.stamp) is ErrorCode.rebalance_in_progress
+        assert stage.group.classic.heartbeat(second.stamp) is ErrorCode.rebalance_in_progress
         stage.pass_time(10)
         first.beat()
-    with pytest.raises(KafkaError) as refused:
-        stage.group.beat(second.stamp)
+    with pytest.raises(GroupError) as refused:
+        stage.group.classic.heartbeat(second.stamp)
     assert refused.value.code is ErrorCode.unknown_member_id
 
 
@@ -95,16 +98,18 @@ def test_offsets_of_classic_members_are_fenced_by_their_generation() -> None:
     stage.joined()
     member = _classic(stage)
     check = stage.group.check_commit
-    assert check(member.member_id, member.generation, knows_epochs=False) is ErrorCode.none
-    assert check(member.member_id, member.generation - 1, knows_epochs=True) is ErrorCode.illegal_generation
+    assert check(member.member_id, member.generation, [], supports_member_epochs=False) == [ErrorCode.none]
+    assert check(member.member_id, member.generation - 1, [], supports_member_epochs=True) == [
+        ErrorCode.illegal_generation
+    ]
     assert stage.group.check_fetch(member.member_id, member.generation + 1) is ErrorCode.illegal_generation
 
 
 def test_members_of_either_protocol_are_strangers_to_the_calls_of_the_other() -> None:
     stage = ConsumerStage()
     first, second = stage.joined(), _classic(stage)
-    with pytest.raises(KafkaError) as refused:
-        stage.group.beat(replace(second.stamp, member_id=first.member_id))
+    with pytest.raises(GroupError) as refused:
+        stage.group.classic.heartbeat(replace(second.stamp, member_id=first.member_id))
     assert refused.value.code is ErrorCode.unknown_member_id
     described = {each.member_id: each.is_classic for each in stage.group.describe().members}
     assert described == {first.member_id: False, second.member_id: True}
@@ -121,7 +126,7 @@ def test_an_administrator_takes_members_of_either_protocol_away() -> None:
         LeavingMember(member_id="", instance_id="stone"),
         LeavingMember(member_id=dynamic.member_id),
     ]
-    assert stage.group.leave(leaving) == [
+    assert stage.group.classic.leave(leaving) == [
         ErrorCode.unknown_member_id,
         ErrorCode.unknown_member_id,
         ErrorCode.fenced_instance_id,
@@ -130,19 +135,19 @@ def test_an_administrator_takes_members_of_either_protocol_away() -> None:
     ]
     assert static.refused() is ErrorCode.unknown_member_id
     assert [each.member_id for each in stage.group.describe().members] == [classic.member_id]
-    assert stage.group.downgrade is Downgrade.AFTER_A_LEAVE
+    assert stage.group.downgrade is Downgrade.MEMBER_LEFT
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"protocol_type": "connect"}, {"protocols": ()}, {"protocols": (Protocol("range", b"\0"),)}],
+    [{"protocol_type": "connect"}, {"protocols": ()}, {"protocols": (MemberProtocol("range", b"\0"),)}],
 )
 def test_whoever_is_no_consumer_is_refused(changes: dict[str, object]) -> None:
     stage = ConsumerStage()
     stage.joined()
     request = ClassicMember(stage, _GRANITE).request()
-    with pytest.raises(KafkaError) as refused:
-        stage.group.join(replace(request, **changes), stage.topics)  # type: ignore[arg-type]  # fields of it
+    with pytest.raises(GroupError) as refused:
+        stage.group.classic.join(replace(request, **changes), stage.topics)  # type: ignore[arg-type]  # fields of it
     assert refused.value.code is ErrorCode.inconsistent_group_protocol
 
 
@@ -168,8 +173,8 @@ def test_the_last_static_member_that_comes_back_classic_takes_the_group_with_it(
     stage.joined(instance_id="i")
     member = ClassicMember(stage, _GRANITE, instance_id="i")
     member.step()
-    assert stage.group.downgrade is Downgrade.AFTER_A_REPLACEMENT
-    kept = downgraded(stage.group.snapshot())
+    assert stage.group.downgrade is Downgrade.MEMBER_REPLACED
+    kept = downgrade_snapshot(stage.group.snapshot())
     (alone,) = kept.members
     assert (kept.generation, alone.member_id) == (member.generation, member.member_id)
     assert read_assignment(alone.assignment) == frozenset(("granite", number) for number in range(4))
@@ -191,7 +196,7 @@ def test_a_group_of_both_goes_on_under_another_coordinator() -> None:
 def test_classic_members_do_not_come_where_neither_protocol_may_be_left() -> None:
     stage = ConsumerStage(settings=GroupSettings(group_consumer_migration_policy=MigrationPolicy.DISABLED))
     stage.joined()
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(GroupError) as refused:
         _classic(stage).step()
     assert refused.value.code is ErrorCode.inconsistent_group_protocol
 
@@ -217,9 +222,9 @@ def test_a_group_left_to_classic_members_is_classic_if_it_may(
     stage.settings = GroupSettings(group_consumer_migration_policy=policy)
     stage.move_coordinator()
     first.leave()
-    assert (stage.group.downgrade is Downgrade.AFTER_A_LEAVE) is becomes_classic
+    assert (stage.group.downgrade is Downgrade.MEMBER_LEFT) is becomes_classic
     if becomes_classic:
-        kept = downgraded(stage.group.snapshot())
+        kept = downgrade_snapshot(stage.group.snapshot())
         assert (kept.generation, kept.protocol, kept.leader) == (
             second.generation,
             "range",
@@ -230,23 +235,23 @@ def test_a_group_left_to_classic_members_is_classic_if_it_may(
         assert owned == frozenset(("granite", part.partition) for part in second.owned)
 
 
-def _kept(*assignments: bytes, metadata: bytes | None = None) -> GroupSnapshot:
+def _kept(*assignments: bytes, metadata: bytes | None = None) -> ClassicGroupSnapshot:
     """A classic group with a member for each assignment."""
     said = subscription(_GRANITE) if metadata is None else metadata
-    return GroupSnapshot(
+    return ClassicGroupSnapshot(
         generation=7,
         protocol_type="consumer",
         protocol="range",
         leader="0",
         members=tuple(
-            MemberSnapshot(
+            ClassicMemberSnapshot(
                 member_id=str(number),
                 instance_id=None,
                 client_id="c",
                 client_host="/h",
                 session_timeout_ms=9_000,
                 rebalance_timeout_ms=30_000,
-                protocols=(Protocol("range", said),),
+                protocols=(MemberProtocol("range", said),),
                 assignment=assignment,
             )
             for number, assignment in enumerate(assignments)
@@ -259,10 +264,14 @@ def test_a_classic_group_becomes_a_consumer_group_and_back() -> None:
     before = _kept(
         write_assignment(1, [("granite", 0), ("gone", 0)]), write_assignment(1, [("granite", 1)]), b""
     )
-    made = upgraded("g", before, view(granite=2))
-    assert [member.assigned for member in made.members] == [parts("granite", 0), parts("granite", 1), NOTHING]
+    made = upgrade_snapshot("g", before, view(granite=2))
+    assert [member.assigned for member in made.members] == [
+        parts("granite", 0),
+        parts("granite", 1),
+        EMPTY_ASSIGNMENT,
+    ]
     assert {member.epoch for member in made.members} == {made.group_epoch} == {7}
-    again = downgraded(replace(made, topics=view(granite=2).by_name))
+    again = downgrade_snapshot(replace(made, topics=view(granite=2).by_name))
     assert [read_assignment(member.assignment) for member in again.members] == [
         frozenset({("granite", 0)}),
         frozenset({("granite", 1)}),
@@ -279,10 +288,10 @@ def test_a_classic_group_becomes_a_consumer_group_and_back() -> None:
         _kept(b"", metadata=b""),
     ],
 )
-def test_a_group_whose_members_make_no_sense_stays_classic(kept: GroupSnapshot) -> None:
+def test_a_group_whose_members_make_no_sense_stays_classic(kept: ClassicGroupSnapshot) -> None:
     """One partition given twice, and bytes that are no assignment or no subscription."""
-    with pytest.raises(KafkaError) as refused:
-        upgraded("g", kept, view(granite=2))
+    with pytest.raises(GroupError) as refused:
+        upgrade_snapshot("g", kept, view(granite=2))
     assert refused.value.code is ErrorCode.group_id_not_found
 
 
@@ -299,7 +308,7 @@ def test_not_every_classic_group_may_become_a_consumer_group(
     settings: GroupSettings, protocol_type: str
 ) -> None:
     kept = replace(_kept(b"", b""), protocol_type=protocol_type)
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(GroupError) as refused:
         check_upgrade("g", kept, settings)
     assert refused.value.code is ErrorCode.group_id_not_found
 
@@ -328,7 +337,7 @@ def test_a_group_whose_members_are_all_out_at_once_takes_new_ones(
     assert group.is_empty
     assert group.downgrade is None
     assert group.group_epoch > before
-    assert group.state_ms == stage.clock.now_ms()
+    assert group.snapshot().state_ms == stage.clock.now_ms()
     assert not group.is_subscribed("granite")
     newcomer = stage.joined()
     assert newcomer.owned == parts("granite", 0, 1, 2, 3)
@@ -342,6 +351,6 @@ def test_of_a_group_that_is_out_but_for_a_classic_member_that_one_is_left() -> N
     lasting.settle()
     stage.clock.advance(60)
     stage.group.expire()
-    assert stage.group.downgrade is Downgrade.AFTER_A_LEAVE
-    (alone,) = downgraded(stage.group.snapshot()).members
+    assert stage.group.downgrade is Downgrade.MEMBER_LEFT
+    (alone,) = downgrade_snapshot(stage.group.snapshot()).members
     assert alone.member_id == lasting.member_id

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from agent.groups.cache import group_cache as holding
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
+from agent.groups.cache import group_store
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
+from agent.groups.consumer.snapshot import decode_consumer_group, encode_consumer_group
 from tests.agent.groups.coordinators import coordinating
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def join(member_id: str) -> ConsumerHeartbeat:
         member_epoch=0,
         rebalance_timeout_ms=60_000,
         topics=frozenset({"granite"}),
-        owned=NOTHING,
+        owned=EMPTY_ASSIGNMENT,
     )
 
 
@@ -47,9 +47,9 @@ def test_members_that_come_together_are_written_down_together(
         counts.append(len(snapshot.members))
         if threading.get_ident() != loop_thread:
             assert may_write.wait(_PATIENCE_SECONDS)
-        return consumer_record_of(group_id, snapshot)
+        return encode_consumer_group(group_id, snapshot)
 
-    monkeypatch.setattr(holding, "consumer_record_of", watched)
+    monkeypatch.setattr(group_store, "encode_consumer_group", watched)
 
     async def story() -> None:
         async with coordinating(catalog, clock, ids) as coordinator:
@@ -59,7 +59,7 @@ def test_members_that_come_together_are_written_down_together(
 
             async def all_are_in() -> bool:
                 await asyncio.sleep(0)
-                group = coordinator.held.peek("g")
+                group = coordinator.cache.get("g")
                 return group is not None and group.member_count == 20
 
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -76,4 +76,4 @@ def test_members_that_come_together_are_written_down_together(
     assert loop_thread not in threads
     stored = catalog.groups.claim("g", ids.new_uuid(), create=False)
     assert stored is not None
-    assert len(consumer_snapshot_of(stored).members) == 20
+    assert len(decode_consumer_group(stored).members) == 20

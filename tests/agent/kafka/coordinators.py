@@ -25,7 +25,7 @@ def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
     """Two agents that know of each other."""
     started = [start() for _ in range(2)]
     for each in started:
-        until(lambda each=each: len(each.run(groups_of(each).held._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
+        until(lambda each=each: len(each.run(groups_of(each).ownership._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
     return started
 
 
@@ -40,7 +40,7 @@ def group_of(broker: BrokerThread) -> str:
     return next(
         name
         for name in (f"group-{number}" for number in count())
-        if broker.run(groups_of(broker).held.is_own(name))
+        if broker.run(groups_of(broker).ownership.is_own(name))
     )
 
 

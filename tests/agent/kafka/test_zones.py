@@ -82,7 +82,7 @@ def zones(start_broker: Callable[..., BrokerThread]) -> dict[str, BrokerThread]:
 def node_id(broker: BrokerThread) -> int:
     groups = broker.agent._groups
     assert groups is not None
-    return groups.held._brokers.own.node_id
+    return groups.ownership._brokers.own.node_id
 
 
 def leaders(broker: BrokerThread, client_id: str | None) -> set[tuple[int, int]]:

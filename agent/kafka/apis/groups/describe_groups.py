@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.messages import GroupState
+from agent.groups.classic.messages import ClassicGroupState
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
 from agent.kafka.authorization import ON_GROUP, operations_if_requested
@@ -18,7 +18,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, message_of
 
 if TYPE_CHECKING:
-    from agent.groups.classic.group import GroupDescription
+    from agent.groups.classic.messages import ClassicGroupDescription
     from agent.kafka.api_definition import RequestContext
 
 _MISSING_GROUP_IS_ERROR_SINCE = 6
@@ -53,7 +53,7 @@ async def _describe(group_id: str, operations: int, context: RequestContext) -> 
 def _missing(group_id: str, message: str | None) -> Struct:
     return Struct(
         group_id=group_id,
-        group_state=GroupState.DEAD.value,
+        group_state=ClassicGroupState.DEAD.value,
         error_code=ErrorCode.none if message is None else ErrorCode.group_id_not_found,
         error_message=message,
         protocol_type="",
@@ -62,7 +62,7 @@ def _missing(group_id: str, message: str | None) -> Struct:
     )
 
 
-def _described(group: GroupDescription, operations: int) -> Struct:
+def _described(group: ClassicGroupDescription, operations: int) -> Struct:
     return Struct(
         group_id=group.group_id,
         group_state=group.state.value,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.messages import MemberStamp
+from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
 from agent.kafka.codec import Struct
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Extend the session of the member."""
-    stamp = MemberStamp(
+    identity = MemberIdentity(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         generation=request.generation_id,
     )
-    return Struct(error_code=await context.services.groups.heartbeat(request.group_id, stamp))
+    return Struct(error_code=await context.services.groups.heartbeat(request.group_id, identity))
 
 
 API = Api(name="heartbeat", min_version=0, max_version=4, handle=handle, error_response=error_response)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.messages import JoinRequest, Protocol
+from agent.groups.classic.messages import JoinRequest, MemberProtocol
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
 from agent.kafka.codec import Struct
@@ -36,7 +36,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             protocol_type=request.protocol_type,
-            protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+            protocols=tuple(MemberProtocol(each.name, bytes(each.metadata)) for each in request.protocols),
             session_timeout_ms=request.session_timeout,
             rebalance_timeout_ms=(
                 request.session_timeout

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.messages import LeavingMember
+from agent.groups.classic.messages import LeavingMember
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
 from agent.kafka.codec import Struct

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.messages import MemberStamp
+from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
@@ -98,16 +98,17 @@ async def _commit(
     request: Struct, offsets: list[CommittedOffset], context: RequestContext
 ) -> list[ErrorCode]:
     retention_ms = request.retention_time
-    return await context.services.groups.commit(
+    has_retention = retention_ms is not None and retention_ms >= 0
+    return await context.services.groups.offsets.commit(
         request.group_id,
-        MemberStamp(
+        MemberIdentity(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             generation=request.generation_id_or_member_epoch,
         ),
         offsets,
-        keep_ms=None if retention_ms is None or retention_ms < 0 else min(retention_ms, _MAX_RETENTION_MS),
-        knows_epochs=context.version >= _MEMBER_EPOCHS_SINCE,
+        retention_ms=min(retention_ms, _MAX_RETENTION_MS) if has_retention else None,
+        supports_member_epochs=context.version >= _MEMBER_EPOCHS_SINCE,
     )
 
 

@@ -31,7 +31,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             if topic is not None and 0 <= index < topic.partition_count:
                 known.append((wanted.name, PartitionId(topic.topic_id, index)))
         await yielding.step(len(wanted.partitions))
-    results = await context.services.groups.delete_offsets(request.group_id, known)
+    results = await context.services.groups.offsets.delete(request.group_id, known)
     for (name, partition_id), code in zip(known, results, strict=True):
         codes[name, partition_id.partition] = code
     responses = []

@@ -39,7 +39,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Return the offsets of one group, or of many groups with one look-up."""
     if context.version >= _MANY_GROUPS_SINCE:
         return Struct(groups=await _groups(request.groups, context))
-    await context.services.groups.check_fetch(request.group_id)
+    await context.services.groups.offsets.check_fetch(request.group_id)
     (topics,) = await _topics([request], context)
     return Struct(topics=topics)
 
@@ -86,7 +86,7 @@ async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Str
 
 async def _check(group: Struct, context: RequestContext) -> ErrorCode:
     try:
-        await context.services.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        await context.services.groups.offsets.check_fetch(group.group_id, group.member_id, group.member_epoch)
     except Exception as error:  # noqa: BLE001  # each group has its own error code
         return group_code_of(error)
     return ErrorCode.none
@@ -107,9 +107,9 @@ async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[lis
                     (group.group_id, PartitionId(topic.topic_id, index)) for index in each.partition_indexes
                 ]
                 await yielding.step(len(each.partition_indexes))
-    known = await context.services.groups.fetch(wanted) if wanted else {}
+    known = await context.services.groups.offsets.fetch(wanted) if wanted else {}
     all_of = [group.group_id for group in groups if group.topics is None]
-    everything = await context.services.groups.fetch_all(all_of) if all_of else {}
+    everything = await context.services.groups.offsets.fetch_all(all_of) if all_of else {}
     responses = []
     for group, pairs in zip(groups, requested, strict=True):
         if group.topics is None:

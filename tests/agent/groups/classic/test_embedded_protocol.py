@@ -18,7 +18,7 @@ from agent.groups.classic.embedded_protocol import (
     subscribed_topics,
     write_assignment,
 )
-from agent.groups.messages import Protocol
+from agent.groups.classic.messages import MemberProtocol
 from tests.agent.groups.stage import subscription
 
 _VERSIONS = st.integers(0, 3)
@@ -56,7 +56,7 @@ def test_subscriptions_of_every_version_are_read(
             buffer, module.ConsumerProtocolSubscription(**fields)
         )
         metadata = buffer.getvalue()
-    said = read_subscription([Protocol("range", metadata)])
+    said = read_subscription([MemberProtocol("range", metadata)])
     assert said is not None
     assert (said.version, said.topics) == (version, topics)
     assert said.owned == (_flat(owned) if version >= 1 else set())
@@ -67,7 +67,7 @@ def test_subscriptions_of_every_version_are_read(
 @pytest.mark.parametrize("version", range(4))
 def test_a_subscription_may_end_before_the_fields_of_its_version(version: int) -> None:
     """As that of @platformatic/kafka does: such a member owns nothing."""
-    said = read_subscription([Protocol("roundrobin", version.to_bytes(2) + subscription("t")[2:])])
+    said = read_subscription([MemberProtocol("roundrobin", version.to_bytes(2) + subscription("t")[2:])])
     assert said == Subscription(version, frozenset({"t"}))
 
 
@@ -88,5 +88,5 @@ def test_assignments_are_written_as_clients_read_them(
 def test_noise_is_read_as_nothing_or_as_something(noise: bytes) -> None:
     """It is never an error of another kind."""
     read_assignment(noise)
-    read_subscription([Protocol("range", noise)])
+    read_subscription([MemberProtocol("range", noise)])
     subscribed_topics([noise])

@@ -12,11 +12,18 @@ import orjson
 import pytest
 
 from agent.groups.classic.group import ClassicGroup
+from agent.groups.classic.messages import (
+    ClassicGroupState,
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    MemberProtocol,
+    SyncRequest,
+)
+from agent.groups.classic.snapshot import decode_classic_group
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import ConsumerHeartbeat
-from agent.groups.messages import GroupState, JoinAnswer, JoinRequest, MemberStamp, Protocol, SyncRequest
-from agent.groups.records import snapshot_of
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.errors import ErrorCode, GroupError
 from catalog.errors import CatalogUnavailableError
 from tests.agent.groups.coordinators import coordinating
 from tests.agent.groups.mixed_stage import subscription
@@ -97,7 +104,7 @@ def _classic(member_id: str = "") -> JoinRequest:
     return JoinRequest(
         member_id=member_id,
         protocol_type="consumer",
-        protocols=(Protocol("range", subscription(_TOPICS)),),
+        protocols=(MemberProtocol("range", subscription(_TOPICS)),),
         session_timeout_ms=45_000,
         rebalance_timeout_ms=60_000,
         requires_known_member_id=False,
@@ -107,9 +114,9 @@ def _classic(member_id: str = "") -> JoinRequest:
 async def _code(answer: Awaitable[object]) -> ErrorCode:
     try:
         told = await answer
-    except KafkaError as error:
+    except GroupError as error:
         return error.code
-    return told.error if isinstance(told, JoinAnswer) else ErrorCode.none
+    return told.error if isinstance(told, JoinResponse) else ErrorCode.none
 
 
 async def _begin(*calls: Awaitable[object]) -> list[asyncio.Task[ErrorCode]]:
@@ -138,9 +145,9 @@ def test_a_group_that_took_the_place_of_one_being_stored_is_stored_itself(agents
             )
             agents.groups.gate.set()
             assert await asyncio.gather(*calls) == [ErrorCode.none] * 3
-            (group,) = first.held.groups()
+            (group,) = first.cache.groups()
             async with agents.coordinating() as second:
-                found = await second.held.find("g")
+                found = await second.cache.find("g")
                 assert found is not None
                 assert isinstance(found.group, ConsumerGroup)
                 assert found.group.describe() == group.describe()
@@ -175,14 +182,14 @@ def test_whoever_waits_in_a_group_that_is_exchanged_comes_again_to_the_same_coor
                 ErrorCode.coordinator_load_in_progress,
                 ErrorCode.none,
             ]
-            (group,) = coordinator.held.groups()
+            (group,) = coordinator.cache.groups()
             assert isinstance(group, ClassicGroup)
             assert group.member_count == 3
 
     asyncio.run(story())
 
 
-async def _shared(coordinator: GroupCoordinator) -> MemberStamp:
+async def _shared(coordinator: GroupCoordinator) -> MemberIdentity:
     """A group of both protocols, each member with one of two partitions; gives its classic member's stamp."""
     told = await coordinator.consumers.heartbeat("g", _consumer("consumer"))
     joined = await coordinator.join("g", _classic())
@@ -190,12 +197,12 @@ async def _shared(coordinator: GroupCoordinator) -> MemberStamp:
         said = ConsumerHeartbeat(member_id="consumer", member_epoch=told.member_epoch, owned=told.assignment)
         told = await coordinator.consumers.heartbeat("g", said)
     joined = await coordinator.join("g", _classic(joined.member_id))
-    stamp = MemberStamp(member_id=joined.member_id, generation=joined.generation)
+    stamp = MemberIdentity(member_id=joined.member_id, generation=joined.generation)
     assert await coordinator.heartbeat("g", stamp) is ErrorCode.none
     return stamp
 
 
-async def _rebalanced(coordinator: GroupCoordinator, stamp: MemberStamp) -> JoinAnswer:
+async def _rebalanced(coordinator: GroupCoordinator, stamp: MemberIdentity) -> JoinResponse:
     answer = await coordinator.join("g", _classic(stamp.member_id))
     await coordinator.sync(
         "g",
@@ -220,10 +227,10 @@ def test_who_is_left_behind_rebalances_under_the_next_coordinator_too(agents: Ag
             joined = await _rebalanced(second, stamp)
             assert joined.generation == stamp.generation + 1
         async with agents.coordinating() as third:
-            stamp = MemberStamp(member_id=stamp.member_id, generation=joined.generation)
+            stamp = MemberIdentity(member_id=stamp.member_id, generation=joined.generation)
             assert await third.heartbeat("g", stamp) is ErrorCode.none
-            (group,) = third.held.groups()
-            assert group.state is GroupState.STABLE
+            (group,) = third.cache.groups()
+            assert group.state is ClassicGroupState.STABLE
 
     asyncio.run(story())
 
@@ -237,13 +244,13 @@ def test_a_group_that_could_not_be_stored_as_a_classic_one_is_not_one_yet(agents
             leaves = _consumer("consumer", -1)
             agents.groups.failures = 1
             assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.coordinator_not_available
-            assert not first.held.groups()
+            assert not first.cache.groups()
             assert await first.heartbeat("g", stamp) is ErrorCode.none
-            assert isinstance(first.held.groups()[0], ConsumerGroup)
+            assert isinstance(first.cache.groups()[0], ConsumerGroup)
             assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.none
         async with agents.coordinating() as second:
             assert await second.heartbeat("g", stamp) is ErrorCode.rebalance_in_progress
-            assert isinstance(second.held.groups()[0], ClassicGroup)
+            assert isinstance(second.cache.groups()[0], ClassicGroup)
 
     asyncio.run(story())
 
@@ -259,11 +266,11 @@ def test_whoever_leaves_a_group_that_another_agent_has_claimed_is_sent_there(
             await _shared(first)
             if not becomes_classic:
                 await first.consumers.heartbeat("g", _consumer("other"))
-            await second.held.find("g")
+            await second.cache.find("g")
             leaves = _consumer("consumer", -1)
             assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.not_coordinator
-            assert not first.held.groups()
-            (group,) = second.held.groups()
+            assert not first.cache.groups()
+            (group,) = second.cache.groups()
             assert isinstance(group, ConsumerGroup)
             assert "consumer" in {member.member_id for member in group.describe().members}
             assert await _code(second.consumers.heartbeat("g", leaves)) is ErrorCode.none
@@ -286,10 +293,10 @@ def test_a_generation_of_a_classic_group_that_could_not_be_stored_is_none(agents
             assert await joined is ErrorCode.none
             agents.groups.gate.set()
             assert await left is ErrorCode.coordinator_not_available
-            beyond = MemberStamp(member_id=stamp.member_id, generation=stamp.generation + 1)
+            beyond = MemberIdentity(member_id=stamp.member_id, generation=stamp.generation + 1)
             assert await _code(first.heartbeat("g", beyond)) is ErrorCode.illegal_generation
             assert (await first.join("g", _classic(stamp.member_id))).error is ErrorCode.none
-            assert [each.member_count for each in first.held.groups()] == [2]
+            assert [each.member_count for each in first.cache.groups()] == [2]
 
     asyncio.run(story())
 
@@ -301,7 +308,7 @@ def test_a_member_that_comes_back_in_place_of_itself_need_not_rebalance(agents: 
             await first.consumers.heartbeat("g", replace(joins, instance_id="i"))
             joined = await first.join("g", replace(_classic(), instance_id="i"))
         async with agents.coordinating() as second:
-            stamp = MemberStamp(member_id=joined.member_id, instance_id="i", generation=joined.generation)
+            stamp = MemberIdentity(member_id=joined.member_id, instance_id="i", generation=joined.generation)
             assert await second.heartbeat("g", stamp) is ErrorCode.none
 
     asyncio.run(story())
@@ -319,7 +326,7 @@ def test_a_group_kept_by_an_older_agent_is_stable(agents: Agents) -> None:
     asyncio.run(story())
     kept = orjson.loads(agents.groups.saved[-1].state or b"")
     assert kept.pop("rebalance") is False
-    older = snapshot_of(replace(agents.groups.saved[-1], state=orjson.dumps(kept)))
-    assert older == snapshot_of(agents.groups.saved[-1])
+    older = decode_classic_group(replace(agents.groups.saved[-1], state=orjson.dumps(kept)))
+    assert older == decode_classic_group(agents.groups.saved[-1])
     assert not older.must_rebalance
     assert older.members

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from agent.group_settings import GroupSettings
-from agent.groups.messages import GroupState, LeavingMember, MemberStamp, Protocol
+from agent.groups.classic.messages import ClassicGroupState, LeavingMember, MemberIdentity, MemberProtocol
 from tests.agent.groups.stage import RANGE, ROBIN, Stage, subscription
 
 
@@ -19,7 +19,7 @@ def test_a_dynamic_member_is_sent_back_with_an_id(stage: Stage) -> None:
     call = stage.join()
     assert call.error is ErrorCode.member_id_required
     assert call.joined.member_id.startswith("client-")
-    assert stage.group.state is GroupState.EMPTY
+    assert stage.group.state is ClassicGroupState.EMPTY
 
 
 def test_old_clients_join_without_an_id(stage: Stage) -> None:
@@ -66,13 +66,13 @@ def test_assignments_reach_everyone_once_the_leader_has_assigned_and_they_are_st
     follower, leader = stage.assign(ids)
     assert not follower.answered
     assert not leader.answered
-    assert stage.group.describe().state is GroupState.COMPLETING_REBALANCE
+    assert stage.group.describe().state is ClassicGroupState.COMPLETING_REBALANCE
     assert stage.snapshots[-1].generation == 1
     stage.waiting_saves.pop()(ErrorCode.none)
     assert leader.synced.assignment == ids[0].encode()
     assert follower.synced.assignment == ids[1].encode()
     assert (leader.synced.protocol_type, leader.synced.protocol) == ("consumer", "range")
-    assert stage.group.state is GroupState.STABLE
+    assert stage.group.state is ClassicGroupState.STABLE
 
 
 def test_an_assignment_that_cannot_be_stored_begins_a_new_rebalance(stage: Stage) -> None:
@@ -83,7 +83,7 @@ def test_an_assignment_that_cannot_be_stored_begins_a_new_rebalance(stage: Stage
     (call,) = stage.assign(ids)
     stage.waiting_saves.pop()(ErrorCode.coordinator_not_available)
     assert call.error is ErrorCode.coordinator_not_available
-    assert stage.group.state is GroupState.PREPARING_REBALANCE
+    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_member_that_comes_makes_the_others_join_again(stage: Stage) -> None:
@@ -107,7 +107,7 @@ def test_a_member_that_leaves_makes_the_others_join_again(stage: Stage) -> None:
 def test_the_last_member_that_leaves_leaves_an_empty_group_of_a_later_generation(stage: Stage) -> None:
     (member_id,) = stage.stable(1)
     stage.group.leave([LeavingMember(member_id=member_id)])
-    assert stage.group.state is GroupState.EMPTY
+    assert stage.group.state is ClassicGroupState.EMPTY
     assert stage.group.generation == 2
     assert stage.snapshots[-1].members == ()
 
@@ -167,23 +167,23 @@ def test_a_member_that_lost_the_answer_gets_it_again(stage: Stage) -> None:
     stage.assign(ids)
     assert stage.sync(ids[1]).synced.assignment == ids[1].encode()
     assert stage.join(ids[1]).joined.generation == 1
-    assert stage.group.state is GroupState.STABLE
+    assert stage.group.state is ClassicGroupState.STABLE
 
 
 def test_a_leader_that_joins_again_begins_a_rebalance(stage: Stage) -> None:
     ids = stage.stable(2)
     assert not stage.join(ids[0]).answered
-    assert stage.group.state is GroupState.PREPARING_REBALANCE
+    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_follower_with_another_subscription_begins_a_rebalance(stage: Stage) -> None:
     ids = stage.stable(2)
-    assert not stage.join(ids[1], protocols=(Protocol("range", subscription("other")),)).answered
-    assert stage.group.state is GroupState.PREPARING_REBALANCE
+    assert not stage.join(ids[1], protocols=(MemberProtocol("range", subscription("other")),)).answered
+    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_the_protocol_that_most_like_best_of_the_common_ones_is_taken(stage: Stage) -> None:
-    other = Protocol("sticky", b"")
+    other = MemberProtocol("sticky", b"")
     calls = [
         stage.join(stage.new_member_id(), protocols=protocols)
         for protocols in [(other, ROBIN, RANGE), (RANGE, ROBIN), (ROBIN, RANGE)]
@@ -196,7 +196,7 @@ def test_the_protocol_that_most_like_best_of_the_common_ones_is_taken(stage: Sta
     ("protocol_type", "protocols"), [("consumer", (ROBIN,)), ("connect", (RANGE,)), ("consumer", ())]
 )
 def test_members_without_a_common_protocol_are_refused(
-    stage: Stage, protocol_type: str, protocols: tuple[Protocol, ...]
+    stage: Stage, protocol_type: str, protocols: tuple[MemberProtocol, ...]
 ) -> None:
     stage.stable(1)
     call = stage.join(protocol_type=protocol_type, protocols=protocols)
@@ -242,15 +242,15 @@ def test_commits_wait_for_the_end_of_a_rebalance_only_while_it_assigns(stage: St
     assert stage.group.check_commit(stage.stamp(ids[0])) is ErrorCode.none
     for member_id in ids:
         stage.join(member_id)
-    assert stage.group.state is GroupState.COMPLETING_REBALANCE
+    assert stage.group.state is ClassicGroupState.COMPLETING_REBALANCE
     assert stage.group.check_commit(stage.stamp(ids[0])) is ErrorCode.rebalance_in_progress
     assert stage.group.check_commit(stage.stamp(ids[0], 1)) is ErrorCode.illegal_generation
 
 
 def test_consumers_without_a_group_commit_only_to_an_empty_one(stage: Stage) -> None:
-    assert stage.group.check_commit(MemberStamp()) is ErrorCode.none
+    assert stage.group.check_commit(MemberIdentity()) is ErrorCode.none
     stage.stable(1)
-    assert stage.group.check_commit(MemberStamp()) is ErrorCode.unknown_member_id
+    assert stage.group.check_commit(MemberIdentity()) is ErrorCode.unknown_member_id
 
 
 def test_only_an_empty_group_may_be_deleted(stage: Stage) -> None:
@@ -272,7 +272,7 @@ def test_a_group_goes_on_under_another_coordinator(stage: Stage) -> None:
     assert stage.sync(ids[1]).synced.assignment == ids[1].encode()
     assert stage.group.is_subscribed("t")
     stage.pass_time(10.1)
-    assert stage.group.state is GroupState.EMPTY
+    assert stage.group.state is ClassicGroupState.EMPTY
     assert stage.group.generation == 2
 
 
@@ -281,7 +281,7 @@ def test_a_group_that_is_unloaded_answers_everyone(stage: Stage) -> None:
     waiting = stage.join(ids[0])
     stage.group.unload(ErrorCode.not_coordinator)
     assert waiting.error is ErrorCode.not_coordinator
-    assert stage.group.state is GroupState.DEAD
+    assert stage.group.state is ClassicGroupState.DEAD
     assert stage.join(ids[0]).error is ErrorCode.coordinator_not_available
     stage.pass_time(60)
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
 from agent.group_settings import GroupSettings
-from agent.groups.messages import GroupState, JoinAnswer, LeavingMember, SyncAnswer
+from agent.groups.classic.messages import ClassicGroupState, JoinResponse, LeavingMember, SyncResponse
 from tests.agent.groups.stage import RANGE, ROBIN, Call, Stage
 
 _GONE = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}
@@ -29,7 +29,7 @@ class Client:
     instance_id: str | None
     member_id: str = ""
     generation: int = -1
-    joined: JoinAnswer | None = None
+    joined: JoinResponse | None = None
     assignment: bytes | None = None
     joining: Call | None = None
     syncing: Call | None = None
@@ -150,7 +150,7 @@ class GroupMachine(RuleBasedStateMachine):
                 answer_to_sync, client.syncing = client.syncing.synced, None
                 self._synced(client, answer_to_sync)
 
-    def _joined(self, client: Client, answer: JoinAnswer) -> None:
+    def _joined(self, client: Client, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.none:
             assert answer.protocol in {"range", "roundrobin"}
             assert answer.leader
@@ -163,7 +163,7 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             assert answer.error in _AGAIN
 
-    def _synced(self, client: Client, answer: SyncAnswer) -> None:
+    def _synced(self, client: Client, answer: SyncResponse) -> None:
         if answer.error is ErrorCode.none:
             key = (client.generation, client.member_id)
             assert self.assigned.setdefault(key, answer.assignment) == answer.assignment
@@ -186,9 +186,9 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def a_group_without_members_is_empty_and_one_with_members_is_not(self) -> None:
         described = self.stage.group.describe()
-        if described.state is GroupState.EMPTY:
+        if described.state is ClassicGroupState.EMPTY:
             assert not described.members
-        if described.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
+        if described.state in {ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE}:
             assert described.members
 
     @invariant()

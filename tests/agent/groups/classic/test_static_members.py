@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from agent.groups.messages import GroupState, LeavingMember
+from agent.groups.classic.messages import ClassicGroupState, LeavingMember
 from tests.agent.groups.stage import RANGE, ROBIN, Call, Stage
 
 
@@ -20,7 +20,7 @@ def static_group(stage: Stage, *instances: str) -> list[str]:
     stage.pass_time(6.1)
     ids = [call.joined.member_id for call in calls]
     stage.assign(ids)
-    assert stage.group.state is GroupState.STABLE
+    assert stage.group.state is ClassicGroupState.STABLE
     return ids
 
 
@@ -29,7 +29,7 @@ def test_a_static_member_that_comes_back_disturbs_nobody(stage: Stage) -> None:
     back = stage.join(instance_id="b")
     assert back.joined.generation == 1
     assert back.joined.member_id not in ids
-    assert stage.group.state is GroupState.STABLE
+    assert stage.group.state is ClassicGroupState.STABLE
     assert stage.sync(back.joined.member_id, instance_id="b").synced.assignment == ids[1].encode()
     assert stage.snapshots[-1].members[1].member_id == back.joined.member_id
     assert stage.heartbeat(ids[0], instance_id="a") is ErrorCode.none
@@ -66,7 +66,7 @@ def test_one_that_comes_back_with_another_protocol_begins_a_rebalance(stage: Sta
     stage.assign([call.joined.member_id for call in calls])
     back = stage.join(instance_id="b", protocols=(ROBIN,))
     assert not back.answered
-    assert stage.group.state is GroupState.PREPARING_REBALANCE
+    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_place_that_could_not_be_handed_over_stays_with_its_former_holder(stage: Stage) -> None:
@@ -130,7 +130,7 @@ def test_a_static_member_leaves_only_by_session_or_by_name(stage: Stage) -> None
     static_group(stage, "a", "b")
     assert stage.group.leave([LeavingMember(instance_id="b")]) == [ErrorCode.none]
     stage.pass_time(10.1)
-    assert stage.group.state is GroupState.EMPTY
+    assert stage.group.state is ClassicGroupState.EMPTY
 
 
 def test_two_members_of_one_instance_that_join_at_once(stage: Stage) -> None:

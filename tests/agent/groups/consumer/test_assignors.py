@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
-from agent.groups.consumer.messages import NOTHING
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT
 from tests.agent.groups.consumer_stage import parts, topic_id
 
 _NAMES = ("a", "b", "c", "d")
@@ -20,7 +20,10 @@ _SUBSCRIPTIONS = st.lists(st.frozensets(st.sampled_from(_NAMES)), min_size=1, ma
 def subscribers(subscriptions: list[frozenset[str]]) -> list[Subscriber]:
     return [
         Subscriber(
-            member_id=f"m{at}", instance_id=None, topics=frozenset(map(topic_id, names)), assigned=NOTHING
+            member_id=f"m{at}",
+            instance_id=None,
+            topics=frozenset(map(topic_id, names)),
+            assigned=EMPTY_ASSIGNMENT,
         )
         for at, names in enumerate(subscriptions)
     ]
@@ -52,7 +55,7 @@ def test_uniform_gives_equal_subscribers_as_much_and_moves_no_more_than_it_must(
     sizes = [len(share) for share in shares.values()]
     assert max(sizes) - min(sizes) <= 1
     more = [replace(each, assigned=shares[each.member_id]) for each in subscribers([topics] * size)]
-    newcomer = replace(more[0], member_id="new", assigned=NOTHING)
+    newcomer = replace(more[0], member_id="new", assigned=EMPTY_ASSIGNMENT)
     again = assign_uniform([*more, newcomer], by_id)
     for member in more:
         assert again[member.member_id] <= shares[member.member_id]

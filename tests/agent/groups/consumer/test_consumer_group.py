@@ -7,18 +7,22 @@ from dataclasses import replace
 import pytest
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.checks import check_heartbeat
-from agent.groups.consumer.messages import NOTHING, ConsumerGroupState, ConsumerHeartbeat
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerGroupState, ConsumerHeartbeat
+from agent.groups.consumer.validation import check_heartbeat
+from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
 
 JOIN = ConsumerHeartbeat(
-    member_id="m", member_epoch=0, rebalance_timeout_ms=1_000, topics=frozenset({"granite"}), owned=NOTHING
+    member_id="m",
+    member_epoch=0,
+    rebalance_timeout_ms=1_000,
+    topics=frozenset({"granite"}),
+    owned=EMPTY_ASSIGNMENT,
 )
 
 
 def code(group_id: str, request: ConsumerHeartbeat) -> ErrorCode:
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(GroupError) as refused:
         check_heartbeat(group_id, request)
     return refused.value.code
 
@@ -35,7 +39,7 @@ def test_a_partition_is_given_away_only_when_its_reader_has_let_it_go() -> None:
     """The newcomer waits, the present reader revokes, then the newcomer gets what became free."""
     stage = ConsumerStage()
     first, second = stage.joined(), stage.joined()
-    assert (second.epoch, second.owned) == (2, NOTHING)
+    assert (second.epoch, second.owned) == (2, EMPTY_ASSIGNMENT)
     assert stage.group.describe().state is ConsumerGroupState.RECONCILING
     kept = first.beat().assignment
     assert kept is not None
@@ -174,7 +178,7 @@ def test_instances_are_had_by_one_member_at_a_time() -> None:
     second.beat()
     first.is_joining, first.epoch = False, 1
     assert first.refused() is ErrorCode.fenced_instance_id
-    with pytest.raises(KafkaError, match="fenced by member"):
+    with pytest.raises(GroupError, match="fenced by member"):
         first.leave(-2)
     stranger = stage.member(instance_id="gravel")
     stranger.is_joining, stranger.epoch = False, 1
@@ -272,13 +276,15 @@ def test_heartbeats_that_make_no_sense_are_refused(
 def test_offsets_are_committed_in_the_member_s_own_epoch() -> None:
     stage = ConsumerStage()
     check = stage.group.check_commit
-    assert check("", -1, knows_epochs=True) is ErrorCode.none
+    assert check("", -1, [], supports_member_epochs=True) == [ErrorCode.none]
     member = stage.joined()
-    assert check("", -1, knows_epochs=True) is ErrorCode.unknown_member_id
-    assert check(member.member_id, 1, knows_epochs=True) is ErrorCode.none
-    assert check(member.member_id, 1, knows_epochs=False) is ErrorCode.unsupported_version
+    assert check("", -1, [], supports_member_epochs=True) == [ErrorCode.unknown_member_id]
+    assert check(member.member_id, 1, [], supports_member_epochs=True) == [ErrorCode.none]
+    assert check(member.member_id, 1, [], supports_member_epochs=False) == [ErrorCode.unsupported_version]
     for epoch in (-1, 0, 2):
-        assert check(member.member_id, epoch, knows_epochs=True) is ErrorCode.stale_member_epoch
+        assert check(member.member_id, epoch, [], supports_member_epochs=True) == [
+            ErrorCode.stale_member_epoch
+        ]
     assert stage.group.check_fetch(None, -1) is ErrorCode.none
     assert stage.group.check_fetch(member.member_id, 1) is ErrorCode.none
     assert stage.group.check_fetch(member.member_id, 2) is ErrorCode.stale_member_epoch
@@ -288,7 +294,7 @@ def test_offsets_are_committed_in_the_member_s_own_epoch() -> None:
 def refusals(stage: ConsumerStage, member: StageMember, epoch: int, *numbers: int) -> list[bool]:
     """Of a member's commits to partitions of granite in an epoch: which are refused."""
     partitions = sorted(parts("granite", *numbers))
-    codes = stage.group.check_commits(member.member_id, epoch, partitions, knows_epochs=True)
+    codes = stage.group.check_commit(member.member_id, epoch, partitions, supports_member_epochs=True)
     assert set(codes) <= {ErrorCode.none, ErrorCode.stale_member_epoch}
     return [code is not ErrorCode.none for code in codes]
 

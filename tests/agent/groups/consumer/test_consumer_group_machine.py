@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from typing_extensions import override
 
 from agent.group_settings import GroupSettings, MigrationPolicy
-from agent.groups.consumer.messages import NOTHING, Assignment, HeartbeatAnswer
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, HeartbeatResponse
+from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
 from tests.agent.groups.mixed_stage import ClassicMember
 
@@ -36,19 +36,19 @@ _COUNTS = st.fixed_dictionaries({}, optional={name: st.integers(1, 4) for name i
 class LateMember(StageMember):
     """A member that goes on reading what it shall give up until it gets round to it."""
 
-    shall_have: Assignment = NOTHING
+    shall_have: Assignment = EMPTY_ASSIGNMENT
     is_gone: bool = False
 
     @override
-    def take(self, answer: HeartbeatAnswer) -> None:
-        super().take(HeartbeatAnswer(member_id=answer.member_id, member_epoch=answer.member_epoch))
+    def take(self, answer: HeartbeatResponse) -> None:
+        super().take(HeartbeatResponse(member_id=answer.member_id, member_epoch=answer.member_epoch))
         if answer.assignment is not None:
             self.shall_have = answer.assignment
 
     def obey(self) -> None:
         self.owned = self.shall_have
 
-    def refused_with(self, error: KafkaError) -> None:
+    def refused_with(self, error: GroupError) -> None:
         """Every refusal that a group may give a well-behaved member makes it join anew."""
         if error.code not in _REFUSALS:
             raise error
@@ -57,7 +57,7 @@ class LateMember(StageMember):
     @override
     def start_anew(self) -> None:
         super().start_anew()
-        self.shall_have = NOTHING
+        self.shall_have = EMPTY_ASSIGNMENT
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
@@ -138,7 +138,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def _beat(self, member: LateMember, *, answered: bool = True) -> None:
         try:
             answer = self.stage.send(member.request())
-        except KafkaError as error:
+        except GroupError as error:
             member.refused_with(error)
             return
         if answered:
@@ -165,7 +165,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         try:
             member.leave(epoch if member.instance_id else -1)
-        except KafkaError as error:
+        except GroupError as error:
             member.refused_with(error)
 
     @rule(at=st.integers(0, 4))
@@ -198,7 +198,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def epochs_rise(self) -> None:
         group = self.stage.group
-        assert group.group_epoch >= max(self.epoch, group.assignment_epoch)
+        assert group.group_epoch >= max(self.epoch, group.describe().assignment_epoch)
         self.epoch = group.group_epoch
 
     @override

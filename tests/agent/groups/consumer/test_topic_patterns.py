@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.group_settings import GroupSettings
+from agent.groups.consumer import cached_lookups
 from agent.groups.consumer import topics as topics_module
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.consumer.topics import TopicView, TopicViews
+from agent.groups.consumer.cached_lookups import TopicCache
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
+from agent.groups.consumer.topics import TopicView
 from catalog.config.topic_config import TopicConfig
 from catalog.model import Topic
 from core.clock import ManualClock
@@ -52,14 +54,14 @@ class Matching:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: list[int] = []
         self.seen: list[tuple[str, frozenset[str]]] = []
-        match = topics_module._matching
+        match = topics_module._match_names
 
         def watched(pattern: str, names: Iterable[str]) -> frozenset[str]:
             self.threads.append(threading.get_ident())
             self.seen.append((pattern, frozenset(names)))
             return match(pattern, names)
 
-        monkeypatch.setattr(topics_module, "_matching", watched)
+        monkeypatch.setattr(topics_module, "_match_names", watched)
 
 
 @given(st.lists(st.sets(st.sampled_from(_NAMES)), min_size=1, max_size=5))
@@ -69,42 +71,42 @@ def test_patterns_match_what_there_is_however_topics_come_and_go(steps: list[set
     for number, names in enumerate(steps):
         for pattern in _PATTERNS[: number + 1]:
             view.matching(pattern)
-        view = view.followed_by(topics_called(names))
-        fresh = TopicView({}).followed_by(topics_called(names))
-        assert {each: view.matching(each) for each in _PATTERNS} == fresh.matches(_PATTERNS)
+        view = view.updated(topics_called(names))
+        fresh = TopicView({}).updated(topics_called(names))
+        assert {each: view.matching(each) for each in _PATTERNS} == fresh.compute_matches(_PATTERNS)
 
 
 def test_a_pattern_is_matched_with_new_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Same topics are the same view; where neither new nor lost names match, the same set is kept."""
-    view = TopicView({}).followed_by(topics_called(_NAMES))
+    view = TopicView({}).updated(topics_called(_NAMES))
     before = view.matching("gran.*")
     matching = Matching(monkeypatch)
-    assert view.followed_by(topics_called(_NAMES)) is view
-    after = view.followed_by(topics_called([*_NAMES[:-1], "schist"]))
+    assert view.updated(topics_called(_NAMES)) is view
+    after = view.updated(topics_called([*_NAMES[:-1], "schist"]))
     assert matching.seen == [("gran.*", frozenset({"schist"}))]
     assert after.matching("gran.*") is before
 
 
 def test_patterns_remembered_are_bounded() -> None:
     """Those that came first are forgotten, and found again when they are asked for."""
-    view = TopicView({}).followed_by(topics_called(_NAMES))
+    view = TopicView({}).updated(topics_called(_NAMES))
     patterns = [f"granite|{number}" for number in range(topics_module._MAX_PATTERNS + 5)]
     for pattern in patterns:
         view.matching(pattern)
-    assert view.unmatched(patterns) == patterns[:5]
+    assert view.uncached(patterns) == patterns[:5]
     assert view.matching(patterns[0]) == {"granite"}
 
 
 def test_members_with_one_pattern_share_its_first_match(monkeypatch: pytest.MonkeyPatch) -> None:
     """With few names it is found at once, with many away from the event loop, for all who ask meanwhile."""
 
-    async def call(work: Callable[[], topics_module.T]) -> topics_module.T:
+    async def call(work: Callable[[], cached_lookups.T]) -> cached_lookups.T:
         return await asyncio.to_thread(work)
 
     async def story(names: Sequence[str]) -> list[int]:
         listed = topics_called(names)
-        views = TopicViews(lambda: listed, call=call, clock=ManualClock(), refresh_ms=1000)
-        view = await views.current()
+        views = TopicCache(lambda: listed, call=call, clock=ManualClock(), refresh_ms=1000)
+        view = await views.get()
         matching = Matching(monkeypatch)
         await asyncio.gather(*(views.match(view, ["stone-1.*"]) for _ in range(5)))
         assert "stone-1" in view.matching("stone-1.*")
@@ -133,7 +135,7 @@ def test_a_coordinator_matches_many_names_away_from_its_event_loop(
             member_epoch=epoch,
             rebalance_timeout_ms=60_000 if epoch == 0 else -1,
             regex=pattern,
-            owned=NOTHING if epoch == 0 else None,
+            owned=EMPTY_ASSIGNMENT if epoch == 0 else None,
         )
         answer = await coordinator.consumers.heartbeat("g", request)
         return answer.member_epoch, len(answer.assignment or ())

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
+from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.kafka.coordinators import LASTING, die, group_of, groups_of, take_for_dead, two_brokers
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.groups.consumer.messages import HeartbeatAnswer
+    from agent.groups.consumer.messages import HeartbeatResponse
     from tests.agent.kafka.brokers import BrokerThread
 
 _QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
@@ -131,20 +131,20 @@ def test_an_agent_that_lost_its_claim_on_a_group_cannot_commit(
     until(lambda: member.has == 2)
     until(lambda: member.commit(1))
     agent = brokers[0].agent
-    before = groups_of(brokers[0]).held._held[group_id].claim_id
+    before = groups_of(brokers[0]).cache._groups[group_id].claim_id
     stolen = brokers[0].catalog.groups.claim(group_id, agent._ids.new_uuid(), create=False)
     assert stolen is not None
     assert stolen.generation == 1
     # The client looks up the coordinator again. It is still this agent, which claims the group a second time.
     until(lambda: member.commit(2))
-    assert groups_of(brokers[0]).held._held[group_id].claim_id != before
+    assert groups_of(brokers[0]).cache._groups[group_id].claim_id != before
     assert member.committed() == 2
     assert member.assignments == 1
 
 
-async def _beat(broker: BrokerThread, group_id: str, member_id: str, epoch: int) -> HeartbeatAnswer:
+async def _beat(broker: BrokerThread, group_id: str, member_id: str, epoch: int) -> HeartbeatResponse:
     """Send a heartbeat of a member of a consumer group. Epoch 0 joins the group."""
-    joins = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"granite"}), "owned": NOTHING}
+    joins = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"granite"}), "owned": EMPTY_ASSIGNMENT}
     request = ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **({} if epoch else joins))  # type: ignore[arg-type]  # as the keys say
     return await groups_of(broker).consumers.heartbeat(group_id, request)
 
@@ -161,22 +161,22 @@ def test_a_paused_agent_drops_the_groups_that_others_claimed(
     paused._loop.call_soon_threadsafe(resumed.wait)
     try:
         take_for_dead(paused)
-        until(lambda: other.run(groups_of(other).held.is_own(group_id)))
+        until(lambda: other.run(groups_of(other).ownership.is_own(group_id)))
         other.run(_beat(other, group_id, "before", -1))  # the member leaves
         joined = other.run(_beat(other, group_id, "meanwhile", 0))
-        cast("Any", groups_of(paused).held._brokers)._until = 0.0  # its list of brokers is stale
+        cast("Any", groups_of(paused).ownership._brokers)._until = 0.0  # its list of brokers is stale
         first = asyncio.run_coroutine_threadsafe(
             _beat(paused, group_id, "before", before.member_epoch), paused._loop
         )
     finally:
         resumed.set()
     refused = first.exception(60)
-    assert isinstance(refused, KafkaError)
+    assert isinstance(refused, GroupError)
     assert refused.code is ErrorCode.not_coordinator
     paused.run(paused.agent.session._send_heartbeat())
-    until(lambda: paused.run(groups_of(paused).held.is_own(group_id)))
+    until(lambda: paused.run(groups_of(paused).ownership.is_own(group_id)))
     again = paused.run(_beat(paused, group_id, "meanwhile", joined.member_epoch))
     assert again.member_epoch == joined.member_epoch
-    with pytest.raises(KafkaError) as unknown:
+    with pytest.raises(GroupError) as unknown:
         paused.run(_beat(paused, group_id, "before", before.member_epoch))
     assert unknown.value.code is ErrorCode.unknown_member_id

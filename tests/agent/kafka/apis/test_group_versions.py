@@ -97,7 +97,7 @@ def broker(shared_broker: BrokerThread) -> Iterator[BrokerThread]:
     catalog, groups = shared_broker.catalog, groups_of(shared_broker)
 
     async def forget(group_id: str) -> None:
-        groups.held.forget(group_id)
+        groups.cache.drop_deleted(group_id)
 
     for listed in catalog.groups.page():
         claim_id = SystemIds(SystemClock()).new_uuid()

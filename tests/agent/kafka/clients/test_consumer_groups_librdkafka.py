@@ -138,7 +138,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away(broker: BrokerThread) 
             until(lambda: assigned(lasting, static) == [1, 1])
             assert [each.partition for each in static.assignment()] == before
         broker.catalog.group_configs.alter("masons", lambda _: {SESSION_TIMEOUT: "1000"})
-        group = groups_of(broker).held._held["masons"].group
+        group = groups_of(broker).cache._groups["masons"].group
         assert isinstance(group, ConsumerGroup)
         until(lambda: assigned(lasting) == [1] and group.config.session_timeout_ms == 1000)
         with consumer(broker, group_instance_id="stone") as static:

@@ -1,6 +1,6 @@
-"""What members ask of a group's coordinator and what it answers, free of protocol versions.
+"""Requests and responses of the classic group protocol, independent of the version of the Kafka API.
 
-Generations count from 1 on; -1 stands for none. An empty member id is one that was not given yet.
+Generations count from 1; -1 means no generation. The member id is empty until the coordinator assigns one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ NO_GENERATION = -1
 NO_MEMBER = ""
 
 
-class GroupState(StrEnum):
-    """Where a classic group is; the values are the names that Kafka's tools show."""
+class ClassicGroupState(StrEnum):
+    """State of a classic group; the values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -26,8 +26,8 @@ class GroupState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """One way of assigning work that a member knows, with what it tells the leader for it."""
+class MemberProtocol:
+    """An assignment protocol that a member supports, with the member's metadata for the leader."""
 
     name: str
     metadata: bytes
@@ -35,18 +35,18 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A member wants to be in the next generation."""
+    """Request of a member to take part in the next generation."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     protocol_type: str
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     session_timeout_ms: int
     rebalance_timeout_ms: int
     client_id: str = ""
     client_host: str = ""
     reason: str = ""
-    # What the version of the request asks for: KIP-394 (4 on), and KIP-814 (9 on).
+    # Set from the version of the request: KIP-394 (version 4 and later) and KIP-814 (9 and later).
     requires_known_member_id: bool = True
     supports_skipping_assignment: bool = True
 
@@ -61,8 +61,8 @@ class JoinedMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
-    """A member's place in a generation, or the reason why it has none; only the leader sees `members`."""
+class JoinResponse:
+    """A member's part in a generation, or an error. Only the leader receives `members`."""
 
     error: ErrorCode = ErrorCode.none
     generation: int = NO_GENERATION
@@ -76,7 +76,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings everyone's."""
+    """Request of a member for its assignment; the leader sends the assignments of all members."""
 
     member_id: str
     instance_id: str | None = None
@@ -87,8 +87,8 @@ class SyncRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAnswer:
-    """A member's assignment in the generation."""
+class SyncResponse:
+    """A member's assignment in the generation, or an error."""
 
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
@@ -97,8 +97,8 @@ class SyncAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStamp:
-    """Who asks, and for which generation: heartbeats and commits carry it."""
+class MemberIdentity:
+    """Sender of a heartbeat or an offset commit; `generation` is the epoch of a consumer-protocol member."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
@@ -107,7 +107,7 @@ class MemberStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """A member that goes; a static one may be named by its instance alone."""
+    """A member to remove. A static member may be named by its instance id alone."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
@@ -115,38 +115,27 @@ class LeavingMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSnapshot:
-    """All that is kept of a member when its coordinator changes."""
+class ClassicMemberDescription:
+    """Description of a member for administrators; `metadata` is empty unless the group is stable."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    metadata: bytes
     assignment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSnapshot:
-    """All that is kept of a group when its coordinator changes: a stable group, or an empty one.
+class ClassicGroupDescription:
+    """Description of a classic group for administrators."""
 
-    `subscribed_topics` is None when they cannot be known: other protocol types, unreadable metadata. With
-    `must_rebalance` the assignment does not share out everything: whoever goes on calls all to join again.
-    """
-
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str | None = None
-    members: tuple[MemberSnapshot, ...] = ()
-    subscribed_topics: frozenset[str] | None = None
-    must_rebalance: bool = False
-    state_ms: int = 0
+    group_id: str
+    state: ClassicGroupState
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[ClassicMemberDescription, ...] = ()
 
 
-JoinReply = Callable[[JoinAnswer], None]
-SyncReply = Callable[[SyncAnswer], None]
-# Stores a snapshot and calls back with `none`, or with what the members shall be told.
-Save = Callable[[GroupSnapshot, Callable[[ErrorCode], None]], None]
+JoinCallback = Callable[[JoinResponse], None]
+SyncCallback = Callable[[SyncResponse], None]
