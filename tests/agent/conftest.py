@@ -1,4 +1,4 @@
-"""What the agent's tests share."""
+"""Fixtures of the agent's tests."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Agents keep real time; no test depends on how much of it passes."""
+    """Agents use real time. No test depends on how much of it passes."""
     return SystemClock()
 
 
 @pytest.fixture
 def store(tmp_path: Path, ids: Ids) -> FaultyStore:
-    """A local directory that fails where a test says so."""
+    """A local store with faults on demand."""
     return FaultyStore(LocalStore(tmp_path / "objects", ids))
 
 
 @pytest.fixture
 def agents(catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids) -> Agents:
-    """Makes agents."""
+    """A factory of agents."""
     return Agents(catalog, store, clock, ids)

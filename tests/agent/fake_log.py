@@ -1,4 +1,4 @@
-"""A catalog's log in memory: offsets by partition, once per file, with faults on demand."""
+"""The catalog's log in memory: offsets by partition, one commit per file, and faults on demand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class FakeLog:
-    """Commits files in memory. `fail` fails that many commits undone, `lose_answers` fails them once done."""
+    """Commits files in memory.
+
+    `fail` fails that many commits without effect. `lose_responses` executes that many and then fails.
+    """
 
     def __init__(self) -> None:
         self.ends: dict[PartitionId, int] = {}
         self.committed: list[FileCommit] = []
-        self.answers: dict[UUID, tuple[SectionResult, ...]] = {}
+        self.results: dict[UUID, tuple[SectionResult, ...]] = {}
         self.fail = 0
-        self.lose_answers = 0
+        self.lose_responses = 0
         self.fenced: set[UUID] = set()
         self.gate = threading.Event()
         self.gate.set()
@@ -34,13 +37,13 @@ class FakeLog:
         if self.fail > 0:
             self.fail -= 1
             raise CatalogUnavailableError("the catalog is away")
-        if commit.file_id not in self.answers:
+        if commit.file_id not in self.results:
             self.committed.append(commit)
-            self.answers[commit.file_id] = tuple(self._append(section) for section in commit.sections)
-        if self.lose_answers > 0:
-            self.lose_answers -= 1
-            raise CatalogUnavailableError("the answer was lost")
-        return self.answers[commit.file_id]
+            self.results[commit.file_id] = tuple(self._append(section) for section in commit.sections)
+        if self.lose_responses > 0:
+            self.lose_responses -= 1
+            raise CatalogUnavailableError("the response was lost")
+        return self.results[commit.file_id]
 
     def _append(self, section: SectionCommit) -> SectionResult:
         partition = PartitionId(section.topic_id, section.partition)
@@ -60,7 +63,7 @@ class FakeLog:
 
 
 class FakeSession:
-    """A session that takes a new identifier when it is told that it was fenced."""
+    """A session that switches to its next identifier when the current one is fenced."""
 
     def __init__(self, *session_ids: UUID) -> None:
         self._rest = list(session_ids)

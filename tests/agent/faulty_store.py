@@ -1,4 +1,4 @@
-"""A store that does what a test tells it: waits, fails, or does the thing and then says that it failed."""
+"""An object store with faults on demand: it waits, fails, or succeeds and then reports a failure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 
 class FaultyStore:
-    """Wraps a real store. Faults apply to PUTs in the order in which they are made.
+    """Wrapper of a real store. Faults apply to PUTs in the order of their calls.
 
-    `fail_puts` fails that many without doing them, `lose_answers` does that many and fails. While `gate` is
-    clear, PUTs wait; `puts_begun` counts those that were asked for. `before_read` runs once, before a range
-    is read.
+    `fail_puts` fails that many PUTs without effect. `lose_responses` executes that many and then fails. PUTs
+    wait while `gate` is clear, and `puts_begun` counts them. `before_read` runs once, before a range is read.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -27,7 +26,7 @@ class FaultyStore:
         self.gate = threading.Event()
         self.gate.set()
         self.fail_puts = 0
-        self.lose_answers = 0
+        self.lose_responses = 0
         self.puts_begun = 0
         self.put_names: list[str] = []
         self.before_read: Callable[[], None] | None = None
@@ -48,9 +47,9 @@ class FaultyStore:
             raise StoreUnavailableError("the store is away")
         size = self._inner.put(name, body, purpose=purpose)
         self.put_names.append(name)
-        if self.lose_answers > 0:
-            self.lose_answers -= 1
-            raise StoreUnavailableError("the answer was lost")
+        if self.lose_responses > 0:
+            self.lose_responses -= 1
+            raise StoreUnavailableError("the response was lost")
         return size
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:

@@ -14,7 +14,7 @@ from tests.agent.kafka.wire import request_frame
 
 
 def kernels() -> dict[str, int]:
-    """Kernels with the number of types that each was loaded for."""
+    """Return the kernels, with the number of signatures that each was loaded for."""
     return {
         f"{module.__name__}.{name}": len(each.signatures)
         for module in list(sys.modules.values())

@@ -1,4 +1,4 @@
-"""Real agents over a real catalog and a store that can be made to fail, with HTTP clients."""
+"""Real agents over a real catalog and a store with faults on demand, with HTTP clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = AgentSettings(
 
 @dataclass
 class RunningAgent:
-    """An agent and a client of it."""
+    """An agent and an HTTP client of it."""
 
     agent: Agent
     http: httpx.AsyncClient
@@ -41,15 +41,15 @@ class RunningAgent:
         self, topic: str, *records: dict[str, Any], partition: int | None = None
     ) -> dict[str, Any]:
         where = f"/v1/topics/{topic}" + ("" if partition is None else f"/partitions/{partition}")
-        answer = await self.http.post(f"{where}/records", json={"records": records})
-        answer.raise_for_status()
-        body: dict[str, Any] = answer.json()
+        response = await self.http.post(f"{where}/records", json={"records": records})
+        response.raise_for_status()
+        body: dict[str, Any] = response.json()
         return body
 
     async def read(self, topic: str, partition: int = 0, **query: int) -> dict[str, Any]:
-        answer = await self.http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=query)
-        answer.raise_for_status()
-        body: dict[str, Any] = answer.json()
+        response = await self.http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=query)
+        response.raise_for_status()
+        body: dict[str, Any] = response.json()
         return body
 
 
@@ -64,7 +64,7 @@ class Agents:
 
     @asynccontextmanager
     async def running(self, **changes: Any) -> AsyncIterator[RunningAgent]:  # noqa: ANN401  # any setting
-        """An agent that serves, with settings changed."""
+        """Run an agent with changed settings."""
         agent = Agent(
             settings=replace(SETTINGS, **changes),
             store=self._store,
@@ -82,5 +82,5 @@ class Agents:
             await agent.stop()
 
     def requests(self, kind: RequestKind) -> int:
-        """How many requests of a kind the store has seen."""
+        """Return the number of requests of a kind that the store received."""
         return self._store.counts.snapshot().of(kind).requests

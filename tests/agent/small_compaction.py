@@ -1,4 +1,4 @@
-"""Compacts one partition in the slow and plain way, so that reads meet compacted files with holes."""
+"""A simple compaction of one partition, so that reads meet compacted files with holes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compact(
     keep: Callable[[Record], bool],
     block_target: int = 1000,
 ) -> str:
-    """Put one extent with the records that `keep` takes in place of all; returns its object's name."""
+    """Replace all extents by one with the records that `keep` accepts; return the name of its object."""
     extents = catalog.log.extents(
         topic.topic_id, partition, _start(catalog, topic, partition), max_extents=1000
     )

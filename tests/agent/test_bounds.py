@@ -1,4 +1,4 @@
-"""Budgets, pools, retries and settings: what keeps the agent from growing without end."""
+"""Memory budgets, thread pools, retries, health and the validation of settings."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_a_reservation_is_all_or_nothing() -> None:
     assert (budget.used, budget.rejections) == (0, 1)
 
 
-def test_nobody_releases_more_than_is_held() -> None:
+def test_a_release_of_more_than_is_reserved_is_an_error() -> None:
     budget = ByteBudget("the buffer", 10)
     budget.reserve(2)
     with pytest.raises(ValueError, match="3 bytes released while 2 are reserved"):
         budget.release(3)
 
 
-async def test_a_full_pool_refuses_instead_of_queueing() -> None:
+async def test_a_full_pool_rejects_further_calls() -> None:
     pool = WorkPool("test", threads=1, max_waiting=1)
     gate = threading.Event()
     calls = [asyncio.ensure_future(pool.run(gate.wait)) for _ in range(2)]
@@ -57,26 +57,26 @@ async def test_a_full_pool_refuses_instead_of_queueing() -> None:
 
 
 async def test_a_call_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its result and its place in the pool come by one message from the thread."""
+    """The result and the end of the call arrive by one message from the thread."""
     pool = WorkPool("test", threads=1, max_waiting=1)
     loop = asyncio.get_running_loop()
-    told: list[object] = []
+    wake_ups: list[object] = []
     call_soon_threadsafe = loop.call_soon_threadsafe
 
     def noting(callback: Callable[..., object], *arguments: object) -> object:
-        told.append(callback)
+        wake_ups.append(callback)
         return call_soon_threadsafe(callback, *arguments)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", noting)
     assert await pool.run(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await pool.run(lambda: 1 // 0)
-    assert (len(told), pool.pending) == (2, 0)
+    assert (len(wake_ups), pool.pending) == (2, 0)
     pool.close()
 
 
-async def test_a_call_that_nobody_waits_for_does_not_begin() -> None:
-    """Who leaves while it waits for a thread takes it along."""
+async def test_a_cancelled_call_that_waits_for_a_thread_does_not_start() -> None:
+    """It is removed from the pool."""
     pool = WorkPool("test", threads=1, max_waiting=1)
     gate, begun = threading.Event(), threading.Event()
     first = asyncio.ensure_future(pool.run(gate.wait))
@@ -92,7 +92,7 @@ async def test_a_call_that_nobody_waits_for_does_not_begin() -> None:
     pool.close()
 
 
-async def test_a_call_whose_caller_left_still_takes_its_place_in_the_pool() -> None:
+async def test_a_running_call_counts_as_pending_after_its_caller_is_cancelled() -> None:
     pool = WorkPool("test", threads=1, max_waiting=1)
     gate = threading.Event()
     begun = threading.Event()
@@ -101,10 +101,10 @@ async def test_a_call_whose_caller_left_still_takes_its_place_in_the_pool() -> N
         begun.set()
         gate.wait()
 
-    left = asyncio.ensure_future(pool.run(call))
+    cancelled = asyncio.ensure_future(pool.run(call))
     await asyncio.to_thread(begun.wait)
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
     assert pool.pending == 1
     gate.set()
     await pool.run(lambda: None)
@@ -116,7 +116,7 @@ def _policy(attempts: int) -> RetryPolicy:
     return RetryPolicy(attempts=attempts, first_pause=0.001, max_pause=0.002, ids=SeededIds(1, ManualClock()))
 
 
-async def test_a_retry_ends_with_the_first_success() -> None:
+async def test_retries_end_with_the_first_success() -> None:
     outcomes: list[RetryableError | str] = [RetryableError("away"), RetryableError("away"), "there"]
 
     async def call() -> str:
@@ -128,7 +128,7 @@ async def test_a_retry_ends_with_the_first_success() -> None:
     assert await _policy(3).run(call) == "there"
 
 
-async def test_retries_are_bounded_and_only_for_what_may_pass() -> None:
+async def test_only_retryable_errors_are_retried_and_only_so_often() -> None:
     calls: list[str] = []
 
     async def fail(error: Exception) -> None:
@@ -148,7 +148,7 @@ def test_pauses_grow_up_to_their_cap_with_jitter() -> None:
         assert full / 2 <= policy.pause(attempt) <= full
 
 
-def test_health_is_lost_by_time_without_success_and_regained_by_one() -> None:
+def test_calls_are_unhealthy_after_a_time_without_success() -> None:
     clock = ManualClock()
     health = CallHealth(clock, limit_seconds=10)
     health.failed()
@@ -170,6 +170,6 @@ def test_health_is_lost_by_time_without_success_and_regained_by_one() -> None:
         ("flush_bytes", 2**28, r"flush_bytes \(268435456\) exceeds max_buffered_bytes"),
     ],
 )
-def test_settings_name_what_is_wrong(name: str, value: int, message: str) -> None:
+def test_an_invalid_setting_is_named_in_the_error(name: str, value: int, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         replace(AgentSettings(), **cast("Any", {name: value}))

@@ -1,4 +1,4 @@
-"""The whole process: start, stop, signals, sessions."""
+"""The whole agent process: start, stop, signals and sessions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def process(tmp_path: Path, catalog_url: str) -> Iterator[subprocess.Popen[str]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_flushes_and_answers_what_was_taken(
+def test_a_signal_flushes_and_acknowledges_accepted_records(
     process: subprocess.Popen[str], catalog: Catalog, number: signal.Signals
 ) -> None:
     """An append waits for the flush interval when the signal comes. It is completed, and the session ends."""
@@ -81,7 +81,7 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     async def produce_and_stop() -> httpx.Response:
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=240, trust_env=False) as http:
             waiting = asyncio.ensure_future(
-                http.post("/v1/topics/t/records", json={"records": [{"value": "taken"}]})
+                http.post("/v1/topics/t/records", json={"records": [{"value": "accepted"}]})
             )
             while "siltstone_write_buffer_bytes 0.0" in (await http.get("/metrics")).text:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -97,10 +97,10 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     assert found.state == "ended"
 
 
-def test_an_agent_does_not_start_over_another_store_than_its_catalogs(
+def test_an_agent_does_not_start_with_a_store_of_another_catalog(
     catalog: Catalog, catalog_url: str, tmp_path: Path
 ) -> None:
-    """Else it would answer appends with offsets whose records no other agent can read."""
+    """It would acknowledge records that no other agent can read."""
     right = StoreConfig(url=str(tmp_path / "right"))
     catalog.home.bind(UUID(int=1), right.url)
     with pytest.raises(ForeignStoreError, match=f"objects are in {right.url}"):
@@ -115,7 +115,7 @@ def test_an_agent_does_not_start_over_another_store_than_its_catalogs(
 
 
 @pytest.mark.anyio
-async def test_stopping_ends_long_polls_with_what_there_is(agents: Agents) -> None:
+async def test_stopping_ends_long_polls(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         waiting = asyncio.ensure_future(running.read("t", offset=0, max_wait_ms=50_000))
@@ -123,7 +123,7 @@ async def test_stopping_ends_long_polls_with_what_there_is(agents: Agents) -> No
             await asyncio.sleep(0.001)
         await running.agent.stop()
         assert (await waiting)["records"] == []
-        running.agent.stop = _nothing  # type: ignore[method-assign]  # it was stopped once
+        running.agent.stop = _nothing  # type: ignore[method-assign]  # it is stopped already
 
 
 async def _nothing() -> None:
@@ -131,14 +131,14 @@ async def _nothing() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_fenced_agent_goes_on_with_a_new_session(agents: Agents, catalog: Catalog) -> None:
+async def test_a_fenced_agent_continues_with_a_new_session(agents: Agents, catalog: Catalog) -> None:
     async with agents.running(heartbeat_interval_ms=3_600_000) as running:
         await running.create_topic("t")
         old = running.agent.session.session_id
         catalog.sessions.fence(old)
         answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "append_failed")
-        while running.agent.session.session_id == old:  # noqa: ASYNC110  # the heartbeat's own task does it
+        while running.agent.session.session_id == old:  # noqa: ASYNC110  # set by the heartbeat's task
             await asyncio.sleep(0.001)
         assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
         assert [session.session_id for session in catalog.sessions.active()] == [
@@ -147,7 +147,7 @@ async def test_a_fenced_agent_goes_on_with_a_new_session(agents: Agents, catalog
 
 
 @pytest.mark.anyio
-async def test_a_store_that_is_away_for_a_moment_is_not_noticed(agents: Agents, store: FaultyStore) -> None:
+async def test_a_short_outage_of_the_store_is_hidden_by_retries(agents: Agents, store: FaultyStore) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         store.fail_puts = 2
@@ -155,7 +155,7 @@ async def test_a_store_that_is_away_for_a_moment_is_not_noticed(agents: Agents, 
 
 
 @pytest.mark.anyio
-async def test_a_store_that_stays_away_is_a_retryable_error(agents: Agents, store: FaultyStore) -> None:
+async def test_a_long_outage_of_the_store_is_a_retryable_error(agents: Agents, store: FaultyStore) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         store.fail_puts = 10**6
@@ -166,7 +166,7 @@ async def test_a_store_that_stays_away_is_a_retryable_error(agents: Agents, stor
         assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
 
 
-def test_an_address_that_is_taken_is_a_clear_error() -> None:
+def test_an_address_in_use_is_a_clear_error() -> None:
     with bind("127.0.0.1", 0) as listener:
         listen(listener)
         host, _, port = address_of(listener).rpartition(":")
@@ -176,7 +176,7 @@ def test_an_address_that_is_taken_is_a_clear_error() -> None:
             bind(host, int(port))
 
 
-def test_of_two_that_bound_an_address_the_slower_is_told_of_the_other() -> None:
+def test_the_second_process_that_listens_on_a_bound_address_gets_an_error() -> None:
     with bind("127.0.0.1", 0) as faster:
         host, _, port = address_of(faster).rpartition(":")
         with bind(host, int(port)) as slower:
@@ -188,10 +188,10 @@ def test_of_two_that_bound_an_address_the_slower_is_told_of_the_other() -> None:
 
 
 @pytest.mark.anyio
-async def test_clients_are_refused_until_the_kernels_are_there(
+async def test_clients_cannot_connect_until_the_kernels_are_compiled(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was let in before would wait, and not know for what; the log says it."""
+    """A client that could connect would wait without a reason. The log states the reason."""
     bound: list[tuple[str, int]] = []
     refused: list[bool] = []
 
@@ -204,16 +204,16 @@ async def test_clients_are_refused_until_the_kernels_are_there(
         for address in bound:
             with socket.socket() as client:
                 refused.append(client.connect_ex(address) == errno.ECONNREFUSED)
-        assert told.wait(240)
+        assert was_logged.wait(240)
 
-    def tell(doing: str) -> None:
-        tell_in_earnest(doing)
+    def log_and_note(doing: str) -> None:
+        log_warning(doing)
         if "compiling" in doing:
-            told.set()
+            was_logged.set()
 
-    told = threading.Event()
-    tell_in_earnest = slow_start._log_warning
-    monkeypatch.setattr(slow_start, "_log_warning", tell)
+    was_logged = threading.Event()
+    log_warning = slow_start._log_warning
+    monkeypatch.setattr(slow_start, "_log_warning", log_and_note)
     monkeypatch.setattr(slow_start, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(agent_module, "bind", noting)
     monkeypatch.setattr(agent_module, "warm_up", compile_slowly)
@@ -227,17 +227,17 @@ async def test_clients_are_refused_until_the_kernels_are_there(
 
 
 @pytest.mark.anyio
-async def test_a_store_that_hangs_does_not_keep_the_agent_from_stopping(
+async def test_a_hanging_store_does_not_keep_the_agent_from_stopping(
     agents: Agents, store: FaultyStore
 ) -> None:
-    """What was taken is not answered then; the stop itself ends while the call still hangs."""
+    """Accepted records are not acknowledged then. The stop ends while the call still hangs."""
     try:
         async with agents.running(stop_timeout_ms=1) as running:
             await running.create_topic("t")
             store.gate.clear()
             body = {"records": [{"key": "a", "value": "b"}]}
             waiting = asyncio.ensure_future(running.http.post("/v1/topics/t/records", json=body))
-            while not store.puts_begun:  # noqa: ASYNC110  # what is waited for happens in another thread
+            while not store.puts_begun:  # noqa: ASYNC110  # set by another thread
                 await asyncio.sleep(0.001)
             await running.agent.stop()
             assert not store.gate.is_set()
@@ -247,7 +247,7 @@ async def test_a_store_that_hangs_does_not_keep_the_agent_from_stopping(
 
 
 @pytest.mark.anyio
-async def test_the_heart_beats_while_every_thread_for_the_catalog_is_taken(agents: Agents) -> None:
+async def test_heartbeats_continue_while_every_catalog_thread_is_busy(agents: Agents) -> None:
     async with agents.running(heartbeat_interval_ms=1, catalog_threads=1) as running:
         gate = threading.Event()
         waits = [asyncio.ensure_future(running.agent.pools.catalog.run(gate.wait)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What an agent has done before anybody waits for it."""
+"""The warm-up of an agent before clients connect."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 
-def test_the_event_loop_loads_no_kernel_once_the_agent_is_warm() -> None:
-    """Loading one waits for whoever compiles another in this process, and with it would all clients."""
-    told = subprocess.run(
+def test_the_event_loop_loads_no_kernel_after_the_warm_up() -> None:
+    """Loading a kernel waits for any compilation in the process, and would block all clients."""
+    done = subprocess.run(
         [sys.executable, "-m", "tests.agent.loop_kernels"], check=True, capture_output=True, text=True
     )
-    assert told.stdout.split() == []
+    assert done.stdout.split() == []

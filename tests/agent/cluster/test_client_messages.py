@@ -1,4 +1,4 @@
-"""What clients are told when something behind the agent fails, and what its log has instead."""
+"""Error messages for clients when a system behind the agent fails, and their log entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.agent.running_agents import Agents
 
 pytestmark = pytest.mark.anyio
-_PLACE = "catalog.internal.example:5432/ledger"
+_ADDRESS = "catalog.internal.example:5432/ledger"
 
 
 def _reference(text: str) -> str:
@@ -43,64 +43,64 @@ def _logged(log: list[EventDict], reference: str) -> EventDict:
     return event
 
 
-async def test_an_answer_names_the_catalog_and_the_log_its_address(
+async def test_a_response_names_the_catalog_and_only_the_log_has_its_address(
     agents: Agents, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client hears what does not answer, and a reference by which the log says where that is."""
+    """The response has a reference to the log entry."""
 
     def fail() -> None:
-        raise CatalogUnavailableError(f"the catalog at {_PLACE} did not answer topics.list")
+        raise CatalogUnavailableError(f"the catalog at {_ADDRESS} did not respond to topics.list")
 
     async with agents.running() as running:
         monkeypatch.setattr(catalog.topics, "list", fail)
         with capture_logs() as log:
-            answer = await running.http.get("/v1/topics")
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (503, "catalog_unavailable")
+            response = await running.http.get("/v1/topics")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "catalog_unavailable")
     assert error["message"].startswith("the catalog does not respond; ")
-    assert "internal.example" not in answer.text
+    assert "internal.example" not in response.text
     event = _logged(log, _reference(error["message"]))
-    assert _PLACE in event["reason"]
+    assert _ADDRESS in event["reason"]
     assert (event["method"], event["path"], event["log_level"]) == ("GET", "/v1/topics", "warning")
 
 
-async def test_a_defect_is_logged_under_the_reference_that_the_client_has(
+async def test_an_unexpected_error_is_logged_with_the_reference_in_the_response(
     agents: Agents, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to what nobody thought of has none of its words, and the log has its traceback."""
+    """The response has nothing of its message, and the log has its traceback."""
 
     def fail() -> None:
-        raise FatalError(f"the catalog at {_PLACE} refused topics.list: 42P01")
+        raise FatalError(f"the catalog at {_ADDRESS} rejected topics.list: 42P01")
 
     async with agents.running() as running:
         monkeypatch.setattr(catalog.topics, "list", fail)
         with capture_logs() as log:
-            answer = await running.http.get("/v1/topics")
-    assert answer.status_code == 500
-    assert _PLACE not in answer.text
-    event = _logged(log, _reference(answer.json()["error"]["message"]))
+            response = await running.http.get("/v1/topics")
+    assert response.status_code == 500
+    assert _ADDRESS not in response.text
+    event = _logged(log, _reference(response.json()["error"]["message"]))
     assert isinstance(event["exc_info"], FatalError)
 
 
-async def test_who_cannot_append_is_told_by_which_reference_to_ask(
+async def test_the_error_of_an_append_has_the_reference_of_the_log_entry(
     agents: Agents, store: FaultyStore
 ) -> None:
-    """One file that fails is one line of the log, whoever had records in it."""
+    """A failed file is one log entry, however many clients had records in it."""
     async with agents.running() as running:
         await running.create_topic("t")
         store.fail_puts = 10**6
         with capture_logs() as log:
-            answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+            response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
         store.fail_puts = 0
-    assert "the store is away" not in answer.text
-    event = _logged(log, _reference(answer.json()["error"]["message"]))
+    assert "the store is away" not in response.text
+    event = _logged(log, _reference(response.json()["error"]["message"]))
     assert (event["event"], event["reason"]) == ("an ingestion file failed", "the store is away")
 
 
-async def test_an_object_that_is_gone_is_named_in_the_log_alone(
+async def test_a_missing_object_is_named_only_in_the_log(
     agents: Agents, catalog: Catalog, store: FaultyStore
 ) -> None:
-    """The reader learns that it may try again; who runs the agent, which object it is and what to do."""
+    """The client learns that it may retry. The operator learns which object it is and what to do."""
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
@@ -108,17 +108,17 @@ async def test_an_object_that_is_gone_is_named_in_the_log_alone(
     store.delete([extent.object_name], purpose=Purpose.GC)
     async with agents.running() as running:
         with capture_logs() as log:
-            answer = await running.http.get("/v1/topics/t/partitions/0/records")
-    assert extent.object_name not in answer.text
-    event = _logged(log, _reference(answer.json()["error"]["message"]))
+            response = await running.http.get("/v1/topics/t/partitions/0/records")
+    assert extent.object_name not in response.text
+    event = _logged(log, _reference(response.json()["error"]["message"]))
     assert extent.object_name in event["reason"]
     assert "siltstone fsck" in event["reason"]
 
 
 def _made(kind: type[SiltstoneError]) -> SiltstoneError:
     if kind is ObjectsNotDeletedError:
-        return ObjectsNotDeletedError(_PLACE, {"v1/x": "away"})
-    return kind(_PLACE)
+        return ObjectsNotDeletedError(_ADDRESS, {"v1/x": "away"})
+    return kind(_ADDRESS)
 
 
 def _kinds(module: ModuleType) -> list[type[SiltstoneError]]:
@@ -129,20 +129,24 @@ def _kinds(module: ModuleType) -> list[type[SiltstoneError]]:
     ]
 
 
-def test_no_error_of_the_object_store_is_for_clients() -> None:
-    """Each of them says where the objects are, so none reaches a client by HTTP or by Kafka's protocol."""
+def test_no_error_of_the_object_store_is_sent_to_clients() -> None:
+    """Each of them names the location of the objects."""
     kinds = _kinds(object_store.errors)
     assert StoreAccessError in kinds
     for kind in kinds:
         error = _made(kind)
         assert not is_client_safe(error), kind
-        assert _PLACE not in (message_of(error) or ""), kind
+        assert _ADDRESS not in (message_of(error) or ""), kind
 
 
-def test_what_the_catalog_says_of_itself_is_not_for_clients() -> None:
-    """Errors about a topic, a group or a batch are; those about the database are not."""
-    kept = {kind.__name__ for kind in _kinds(catalog.errors) if kind not in _WITH_MORE and not _told(kind)}
-    assert kept == {
+def test_errors_about_the_database_are_not_sent_to_clients() -> None:
+    """Errors about a topic, a group or a batch are sent to clients."""
+    internal = {
+        kind.__name__
+        for kind in _kinds(catalog.errors)
+        if kind not in _WITH_ARGUMENTS and not _is_client_safe(kind)
+    }
+    assert internal == {
         "CatalogAddressError",
         "CatalogInUseError",
         "CatalogUnavailableError",
@@ -151,15 +155,15 @@ def test_what_the_catalog_says_of_itself_is_not_for_clients() -> None:
     }
 
 
-_WITH_MORE = {catalog.errors.InvalidConfigError}
+_WITH_ARGUMENTS = {catalog.errors.InvalidConfigError}
 
 
-def _told(kind: type[SiltstoneError]) -> bool:
-    return is_client_safe(kind(_PLACE))
+def _is_client_safe(kind: type[SiltstoneError]) -> bool:
+    return is_client_safe(kind(_ADDRESS))
 
 
-def test_the_agents_own_refusals_reach_clients_with_their_remedy() -> None:
-    """Who sends too much at once is told so in full."""
-    busy = BusyError("the buffer is full", remedy="send it again")
-    assert message_of(busy) == "the buffer is full (send it again)"
-    assert public_cause(StoreUnavailableError(_PLACE)) == "the object store does not respond"
+def test_errors_of_the_agents_limits_reach_clients_with_their_remedy() -> None:
+    """A client that sends too much receives the complete message."""
+    busy = BusyError("the buffer is full", remedy="retry it")
+    assert message_of(busy) == "the buffer is full (retry it)"
+    assert public_cause(StoreUnavailableError(_ADDRESS)) == "the object store does not respond"

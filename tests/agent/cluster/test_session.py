@@ -1,4 +1,4 @@
-"""What an agent knows of whether others take it for dead."""
+"""What an agent's session knows about late heartbeats."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from catalog.model import Broker
 
 _SILENT_SECONDS = 10
-_PATIENCE_SECONDS = 60.0  # of the test
+_TIMEOUT_SECONDS = 60.0  # of the test
 
 
 class _Sessions:
-    """A catalog that answers heartbeats as it was told, after so long by the agent's clock."""
+    """A catalog that responds to heartbeats with `response`, after `takes_seconds` on the agent's clock."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.answer: int | Exception = 0
+        self.response: int | Exception = 0
         self.takes_seconds = 0.0
         self.has_beaten = threading.Event()
 
@@ -39,16 +39,16 @@ class _Sessions:
         del session_id
         self.has_beaten.set()
         self.clock.advance(self.takes_seconds)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        if isinstance(self.response, Exception):
+            raise self.response
+        return self.response
 
     def end(self, session_id: UUID, /) -> None:
-        """Nobody asks why."""
+        """Do nothing."""
 
 
-def _told(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
-    """Run a story about a session whose heart beats only when the story says so."""
+def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
+    """Run a story about a session that sends heartbeats only when the story does."""
     clock = ManualClock()
     sessions, pool = _Sessions(clock), WorkPool("session", threads=1, max_waiting=1)
 
@@ -73,32 +73,32 @@ def _told(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
     pool.close()
 
 
-def test_a_heartbeat_in_time_keeps_the_standing() -> None:
+def test_timely_heartbeats_cause_no_lapse() -> None:
     async def story(sessions: _Sessions, session: Session) -> None:
         for _ in range(3):
             sessions.clock.advance(_SILENT_SECONDS - 0.1)
             assert not session.is_overdue
-            sessions.answer = 1000 * _SILENT_SECONDS - 100
+            sessions.response = 1000 * _SILENT_SECONDS - 100
             await session._send_heartbeat()
         assert session.lapses == 0
 
-    _told(story)
+    _run(story)
 
 
-def test_silence_by_the_catalogs_clock_is_a_lapse() -> None:
-    """The machine was suspended, and its own clock with it."""
+def test_silence_on_the_catalogs_clock_is_a_lapse() -> None:
+    """The machine was suspended, and its clock with it."""
 
     async def story(sessions: _Sessions, session: Session) -> None:
-        sessions.answer = 1000 * _SILENT_SECONDS
+        sessions.response = 1000 * _SILENT_SECONDS
         await session._send_heartbeat()
         assert session.lapses == 1
         assert not session.is_overdue
 
-    _told(story)
+    _run(story)
 
 
-def test_a_heartbeat_counts_from_when_it_was_sent() -> None:
-    """One that took long may have been stamped at its beginning, and was seen at its end."""
+def test_a_heartbeat_counts_from_the_time_it_was_sent() -> None:
+    """The catalog may have recorded a slow heartbeat at its start, while the agent saw its end."""
 
     async def story(sessions: _Sessions, session: Session) -> None:
         sessions.takes_seconds = _SILENT_SECONDS - 1
@@ -109,53 +109,53 @@ def test_a_heartbeat_counts_from_when_it_was_sent() -> None:
         assert session.lapses == 1
         assert not session.is_overdue
 
-    _told(story)
+    _run(story)
 
 
-def test_heartbeats_that_fail_are_none() -> None:
+def test_failed_heartbeats_do_not_count() -> None:
     async def story(sessions: _Sessions, session: Session) -> None:
-        sessions.answer = CatalogUnavailableError("no catalog", remedy="wait")
+        sessions.response = CatalogUnavailableError("no catalog", remedy="wait")
         sessions.takes_seconds = _SILENT_SECONDS / 2
         for is_overdue in (False, True):
             try:
                 await session._send_heartbeat()
             except CatalogUnavailableError:
                 assert session.is_overdue is is_overdue
-        sessions.answer = 0
+        sessions.response = 0
         await session._send_heartbeat()
         assert session.lapses == 1
 
-    _told(story)
+    _run(story)
 
 
-def test_a_session_in_the_place_of_a_fenced_one_begins_with_a_lapse() -> None:
+def test_the_replacement_of_a_fenced_session_begins_with_a_lapse() -> None:
     async def story(sessions: _Sessions, session: Session) -> None:
         before = session.session_id
-        sessions.answer = SessionFencedError("fenced", remedy="register a new session")
+        sessions.response = SessionFencedError("fenced", remedy="register a new session")
         await session._send_heartbeat()
         assert session.session_id != before
         assert session.lapses == 1
 
-    _told(story)
+    _run(story)
 
 
-def test_a_session_that_is_fenced_while_it_stops_does_stop() -> None:
+def test_a_session_that_is_fenced_while_it_stops_still_stops() -> None:
     async def story(_sessions: _Sessions, session: Session) -> None:
         await session.start()
         await asyncio.sleep(0)
         session.report_fenced(session.session_id)
-        await asyncio.wait_for(session.stop(), _PATIENCE_SECONDS)
+        await asyncio.wait_for(session.stop(), _TIMEOUT_SECONDS)
 
-    _told(story)
+    _run(story)
 
 
-def test_a_heartbeat_that_arrives_too_late_is_followed_by_another_at_once() -> None:
-    """However long the interval is: until then this agent does not know that it is not taken for dead."""
+def test_a_late_heartbeat_is_followed_by_another_at_once() -> None:
+    """Until then the agent does not know whether others consider it dead."""
 
     async def story(sessions: _Sessions, session: Session) -> None:
         sessions.takes_seconds = _SILENT_SECONDS
         await session.start()
         sessions.takes_seconds = 0.0
-        assert await asyncio.to_thread(sessions.has_beaten.wait, _PATIENCE_SECONDS)
+        assert await asyncio.to_thread(sessions.has_beaten.wait, _TIMEOUT_SECONDS)
 
-    _told(story)
+    _run(story)

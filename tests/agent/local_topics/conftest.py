@@ -1,4 +1,4 @@
-"""What the tests of the agent's disks share."""
+"""Fixtures of the tests of local topics."""
 
 from __future__ import annotations
 

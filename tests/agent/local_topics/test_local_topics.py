@@ -1,4 +1,4 @@
-"""Topics with storage.mode=local, by real clients: one agent's disk is their home."""
+"""Topics with storage.mode=local, tested by real clients."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_records_are_written_and_read_without_the_object_store(
     assert counts.of(RequestKind.PUT).requests == counts.of(RequestKind.GET).requests == 0
 
 
-def test_records_outlive_the_process(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+def test_records_survive_a_restart(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
     disk = (tmp_path / "disk",)
     broker = start_broker(local_directories=disk)
     broker.create_topic("rock", 1, storage_mode="local")
@@ -91,8 +91,8 @@ def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
     produce(broker.address, "rock", [(None, b"a"), (None, b"b"), (None, b"c")])
     first, _, third = consume(broker.address, "rock", 3)
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
-    place = TopicPartition("rock", 0)
-    assert consumer.get_watermark_offsets(place, PATIENCE_SECONDS) == (0, 3)
+    partition = TopicPartition("rock", 0)
+    assert consumer.get_watermark_offsets(partition, PATIENCE_SECONDS) == (0, 3)
     stamps = (0, first.timestamp()[1], third.timestamp()[1] + 1)
     found = [
         consumer.offsets_for_times([TopicPartition("rock", 0, stamp)], PATIENCE_SECONDS)[0].offset
@@ -111,23 +111,23 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
         assert future.result(PATIENCE_SECONDS).low_watermark == 3
     assert _values(broker.address, 2) == [b"3", b"4"]
     starts = OffsetCheckpointFile(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
-    assert starts == {("rock", 0): 3}, "a crash would bring them back"
+    assert starts == {("rock", 0): 3}, "the deletion must survive a crash"
 
 
-def test_describe_shows_what_the_leaders_say(
+def test_describe_shows_the_offsets_of_the_leaders(
     start_broker: Callable[..., BrokerThread],
     catalog_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And nothing in place of what nobody is there to say."""
+    """Without a live leader the offsets are unknown."""
     monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)
 
-    def described(*words: str) -> str:
+    def described(*options: str) -> str:
         where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
-        answer = CliRunner().invoke(cli, ["topics", "describe", "rock", *words, *where])
-        assert answer.exit_code == 0, answer.output
-        return answer.stdout
+        result = CliRunner().invoke(cli, ["topics", "describe", "rock", *options, *where])
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     broker = start_broker(local_directories=(tmp_path / "disk",))
     broker.create_topic("rock", 1, storage_mode="local")
@@ -153,7 +153,7 @@ def test_describe_shows_what_the_leaders_say(
 def test_log_directories_show_each_partition_once(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
-    """A copy of the tail is no replica: tools that add sizes up would count it twice."""
+    """The tail cache is not a replica. Tools that sum up sizes would count it twice."""
     broker = start_broker(local_directories=(tmp_path / "disk",))
     broker.create_topic("rock", 1, storage_mode="local")
     broker.create_topic("sand", 1)
@@ -169,10 +169,8 @@ def test_log_directories_show_each_partition_once(
     assert disk.total_bytes > disk.usable_bytes > 0
 
 
-def test_a_directory_that_has_failed_is_shown_as_such(
-    start_broker: Callable[..., BrokerThread], tmp_path: Path
-) -> None:
-    """The agent starts without it, as the node that its others know, whichever of them is named first."""
+def test_a_failed_directory_is_reported(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+    """The agent starts without it, with the node id of its other directory, whichever is listed first."""
     failed, good = tmp_path / "first", tmp_path / "second"
     before = start_broker(local_directories=(failed, good))
     before.stop()
@@ -190,7 +188,7 @@ def test_a_directory_that_has_failed_is_shown_as_such(
 def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(
     start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
 ) -> None:
-    """So that those who do not answer take no longer together than one of them."""
+    """Several leaders that do not respond therefore take no longer than one."""
     broker = start_broker(local_directories=(tmp_path / "disk",))
     topic = broker.create_topic("rock", 8, storage_mode="local")
     for partition in range(0, 8, 2):
@@ -203,10 +201,10 @@ def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(
 
     before = requests()
     assert [each.log_end_offset for each in fetch_local_offsets(catalog, topic)] == [1, 0] * 4
-    assert requests() - before == 2, "one for beginnings, one for ends"
+    assert requests() - before == 2, "one for log start offsets, one for log end offsets"
 
 
-def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
+def test_an_agent_without_disks_reports_no_leader(start_broker: Callable[..., BrokerThread]) -> None:
     broker = start_broker()
     broker.create_topic("rock", 1, storage_mode="local")
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -216,30 +214,30 @@ def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[.
     assert partition.error.name() == "LEADER_NOT_AVAILABLE"
 
 
-def test_a_partition_whose_agent_is_away_has_no_leader_until_it_is_back(
+def test_a_partition_has_no_leader_while_its_agent_is_stopped(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
-    there = start_broker()
-    away = start_broker(local_directories=(tmp_path / "disk",))
-    away.create_topic("rock", 1, storage_mode="local")
-    produce(away.address, "rock", [(None, b"a")])
-    away.stop()
-    admin = AdminClient({"bootstrap.servers": there.address})
+    running = start_broker()
+    stopped = start_broker(local_directories=(tmp_path / "disk",))
+    stopped.create_topic("rock", 1, storage_mode="local")
+    produce(stopped.address, "rock", [(None, b"a")])
+    stopped.stop()
+    admin = AdminClient({"bootstrap.servers": running.address})
     until(lambda: admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1)
     start_broker(local_directories=(tmp_path / "disk",))
-    assert _values(there.address, 1) == [b"a"]
+    assert _values(running.address, 1) == [b"a"]
 
 
-def test_a_refused_record_is_told_as_kafka_tells_it(
+def test_a_rejected_record_has_kafkas_error_code(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
     broker = start_broker(local_directories=(tmp_path / "disk",))
     broker.create_topic("rock", 1, storage_mode="local", cleanup_policy="compact")
-    told: list[str] = []
+    errors: list[str] = []
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 1})
     producer.produce(
-        "rock", value=b"no key", on_delivery=lambda error, _: told.append(str(error and error.name()))
+        "rock", value=b"no key", on_delivery=lambda error, _: errors.append(str(error and error.name()))
     )
     producer.produce("rock", value=b"v", key=b"k", partition=0)
     assert producer.flush(PATIENCE_SECONDS) == 0
-    assert told == ["INVALID_RECORD"]
+    assert errors == ["INVALID_RECORD"]

@@ -1,4 +1,4 @@
-"""What a log takes from its topic's configuration."""
+"""Translation of topic configurations to log configurations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from catalog.config.topic_config import TopicConfig
 from local_tier.config import LogConfig
 
 
-def test_defaults_are_those_of_topics() -> None:
-    """A local topic without settings gives the defaults of LogConfig."""
+def test_the_defaults_of_topics_give_the_defaults_of_logs() -> None:
+    """A local topic without settings has the defaults of LogConfig."""
     assert log_config_of(TopicConfig.of({"storage.mode": "local"})) == LogConfig()
 
 
-def test_every_setting_arrives() -> None:
-    """Each field differs from its default once its topic setting does."""
+def test_every_topic_setting_reaches_the_log() -> None:
+    """Each field differs from its default if its topic setting does."""
     settings = {
         "storage.mode": "local",
         "segment.bytes": "2097152",
@@ -48,7 +48,7 @@ def test_every_setting_arrives() -> None:
     assert same == set()
 
 
-def test_a_copy_of_an_object_topic_has_local_retention_and_is_never_compacted() -> None:
+def test_the_tail_cache_of_an_object_topic_has_local_retention_and_is_never_compacted() -> None:
     """The local log of an object topic is bounded by `local.retention.*` and only deletes."""
     config = log_config_of(
         TopicConfig.of(
@@ -63,7 +63,7 @@ def test_a_copy_of_an_object_topic_has_local_retention_and_is_never_compacted() 
     assert (config.compact, config.delete, config.retention_ms, config.retention_bytes) == (False, True, 7, 8)
 
 
-def test_jitter_never_exceeds_the_age_at_which_a_segment_rolls() -> None:
+def test_jitter_is_at_most_segment_ms() -> None:
     """As in Kafka, the jitter is cut at `segment.ms`."""
     config = log_config_of(TopicConfig.of({"segment.ms": "50", "segment.jitter.ms": "80"}))
     assert config.segment_jitter_ms == 50

@@ -1,4 +1,4 @@
-"""The agent's disks from one process to the next."""
+"""Local logs across restarts of the process."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def _storage(directory: Path) -> LocalStorage:
     return LocalStorage((directory,), identity, topics=_Topics(), clock=clock, ids=SystemIds(clock))
 
 
-def test_what_was_acknowledged_is_readable_as_soon_as_a_crashed_process_is_back(tmp_path: Path) -> None:
-    """Before anything is appended: the last checkpoint of the high watermark is no end for readers."""
-    living = _storage(tmp_path / "living")
-    living.open()
-    log = living.manager.get_or_create("rock", ROCK.topic_id, 0, log_config_of(ROCK.config))
+def test_acknowledged_records_are_readable_after_a_crash(tmp_path: Path) -> None:
+    """The checkpointed high watermark does not limit readers, even before anything is appended."""
+    running = _storage(tmp_path / "running")
+    running.open()
+    log = running.manager.get_or_create("rock", ROCK.topic_id, 0, log_config_of(ROCK.config))
     log.append_as_leader(batch(0, 3), 0)
     log.update_high_watermark(3)
-    living.manager.periodic_tasks.checkpoint_high_watermarks()
+    running.manager.periodic_tasks.checkpoint_high_watermarks()
     log.append_as_leader(batch(0, 2), 0)
     log.update_high_watermark(5)
-    shutil.copytree(tmp_path / "living", tmp_path / "crashed")
-    living.close()
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    running.close()
     again = _storage(tmp_path / "crashed")
     again.open()
     found = again.manager.get(TopicPartition("rock", 0))

@@ -1,4 +1,4 @@
-"""Copies of the tail on disk: what they save, and that nothing depends on them."""
+"""The tail cache on disk: the requests that it saves, and that no data depends on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
-#: Nothing in memory: what is not on disk comes from the object store.
+#: Nothing in memory: records that are not on disk come from the object store.
 NO_MEMORY = {"tail_bytes": 0, "cache_bytes": 0}
 
 
@@ -41,7 +41,9 @@ async def _produce(running: RunningAgent, first: int, count: int) -> None:
     await running.agent.local_logs.tail_cache.idle()
 
 
-async def test_the_tail_and_its_times_are_read_without_a_request(agents: Agents, tmp_path: Path) -> None:
+async def test_the_tail_cache_serves_offsets_and_timestamps_without_a_get(
+    agents: Agents, tmp_path: Path
+) -> None:
     async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 6)
@@ -52,7 +54,7 @@ async def test_the_tail_and_its_times_are_read_without_a_request(agents: Agents,
         assert running.agent.local_logs.reader.tail_cache_hits > 0
 
 
-async def test_a_copy_goes_on_where_the_last_process_stopped(agents: Agents, tmp_path: Path) -> None:
+async def test_the_tail_cache_continues_after_a_restart(agents: Agents, tmp_path: Path) -> None:
     disk = (tmp_path / "disk",)
     for start in (0, 3):
         async with agents.running(local_directories=disk, **NO_MEMORY) as running:
@@ -64,7 +66,9 @@ async def test_a_copy_goes_on_where_the_last_process_stopped(agents: Agents, tmp
     assert agents.requests(RequestKind.GET) == 0
 
 
-async def test_a_copy_begins_anew_behind_what_another_agent_committed(agents: Agents, tmp_path: Path) -> None:
+async def test_the_tail_cache_restarts_after_a_commit_of_another_agent(
+    agents: Agents, tmp_path: Path
+) -> None:
     async with (
         agents.running(local_directories=(tmp_path / "one",), **NO_MEMORY) as one,
         agents.running(local_directories=(tmp_path / "two",), **NO_MEMORY) as two,
@@ -81,7 +85,7 @@ async def test_a_copy_begins_anew_behind_what_another_agent_committed(agents: Ag
             assert await _values(running) == [str(number) for number in range(6)]
 
 
-async def test_losing_the_disk_loses_nothing(agents: Agents, tmp_path: Path) -> None:
+async def test_the_loss_of_the_tail_cache_loses_no_records(agents: Agents, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     async with agents.running(local_directories=(disk,), **NO_MEMORY) as running:
         await running.create_topic("t", 1)
@@ -93,7 +97,7 @@ async def test_losing_the_disk_loses_nothing(agents: Agents, tmp_path: Path) -> 
         assert await _values(running) == ["0", "1", "2", "3", "4"]
 
 
-async def test_what_compaction_took_is_not_read_from_the_copy(
+async def test_records_removed_by_compaction_are_not_read_from_the_tail_cache(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids, tmp_path: Path
 ) -> None:
     async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
@@ -109,7 +113,7 @@ async def test_what_compaction_took_is_not_read_from_the_copy(
         assert agents.requests(RequestKind.GET) == before
 
 
-async def test_what_was_deleted_by_request_is_out_of_range_in_the_copy_too(
+async def test_deleted_records_are_out_of_range_in_the_tail_cache(
     agents: Agents, catalog: Catalog, tmp_path: Path
 ) -> None:
     async with agents.running(
@@ -118,12 +122,12 @@ async def test_what_was_deleted_by_request_is_out_of_range_in_the_copy_too(
         await running.create_topic("t", 1)
         await _produce(running, 0, 4)
         catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
-        answer = await running.http.get("/v1/topics/t/partitions/0/records", params={"offset": 1})
-        assert answer.status_code == 416
+        response = await running.http.get("/v1/topics/t/partitions/0/records", params={"offset": 1})
+        assert response.status_code == 416
         assert await _values(running, 2) == ["2", "3"]
 
 
-async def test_a_copy_that_cannot_keep_up_leaves_files_out(agents: Agents, tmp_path: Path) -> None:
+async def test_a_tail_cache_that_cannot_keep_up_skips_files(agents: Agents, tmp_path: Path) -> None:
     async with agents.running(
         local_directories=(tmp_path / "disk",), max_tail_cache_pending_bytes=1, **NO_MEMORY
     ) as running:
@@ -134,7 +138,9 @@ async def test_a_copy_that_cannot_keep_up_leaves_files_out(agents: Agents, tmp_p
         assert running.agent.local_logs.reader.tail_cache_hits == 0
 
 
-async def test_the_copy_of_a_deleted_topic_goes(agents: Agents, catalog: Catalog, tmp_path: Path) -> None:
+async def test_the_tail_cache_of_a_deleted_topic_is_deleted(
+    agents: Agents, catalog: Catalog, tmp_path: Path
+) -> None:
     async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 2)

@@ -1,4 +1,4 @@
-"""What is believed without asking the catalog, and for how long."""
+"""Cached bounds and extents, and when they are invalid."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def _bounds(limit: int = 10) -> tuple[BoundsCache, ManualClock]:
     return BoundsCache(clock, ttl_ms=1000, limit=limit), clock
 
 
-def _learn(bounds: BoundsCache, *states: PartitionState) -> None:
+def _look_up(bounds: BoundsCache, *states: PartitionState) -> None:
     with bounds.lookup(PartitionId(state.topic_id, state.partition) for state in states) as undisturbed:
         bounds.store(states, undisturbed)
 
 
-def test_bounds_are_believed_for_their_time_and_own_commits_do_not_prolong_it() -> None:
+def test_bounds_expire_and_own_commits_do_not_prolong_them() -> None:
     bounds, clock = _bounds()
-    _learn(bounds, _state(1, 5))
+    _look_up(bounds, _state(1, 5))
     clock.advance(0.9)
     _commit(bounds, 8, log_start=2)
     assert bounds.get(ONE) == _state(1, 8, 2)
@@ -62,24 +62,24 @@ def test_bounds_are_believed_for_their_time_and_own_commits_do_not_prolong_it() 
     assert bounds.get(ONE) is None
 
 
-def test_an_own_commit_older_than_what_is_known_changes_nothing() -> None:
+def test_an_own_commit_below_the_cached_bounds_changes_nothing() -> None:
     bounds, _ = _bounds()
-    _learn(bounds, _state(1, 9))
+    _look_up(bounds, _state(1, 9))
     _commit(bounds, 7)
     assert bounds.get(ONE) == _state(1, 9)
 
 
-def test_a_word_of_another_agent_makes_them_unknown() -> None:
+def test_invalidated_bounds_are_gone() -> None:
     bounds, _ = _bounds()
-    _learn(bounds, _state(1, 5), _state(2, 6))
+    _look_up(bounds, _state(1, 5), _state(2, 6))
     bounds.invalidate([ONE])
     assert (bounds.get(ONE), bounds.get(TWO)) == (None, _state(2, 6))
     bounds.invalidate_all()
     assert bounds.get(TWO) is None
 
 
-def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
-    """A commit that is heard of during a look-up may or may not be in its answer."""
+def test_the_result_of_an_overtaken_look_up_is_not_cached() -> None:
+    """The result may or may not include a commit that is announced during the look-up."""
     for overtake in (
         lambda bounds: bounds.invalidate([ONE]),
         lambda bounds: bounds.invalidate_all(),
@@ -92,8 +92,8 @@ def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
         assert bounds.get(ONE) is None
 
 
-def test_look_ups_of_the_same_partitions_do_not_take_each_other_for_the_same() -> None:
-    """One that ends first takes nothing from the other, whose answer is overtaken."""
+def test_concurrent_look_ups_of_the_same_partitions_are_distinct() -> None:
+    """A look-up that ends first does not affect the other one, whose result is overtaken."""
     bounds, _ = _bounds()
     with bounds.lookup([ONE]) as later:
         with bounds.lookup([ONE]) as earlier:
@@ -103,11 +103,11 @@ def test_look_ups_of_the_same_partitions_do_not_take_each_other_for_the_same() -
     assert bounds.get(ONE) is None
 
 
-def test_the_longest_unused_bounds_go_first() -> None:
+def test_the_least_recently_used_bounds_are_evicted_first() -> None:
     bounds, _ = _bounds(limit=2)
-    _learn(bounds, _state(1, 5), _state(2, 5))
+    _look_up(bounds, _state(1, 5), _state(2, 5))
     bounds.get(ONE)
-    _learn(bounds, _state(3, 5))
+    _look_up(bounds, _state(3, 5))
     assert (bounds.get(ONE) is None, bounds.get(TWO) is None) == (False, True)
 
 
@@ -135,7 +135,7 @@ def _extents(*bases: int) -> list[Extent]:
     return [replace(first, base_offset=base, last_offset=base + 9) for base in bases]
 
 
-def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
+def test_extents_are_returned_from_the_one_that_covers_the_offset() -> None:
     known = ExtentCache(ManualClock(), ttl_ms=1000, limit=10)
     extents = _extents(10, 20, 30)
     known.store(ONE, extents, 0.0)
@@ -146,7 +146,7 @@ def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
     assert known.get(TWO, 10) == ()
 
 
-def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None:
+def test_extents_expire_counted_from_the_start_of_the_look_up() -> None:
     clock = ManualClock()
     known = ExtentCache(clock, ttl_ms=1000, limit=10)
     begun = clock.monotonic()

@@ -1,4 +1,4 @@
-"""What the listener for commits says of a catalog that is away."""
+"""Log entries of the commit notifier during an outage of the catalog."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.anyio
 _FAILURES = 9
 
 
-class _Watcher:
-    """Fails some times, then tells that it is there again, and has nothing to tell."""
+class _Notifications:
+    """Notifications that fail several times and then work again."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, works: asyncio.Event) -> None:
         self._loop = loop
-        self._answered = answered
+        self._worked = works
         self.failures = 0
 
     def wait(self, timeout: float, /) -> frozenset[PartitionId]:
@@ -36,26 +36,29 @@ class _Watcher:
         if self.failures < _FAILURES:
             self.failures += 1
             raise CatalogUnavailableError("the catalog is away")
-        self._loop.call_soon_threadsafe(self._answered.set)
+        self._loop.call_soon_threadsafe(self._worked.set)
         return frozenset()
 
     def close(self) -> None:
         pass
 
 
-async def test_an_outage_is_told_less_and_less_often_and_its_end_once(clock: Clock, ids: Ids) -> None:
-    """The first, second, fourth and eighth failure of nine are logged: an hour takes a dozen lines."""
-    answered = asyncio.Event()
-    watch = CommitNotifier(
-        _Watcher(asyncio.get_running_loop(), answered),
+async def test_an_outage_is_logged_at_growing_intervals_and_its_end_once(clock: Clock, ids: Ids) -> None:
+    """Of nine failures, the first, second, fourth and eighth are logged."""
+    works = asyncio.Event()
+    notifier = CommitNotifier(
+        _Notifications(asyncio.get_running_loop(), works),
         BoundsCache(clock, ttl_ms=1, limit=1),
         health=CallHealth(clock, limit_seconds=1),
         retry=RetryPolicy(attempts=1, first_pause=0.001, max_pause=0.001, ids=ids),
     )
     with capture_logs() as log:
-        watch.start()
-        await answered.wait()
-        await watch.stop()
-    told = [(event["event"], event["failures"]) for event in log]
+        notifier.start()
+        await works.wait()
+        await notifier.stop()
+    logged = [(event["event"], event["failures"]) for event in log]
     failed = "waiting for notifications of commits failed"
-    assert told == [*((failed, number) for number in (1, 2, 4, 8)), ("the catalog tells of commits again", 9)]
+    assert logged == [
+        *((failed, number) for number in (1, 2, 4, 8)),
+        ("notifications of commits work again", 9),
+    ]

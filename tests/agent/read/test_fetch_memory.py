@@ -1,4 +1,4 @@
-"""Which part of the memory for fetches an answer may have."""
+"""The share of the fetch memory that one response may use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MIB = 1024 * 1024
     st.integers(8 * SMALL_RESPONSE, 256 * _MIB),
     st.lists(st.integers(SMALL_RESPONSE + 1, 64 * _MIB), max_size=60),
 )
-def test_a_small_answer_has_room_beside_any_large_ones(limit: int, sizes: list[int]) -> None:
-    """As none of them goes, and each is as large as it may be, or a batch that is larger."""
+def test_a_small_response_fits_besides_any_number_of_large_ones(limit: int, sizes: list[int]) -> None:
+    """Large responses are never released here, and each is as large as allowed, or one large batch."""
     memory = FetchMemory(limit)
     for size in [*sizes, *[SMALL_RESPONSE + 1] * (limit // SMALL_RESPONSE)]:
         share = memory.share
@@ -33,7 +33,7 @@ def test_a_small_answer_has_room_beside_any_large_ones(limit: int, sizes: list[i
     assert memory.rejections == 1
 
 
-def test_an_answer_larger_than_any_share_is_held_alone() -> None:
+def test_a_response_larger_than_any_share_is_the_only_one() -> None:
     memory = FetchMemory(_MIB)
     assert memory.fits(_MIB)
     assert not memory.fits(_MIB + 1)
@@ -44,8 +44,8 @@ def test_an_answer_larger_than_any_share_is_held_alone() -> None:
     assert memory.fits(_MIB - 1)
 
 
-def test_small_memory_is_given_out_whole() -> None:
-    """One of a few shares, as tests and tiny machines have it."""
+def test_a_small_budget_can_be_used_completely() -> None:
+    """A budget of one share occurs in tests and on tiny machines."""
     memory = FetchMemory(MIN_SHARE)
     assert memory.share == MIN_SHARE
     memory.reserve(MIN_SHARE - 10)

@@ -1,4 +1,4 @@
-"""What a fetch answers where there are offsets and no records."""
+"""Results of fetches over offsets without records."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _state(end: int) -> PartitionState:
 @pytest.mark.parametrize(
     ("next_offset", "last_offset"), [(8, 7), (10, 9), (7 + 2**31, 6 + 2**31), (2**40, 6 + 2**31)]
 )
-def test_a_hole_is_a_batch_without_a_record(next_offset: int, last_offset: int) -> None:
-    """It begins where the fetch did, and ends where the fetch came to, or as far as a batch can reach."""
+def test_a_hole_is_returned_as_an_empty_batch(next_offset: int, last_offset: int) -> None:
+    """The batch begins at the fetch offset, and covers the hole as far as one batch can."""
     fetch = PartitionFetch(topic=_TOPIC, partition=0, offset=7, max_bytes=0)
     result = result_of(Cursor(fetch, ServedBatches(next_offset), _state(2**40)))
     (batch,) = result.batches
@@ -43,8 +43,8 @@ def test_a_hole_is_a_batch_without_a_record(next_offset: int, last_offset: int) 
     assert (result.size, result.next_offset) == (len(batch), next_offset)
 
 
-def test_a_fetch_at_the_end_is_answered_with_nothing() -> None:
-    """No offset was passed over."""
+def test_a_fetch_at_the_end_returns_no_batch() -> None:
+    """No offset was skipped."""
     fetch = PartitionFetch(topic=_TOPIC, partition=0, offset=7, max_bytes=0)
     result = result_of(Cursor(fetch, ServedBatches(7), _state(7)))
     assert (list(result.batches), result.size) == ([], 0)

@@ -1,4 +1,4 @@
-"""The tail in memory: the log's own batches at their offsets, the newest of them, within its bound."""
+"""The tail in memory: batches of the log at their offsets, within a size limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 TOPIC = make_topic(1)
-PLACE = PartitionId(TOPIC.topic_id, 0)
+PARTITION = PartitionId(TOPIC.topic_id, 0)
 SIZE = len(batches(TOPIC, 0, "x").data)
 
 
@@ -55,12 +55,12 @@ def _offsets(read: TailRead | None) -> list[int]:
     return [header.base_offset for view in read.batches for _, header in iter_headers(view)]
 
 
-async def test_batches_stand_at_their_real_offsets_and_epoch() -> None:
-    """The offsets that the commit gave, in the producer's own bytes: nothing was copied."""
+async def test_batches_have_their_final_offsets_and_epoch() -> None:
+    """They are in the producer's own bytes: nothing was copied."""
     tail = HotTail(2**20)
     file = _file(1, "a", "b", "c")
     tail.committed(file, _result(RunResult(base_offset=40)))
-    read = tail.read(PLACE, 41, 2**20)
+    read = tail.read(PARTITION, 41, 2**20)
     assert read is not None
     assert (_offsets(read), read.next_offset, read.size) == ([41, 42], 43, 2 * SIZE)
     assert {header.partition_leader_epoch for view in read.batches for _, header in iter_headers(view)} == {7}
@@ -68,7 +68,7 @@ async def test_batches_stand_at_their_real_offsets_and_epoch() -> None:
     assert all(view.obj is owner and view.readonly for view in read.batches)
 
 
-async def test_what_the_catalog_refused_or_knew_already_is_not_there() -> None:
+async def test_rejected_and_duplicate_batches_are_not_in_the_tail() -> None:
     tail = HotTail(2**20)
     tail.committed(
         _file(1, "a", "b", "c", "d", producer=5),
@@ -79,50 +79,50 @@ async def test_what_the_catalog_refused_or_knew_already_is_not_there() -> None:
             RunResult(base_offset=11),
         ),
     )
-    assert tail.read(PLACE, 3, 2**20) is None
-    assert _offsets(tail.read(PLACE, 10, 2**20)) == [10, 11]
-    assert tail.read(PLACE, 12, 2**20) is None
+    assert tail.read(PARTITION, 3, 2**20) is None
+    assert _offsets(tail.read(PARTITION, 10, 2**20)) == [10, 11]
+    assert tail.read(PARTITION, 12, 2**20) is None
 
 
-async def test_a_read_ends_where_another_agents_commit_lies() -> None:
+async def test_a_read_ends_before_the_commit_of_another_agent() -> None:
     tail = HotTail(2**20)
     tail.committed(_file(1, "a", "b"), _result(RunResult(base_offset=0)))
     tail.committed(_file(2, "c"), _result(RunResult(base_offset=5)))
-    assert _offsets(tail.read(PLACE, 0, 2**20)) == [0, 1]
-    assert tail.read(PLACE, 2, 2**20) is None
-    assert _offsets(tail.read(PLACE, 5, 2**20)) == [5]
+    assert _offsets(tail.read(PARTITION, 0, 2**20)) == [0, 1]
+    assert tail.read(PARTITION, 2, 2**20) is None
+    assert _offsets(tail.read(PARTITION, 5, 2**20)) == [5]
 
 
-async def test_a_read_keeps_to_its_limit_but_has_one_batch_at_least() -> None:
+async def test_a_read_keeps_its_limit_but_returns_at_least_one_batch() -> None:
     tail = HotTail(2**20)
     tail.committed(_file(1, "a", "b", "c"), _result(RunResult(base_offset=0)))
-    assert _offsets(tail.read(PLACE, 0, 1)) == [0]
-    assert _offsets(tail.read(PLACE, 0, 2 * SIZE)) == [0, 1]
-    assert _offsets(tail.read(PLACE, 0, 3 * SIZE - 1)) == [0, 1]
+    assert _offsets(tail.read(PARTITION, 0, 1)) == [0]
+    assert _offsets(tail.read(PARTITION, 0, 2 * SIZE)) == [0, 1]
+    assert _offsets(tail.read(PARTITION, 0, 3 * SIZE - 1)) == [0, 1]
 
 
 async def test_a_read_of_one_file_ends_with_it() -> None:
     tail = HotTail(2**20)
     tail.committed(_file(1, "a", "b"), _result(RunResult(base_offset=0)))
     tail.committed(_file(2, "c"), _result(RunResult(base_offset=2)))
-    assert _offsets(tail.read(PLACE, 0, 2**20)) == [0, 1, 2]
-    assert _offsets(tail.read(PLACE, 0, 2**20, file_id=UUID(int=1))) == [0, 1]
-    assert tail.read(PLACE, 0, 2**20, file_id=UUID(int=2)) is None
+    assert _offsets(tail.read(PARTITION, 0, 2**20)) == [0, 1, 2]
+    assert _offsets(tail.read(PARTITION, 0, 2**20, file_id=UUID(int=1))) == [0, 1]
+    assert tail.read(PARTITION, 0, 2**20, file_id=UUID(int=2)) is None
 
 
-async def test_the_oldest_files_go_first_and_the_bound_holds() -> None:
-    """Thousands of files later exactly the newest that fit are there."""
-    room = 10
-    tail = HotTail(room * (SIZE + BATCH_OVERHEAD) + 1)
+async def test_the_oldest_files_are_evicted_to_keep_the_limit() -> None:
+    """After thousands of files, exactly the newest that fit are in the tail."""
+    count = 10
+    tail = HotTail(count * (SIZE + BATCH_OVERHEAD) + 1)
     for number in range(3000):
         tail.committed(_file(number, "x"), _result(RunResult(base_offset=number)))
         assert tail.size <= tail.limit
-    assert tail.size == room * (SIZE + BATCH_OVERHEAD)
-    assert tail.read(PLACE, 2989, 1) is None
-    assert _offsets(tail.read(PLACE, 2990, 2**20)) == list(range(2990, 3000))
+    assert tail.size == count * (SIZE + BATCH_OVERHEAD)
+    assert tail.read(PARTITION, 2989, 1) is None
+    assert _offsets(tail.read(PARTITION, 2990, 2**20)) == list(range(2990, 3000))
 
 
-async def test_a_tail_without_room_keeps_nothing() -> None:
+async def test_a_tail_of_size_zero_stores_nothing() -> None:
     tail = HotTail(0)
     tail.committed(_file(1, "a"), _result(RunResult(base_offset=0)))
-    assert (tail.size, tail.read(PLACE, 0, 1)) == (0, None)
+    assert (tail.size, tail.read(PARTITION, 0, 1)) == (0, None)

@@ -9,7 +9,7 @@ from agent.read.range_cache import ByteRange
 _ranges = st.lists(st.builds(ByteRange, st.sampled_from("ab"), st.integers(0, 200), st.integers(1, 50)))
 
 
-def test_neighbours_in_one_object_become_one_read() -> None:
+def test_adjacent_ranges_of_one_object_become_one_read() -> None:
     ranges = [ByteRange("a", 100, 10), ByteRange("a", 0, 10), ByteRange("a", 12, 8), ByteRange("b", 20, 5)]
     assert coalesce(ranges, gap=2, limit=1000) == [
         ByteRange("a", 0, 20),

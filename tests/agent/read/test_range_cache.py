@@ -39,7 +39,7 @@ async def test_a_part_of_a_cached_range_costs_no_load() -> None:
     assert (bytes(found), log) == (_bytes(wanted), [])
 
 
-async def test_many_who_want_the_same_share_one_load() -> None:
+async def test_concurrent_reads_of_the_same_range_share_one_load() -> None:
     cache = RangeCache(1000)
     log: list[ByteRange] = []
     whole, part = ByteRange("a", 0, 100), ByteRange("a", 40, 10)
@@ -52,8 +52,8 @@ async def test_many_who_want_the_same_share_one_load() -> None:
     assert (log, cache.misses, cache.joined) == ([whole], 1, 3)
 
 
-async def test_the_one_who_began_a_load_may_leave() -> None:
-    """Others who joined the load still get it, and so does the cache."""
+async def test_a_load_continues_when_its_first_caller_is_cancelled() -> None:
+    """Callers that joined the load and the cache still get its bytes."""
     cache = RangeCache(1000)
     wanted = ByteRange("a", 0, 10)
     release = asyncio.Event()
@@ -73,7 +73,7 @@ async def test_the_one_who_began_a_load_may_leave() -> None:
     assert cache.get(wanted) is not None
 
 
-async def test_a_failed_load_is_everyones_failure_and_is_not_remembered() -> None:
+async def test_a_failed_load_fails_all_callers_and_is_not_cached() -> None:
     cache = RangeCache(1000)
     wanted = ByteRange("a", 0, 10)
 
@@ -87,7 +87,7 @@ async def test_a_failed_load_is_everyones_failure_and_is_not_remembered() -> Non
     assert bytes(await cache.read(wanted, _loader(wanted, []))) == _bytes(wanted)
 
 
-async def test_what_is_cached_cannot_be_changed_by_readers() -> None:
+async def test_cached_bytes_are_read_only() -> None:
     cache = RangeCache(1000)
     cache.put(ByteRange("a", 0, 4), bytearray(b"silt"))
     found = cache.get(ByteRange("a", 0, 4))
@@ -95,14 +95,14 @@ async def test_what_is_cached_cannot_be_changed_by_readers() -> None:
     assert found.readonly
 
 
-async def test_a_range_above_the_limit_is_handed_over_and_not_kept() -> None:
+async def test_a_range_above_the_limit_is_returned_and_not_cached() -> None:
     cache = RangeCache(5)
     wanted = ByteRange("a", 0, 6)
     assert bytes(await cache.read(wanted, _loader(wanted, []))) == _bytes(wanted)
     assert cache.size == 0
 
 
-async def test_forgetting_an_object_leaves_the_others() -> None:
+async def test_invalidating_an_object_leaves_the_others() -> None:
     cache = RangeCache(1000)
     for name in ("a", "b"):
         cache.put(ByteRange(name, 0, 4), b"silt")
@@ -116,7 +116,7 @@ _ranges = st.builds(ByteRange, st.sampled_from("abc"), st.integers(0, 40), st.in
 
 
 @given(st.integers(0, 100), st.lists(st.tuples(st.booleans(), _ranges), max_size=60))
-def test_the_cache_stays_within_its_limit_and_never_lies(
+def test_the_cache_keeps_its_limit_and_returns_the_right_bytes(
     limit: int, steps: list[tuple[bool, ByteRange]]
 ) -> None:
     cache = RangeCache(limit)

@@ -1,4 +1,4 @@
-"""What is read ahead of sequential readers, in requests to the store and bytes; never in time."""
+"""Windows that are read ahead of sequential readers, in requests and bytes (never in time)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECORDS = 400
 
 @dataclass
 class Reader:
-    """Reads a partition on from where it is, and counts what that asks of the store."""
+    """Reads a partition sequentially, and counts the requests to the store."""
 
     agent: Agent
     store: FaultyStore
@@ -47,16 +47,16 @@ class Reader:
         return self.store.counts.snapshot().of(RequestKind.GET, Purpose.FETCH).bytes_in
 
     async def fetch(self) -> int:
-        """One fetch; tells how many requests it made, those that read ahead of the next one among them."""
+        """Fetch once; return the number of requests, including those of the window for the next fetch."""
         before = self.gets()
         wanted = PartitionFetch(topic=self.topic, partition=0, offset=self.offset, max_bytes=self.max_bytes)
         result = await self.agent.read_path.fetch_one(wanted)
         assert result.next_offset > self.offset
         self.offset = result.next_offset
-        await self.settle()
+        await self.windows_read()
         return self.gets() - before
 
-    async def settle(self) -> None:
+    async def windows_read(self) -> None:
         await self.agent.read_path.read_ahead.idle()
 
     def outcomes(self) -> dict[str, float]:
@@ -70,7 +70,7 @@ class Reader:
 
 @pytest.fixture
 async def topic(agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids) -> Topic:
-    """One large section, of about forty blocks."""
+    """One large section of about forty blocks."""
     made = catalog.topics.create("t", 1, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
     async with agents.running() as running:
         for start in range(0, _RECORDS, 100):
@@ -91,11 +91,13 @@ async def reading(
         yield Reader(running.agent, store, topic)
 
 
-async def test_who_reads_on_finds_what_comes_next(agents: Agents, store: FaultyStore, topic: Topic) -> None:
-    """The second fetch in a row brings a window, out of which those that follow are served."""
+async def test_a_sequential_reader_is_served_from_windows(
+    agents: Agents, store: FaultyStore, topic: Topic
+) -> None:
+    """The second consecutive fetch starts a window, from which the following fetches are served."""
     async with reading(agents, store, topic, read_ahead_bytes=10_000) as reader:
-        assert await reader.fetch() == 2  # the index, and what was asked for
-        assert await reader.fetch() == 2  # what was asked for, and the window
+        assert await reader.fetch() == 2  # the index and the requested range
+        assert await reader.fetch() == 2  # the requested range and the window
         counts = [await reader.fetch() for _ in range(8)]
         assert sum(counts) <= 3
         assert counts[:3] == [0, 0, 0]
@@ -118,7 +120,7 @@ async def test_a_whole_section_costs_fewer_requests_and_hardly_more_bytes(
     assert spent[10_000][1] < 1.3 * spent[0][1]
 
 
-async def test_who_reads_here_and_there_has_nothing_read_ahead(
+async def test_nothing_is_read_ahead_of_random_reads(
     agents: Agents, store: FaultyStore, topic: Topic
 ) -> None:
     async with reading(agents, store, topic) as reader:
@@ -129,7 +131,9 @@ async def test_who_reads_here_and_there_has_nothing_read_ahead(
         assert reader.outcomes() == {}
 
 
-async def test_who_stops_has_had_one_window_in_vain(agents: Agents, store: FaultyStore, topic: Topic) -> None:
+async def test_a_reader_that_stops_costs_one_needless_window(
+    agents: Agents, store: FaultyStore, topic: Topic
+) -> None:
     async with reading(agents, store, topic, read_ahead_bytes=4_000) as reader:
         await reader.fetch()
         await reader.fetch()
@@ -137,7 +141,7 @@ async def test_who_stops_has_had_one_window_in_vain(agents: Agents, store: Fault
         assert reader.agent.metrics.read_ahead_bytes._value.get() <= 4_000
 
 
-async def test_windows_that_find_no_room_are_not_read(
+async def test_windows_beyond_the_memory_limit_are_not_read(
     agents: Agents, store: FaultyStore, topic: Topic
 ) -> None:
     async with reading(agents, store, topic, max_read_ahead_bytes=100) as reader:
@@ -146,10 +150,10 @@ async def test_windows_that_find_no_room_are_not_read(
         assert reader.outcomes().keys() == {"no memory"}
 
 
-async def test_a_window_that_cannot_be_read_harms_nobody(
+async def test_a_window_that_cannot_be_read_fails_no_fetch(
     agents: Agents, store: FaultyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fetch that would have found it reads what it needs itself."""
+    """The next fetch reads its ranges itself."""
     read_range = store.read_range
 
     def failing(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
@@ -166,10 +170,10 @@ async def test_a_window_that_cannot_be_read_harms_nobody(
         assert await reader.fetch() == 2
 
 
-async def test_a_window_of_a_large_section_is_read_beside_what_the_fetch_waits_for(
+async def test_a_window_of_a_large_section_is_read_concurrently_with_the_fetch(
     agents: Agents, store: FaultyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both requests are under way at a time, and what the next fetches ask for lies in the window."""
+    """Both requests run at the same time, and the next fetches find their ranges in the window."""
     gate, read_range = threading.Event(), store.read_range
 
     def gated(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
@@ -184,7 +188,7 @@ async def test_a_window_of_a_large_section_is_read_beside_what_the_fetch_waits_f
             fetching = asyncio.create_task(reader.fetch())
             try:
                 async with asyncio.timeout(240):
-                    while reads.pending < 2:  # noqa: ASYNC110  # it tells nobody
+                    while reads.pending < 2:  # noqa: ASYNC110  # it sends no notification
                         await asyncio.sleep(0)
             finally:
                 gate.set()
@@ -194,7 +198,7 @@ async def test_a_window_of_a_large_section_is_read_beside_what_the_fetch_waits_f
 
 
 async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
-    """A topic with thirty extents, each in an object of its own, and their size."""
+    """Return a topic with thirty extents, each in a separate object, and the size of one."""
     made = catalog.topics.create("s", 1, {})
     async with agents.running() as running:
         for number in range(30):
@@ -203,10 +207,10 @@ async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
     return made, size
 
 
-async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them(
+async def test_of_small_extents_only_those_of_the_next_fetch_are_read_ahead(
     agents: Agents, catalog: Catalog, store: FaultyStore
 ) -> None:
-    """No more of them than that, each by the one request that it costs anyway."""
+    """Each of them costs only the one request that it needs anyway."""
     made, size = await _small_extents(agents, catalog)
     async with reading(agents, store, made) as reader:
         reader.max_bytes = 3 * size
@@ -218,10 +222,10 @@ async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them
         assert max(counts) <= 6
 
 
-async def test_a_window_of_many_small_extents_leaves_threads_to_those_who_ask(
+async def test_a_window_of_many_small_extents_leaves_threads_to_fetches(
     agents: Agents, catalog: Catalog, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its requests are made by a part of the threads; those behind it wait for none of the others."""
+    """Its requests use only some of the threads."""
     made, size = await _small_extents(agents, catalog)
     gate, read_range = threading.Event(), store.read_range
 
@@ -232,12 +236,12 @@ async def test_a_window_of_many_small_extents_leaves_threads_to_those_who_ask(
     async with reading(agents, store, made, cold_read_threads=4) as reader:
         reader.max_bytes = 10 * size
         asked_for = await reader.fetch()
-        reads = reader.agent.pools.hot_reads  # both kinds take their turns together
+        reads = reader.agent.pools.hot_reads  # requests of fetches and of windows use the same pool
         monkeypatch.setattr(store, "read_range", gated)
         fetching = asyncio.create_task(reader.fetch())
         try:
             async with asyncio.timeout(240):
-                while reads.pending <= asked_for:  # noqa: ASYNC110  # it tells nobody
+                while reads.pending <= asked_for:  # noqa: ASYNC110  # it sends no notification
                     await asyncio.sleep(0)
             for _ in range(50):
                 await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The read path over real objects: how many requests a read costs, compacted files, waiting, and swaps."""
+"""The read path over real objects: requests of a read, compacted files, waiting, and replaced extents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _all(
 async def _produced(
     agents: Agents, catalog: Catalog, count: int, per_request: int = 1, **config: str
 ) -> None:
-    """A topic t with one partition: values are the offsets, keys the offsets modulo 10."""
+    """Create a topic t with one partition; values are offsets, keys are offsets modulo 10."""
     async with agents.running() as running:
         await running.create_topic("t", 1, **config)
         for start in range(0, count, per_request):
@@ -63,10 +63,10 @@ async def test_sections_of_one_file_are_read_by_one_get(agents: Agents) -> None:
     async with agents.running() as running:
         before = agents.requests(RequestKind.GET)
         await running.read("t", 0)
-        assert agents.requests(RequestKind.GET) - before == 2  # two files hold partition 0
+        assert agents.requests(RequestKind.GET) - before == 2  # partition 0 is in two files
 
 
-async def test_what_was_read_once_is_read_again_without_a_get(agents: Agents, catalog: Catalog) -> None:
+async def test_a_repeated_read_causes_no_get(agents: Agents, catalog: Catalog) -> None:
     await _produced(agents, catalog, 5)
     async with agents.running() as running:
         first = await _all(running, "t")
@@ -106,7 +106,7 @@ async def test_offsets_in_a_hole_continue_at_the_next_record(
         assert timed["records"][0]["offset"] == 17
 
 
-async def test_a_log_without_any_record_left_is_passed_over(
+async def test_a_log_without_records_is_skipped(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
 ) -> None:
     await _produced(agents, catalog, 6, 3, cleanup_policy="compact")
@@ -121,7 +121,7 @@ async def test_a_log_without_any_record_left_is_passed_over(
 async def test_a_large_section_is_read_through_its_index(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
 ) -> None:
-    """A read from its middle brings the index and a stretch of it, not the whole."""
+    """A read from its middle reads the index and one range of the section."""
     await _produced(agents, catalog, 600, 100, cleanup_policy="compact", compression_type="uncompressed")
     topic = catalog.topics.get("t")
     compact(catalog, store, ids, topic, keep=lambda record: record.offset < 100 or record.offset % 3 == 0)
@@ -139,7 +139,7 @@ async def test_a_large_section_is_read_through_its_index(
         assert timed["records"][0]["offset"] == 402
 
 
-async def test_a_hole_longer_than_what_is_read_at_once_is_passed_over(
+async def test_a_hole_longer_than_one_read_is_skipped(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
 ) -> None:
     await _produced(agents, catalog, 300, 100, cleanup_policy="compact", compression_type="uncompressed")
@@ -156,37 +156,35 @@ async def test_a_hole_longer_than_what_is_read_at_once_is_passed_over(
         assert page["records"][0]["offset"] == 291
 
 
-async def test_objects_that_vanish_under_a_reader_are_looked_up_again(
+async def test_extents_of_deleted_objects_are_looked_up_again(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
 ) -> None:
-    """Between the look-up of an extent and its read, the extent is swapped and its object deleted."""
+    """An extent is replaced and its object deleted between its look-up and its read."""
     await _produced(agents, catalog, 20, 10, cleanup_policy="compact")
     topic = catalog.topics.get("t")
     old = [extent.object_name for extent in catalog.log.extents(topic.topic_id, 0, 0)]
 
-    def swap() -> None:
+    def replace_extents() -> None:
         compact(catalog, store, ids, topic, keep=lambda record: record.offset >= 10)
         store.delete(old, purpose=Purpose.GC)
 
     async with agents.running() as running:
-        store.before_read = swap
+        store.before_read = replace_extents
         assert [record["offset"] for record in await _all(running, "t")] == list(range(10, 20))
 
 
-async def test_an_object_that_is_gone_for_good_is_a_clear_error(
+async def test_a_missing_object_of_a_live_extent_is_a_clear_error(
     agents: Agents, catalog: Catalog, store: FaultyStore
 ) -> None:
     await _produced(agents, catalog, 1)
     (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
     store.delete([extent.object_name], purpose=Purpose.GC)
     async with agents.running() as running:
-        answer = await running.http.get("/v1/topics/t/partitions/0/records")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "read_failed")
+        response = await running.http.get("/v1/topics/t/partitions/0/records")
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "read_failed")
 
 
-async def test_damaged_bytes_are_a_clear_error_and_no_record(
-    agents: Agents, catalog: Catalog, store: FaultyStore
-) -> None:
+async def test_damaged_bytes_are_a_clear_error(agents: Agents, catalog: Catalog, store: FaultyStore) -> None:
     await _produced(agents, catalog, 1)
     (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
     body = store.read_range(extent.object_name, 0, extent.position + extent.length, purpose=Purpose.FSCK)
@@ -194,13 +192,13 @@ async def test_damaged_bytes_are_a_clear_error_and_no_record(
     store.put(extent.object_name, [body], purpose=Purpose.FSCK)
     async with agents.running() as running:
         with capture_logs() as log:
-            answer = await running.http.get("/v1/topics/t/partitions/0/records")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "corrupt_segment")
+            response = await running.http.get("/v1/topics/t/partitions/0/records")
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "corrupt_segment")
         assert any(extent.object_name in event.get("reason", "") for event in log)
 
 
 async def test_a_long_poll_wakes_on_a_commit_of_another_agent(agents: Agents) -> None:
-    """Well before its own time is up, and before the next look that it takes without being told."""
+    """It wakes before its timeout and before its next poll."""
     async with agents.running(poll_interval_ms=60_000) as one, agents.running() as other:
         await one.create_topic("t", 2)
         waiting = asyncio.ensure_future(one.read("t", 1, offset=0, max_wait_ms=50_000))
@@ -211,18 +209,18 @@ async def test_a_long_poll_wakes_on_a_commit_of_another_agent(agents: Agents) ->
         assert [record["value"] for record in page["records"]] == ["here"]
 
 
-async def test_a_long_poll_finds_what_nobody_told_it(agents: Agents) -> None:
-    """A notification that is lost costs time and nothing else."""
+async def test_a_long_poll_finds_records_whose_notification_was_lost(agents: Agents) -> None:
+    """A lost notification only costs time."""
     async with agents.running(poll_interval_ms=20) as one, agents.running() as other:
         await one.create_topic("t")
-        one.agent.commit_notifier.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # deaf
+        one.agent.commit_notifier.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # loses every notification
         waiting = asyncio.ensure_future(one.read("t", offset=0, max_wait_ms=50_000))
         await _until_waiting(one)
         await other.produce("t", {"value": "x"})
         assert len((await waiting)["records"]) == 1
 
 
-async def test_a_long_poll_ends_empty_when_its_time_is_up(agents: Agents) -> None:
+async def test_a_long_poll_times_out_without_records(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         page = await running.read("t", offset=0, max_wait_ms=5)
@@ -230,21 +228,21 @@ async def test_a_long_poll_ends_empty_when_its_time_is_up(agents: Agents) -> Non
 
 
 async def _until_waiting(running: RunningAgent) -> None:
-    while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+    while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # the request arrives over a socket
         await asyncio.sleep(0.001)
 
 
 async def test_two_agents_write_one_log_without_gap_or_overlap(agents: Agents) -> None:
     async with agents.running() as one, agents.running() as other:
         await one.create_topic("t", 2)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(
                 agent.produce("t", {"value": f"{name}-{n}"}, {"value": f"{name}-{n}'"}, partition=n % 2)
                 for n in range(10)
                 for name, agent in (("one", one), ("other", other))
             )
         )
-        assert all(answer["accepted"] == 2 for answer in answers)
+        assert all(response["accepted"] == 2 for response in responses)
         for partition in range(2):
             seen_by_one = await _all(one, "t", partition)
             assert [record["offset"] for record in seen_by_one] == list(range(20))

@@ -1,4 +1,4 @@
-"""What an agent that starts says of a step that takes long."""
+"""The warning about a slow step of the start."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from structlog.testing import capture_logs
 from agent.runtime import slow_start_warning as slow_start
 
 
-def test_a_slow_step_is_told_once_and_a_quick_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for an agent learns what it is busy with, also when the step then fails."""
-    told = threading.Event()
-    tell = slow_start._log_warning
+def test_only_a_slow_step_of_the_start_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log names the slow step, even if the step then fails."""
+    was_logged = threading.Event()
+    log_warning = slow_start._log_warning
 
-    def tell_and_note(doing: str) -> None:
-        tell(doing)
-        told.set()
+    def log_and_note(doing: str) -> None:
+        log_warning(doing)
+        was_logged.set()
 
-    monkeypatch.setattr(slow_start, "_log_warning", tell_and_note)
+    monkeypatch.setattr(slow_start, "_log_warning", log_and_note)
 
     def fail_slowly() -> None:
         with slow_start.warn_if_slow("a slow step", seconds=0):
-            assert told.wait(240)
+            assert was_logged.wait(240)
             raise OSError("it failed")
 
     with capture_logs() as log:

@@ -1,4 +1,4 @@
-"""Sealed files: what the commit is told of them is what their bytes say."""
+"""Sealed files: their commits describe their bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from catalog.model import SectionCommit
 
 _RULES = append_rules_of(TopicConfig())
-_REFUSED, _DUPLICATE = 2, 3  # every so many runs
+_REFUSED, _DUPLICATE = 2, 3  # every second and third run
 
 _BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1, max_size=4)
 _APPENDS = st.lists(
@@ -64,7 +64,7 @@ def _check_section(commit: SectionCommit, section: SealedSection, data: bytes) -
     assert sum(run.record_count for run in commit.runs) == sum(run.offset_count for run in commit.runs)
     assert sum(run.offset_count for run in commit.runs) == expected
     stamped = [run.producer is not None for run in commit.runs]
-    assert all(any(pair) for pair in pairwise(stamped)), "neighbours are joined"
+    assert all(any(pair) for pair in pairwise(stamped)), "adjacent runs without a producer are joined"
 
 
 def _sealed(
@@ -78,10 +78,10 @@ def _sealed(
 
 
 @given(_APPENDS)
-def test_the_commit_tells_what_the_bytes_say(
+def test_the_commit_describes_the_bytes_of_the_file(
     appends: list[tuple[int, int, int, list[tuple[int, int]]]],
 ) -> None:
-    """Sections, runs, offsets and producers; and every block has its checksum."""
+    """Sections, runs, offsets and producers agree, and every block has its checksum."""
     sealed, _ = _sealed(appends)
     data = b"".join(sealed.body)
     assert len(data) == sealed.size
@@ -91,10 +91,10 @@ def test_the_commit_tells_what_the_bytes_say(
 
 
 @given(_APPENDS)
-def test_each_batch_hears_of_its_own_run(
+def test_each_batch_gets_the_result_of_its_run(
     appends: list[tuple[int, int, int, list[tuple[int, int]]]],
 ) -> None:
-    """Refused, a duplicate, or at its place in the run; the log gets those that were appended."""
+    """A batch is rejected, a duplicate, or at its position in the run. The log receives the appended ones."""
     sealed, pieces = _sealed(appends)
     results = [
         SectionResult(
@@ -103,25 +103,25 @@ def test_each_batch_hears_of_its_own_run(
             log_start_offset=3,
             high_watermark=10_000,
             leader_epoch=0,
-            runs=tuple(_fate(number) for number in range(len(commit.runs))),
+            runs=tuple(_run_result(number) for number in range(len(commit.runs))),
         )
         for commit in sealed.commit.sections
     ]
     complete_appends(sealed, results)
     for section, result in zip(sealed.sections, results, strict=True):
         runs = section.runs or [0] * len(section.batches)
-        fates = [result.runs[number] for number in runs]
+        run_results = [result.runs[number] for number in runs]
         expected = [
             AppendResult(
-                -1 if fate.refusal else fate.base_offset + offset,
-                fate.duplicate,
-                fate.refusal,
-                fate.detail,
+                -1 if run.refusal else run.base_offset + offset,
+                run.duplicate,
+                run.refusal,
+                run.detail,
                 None,
                 3,
                 10_000,
             )
-            for fate, offset in zip(fates, section.offsets, strict=True)
+            for run, offset in zip(run_results, section.offsets, strict=True)
         ]
         assert [each for piece in section.pieces for each in piece.pending.results() or []] == expected
         kept = [each.base_offset for each in expected if each.appended and not each.duplicate]
@@ -129,7 +129,7 @@ def test_each_batch_hears_of_its_own_run(
     assert all(piece.pending.is_complete for piece in pieces)
 
 
-def _fate(number: int) -> RunResult:
+def _run_result(number: int) -> RunResult:
     if number % _DUPLICATE == _DUPLICATE - 1:
         return RunResult(base_offset=100 * number, duplicate=True)
     if number % _REFUSED:

@@ -1,4 +1,4 @@
-"""The write path over a real local store and a log in memory, both of which fail when told to."""
+"""The write path over a real local store and a log in memory, both with faults on demand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_topic(number: int, **config: str) -> Topic:
 def batches(
     topic: Topic, partition: int, *values: str, producer: int = -1, sequence: int = 0
 ) -> ValidatedBatches:
-    """One batch for each value."""
+    """Return one batch for each value."""
     data = b"".join(
         encode_batch(
             [1000 + index],
@@ -120,15 +120,15 @@ async def writing_to(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Give other tasks and threads their turn until `condition` holds."""
-    while not condition():  # noqa: ASYNC110  # what is waited for happens in other threads
+    """Let other tasks and threads run until `condition` holds."""
+    while not condition():  # noqa: ASYNC110  # set by other threads
         await asyncio.sleep(0.001)
 
 
 A, B = make_topic(1), make_topic(2)
 
 
-async def test_one_file_takes_all_partitions_in_order_and_one_put(store: FaultyStore) -> None:
+async def test_one_file_holds_all_partitions_in_order_and_takes_one_put(store: FaultyStore) -> None:
     async with writing(store) as harness:
         pending = harness.path.enqueue(
             [batches(B, 1, "b1"), batches(A, 3, "a3"), batches(B, 0, "b0", "b0'"), batches(A, 3, "a3'")]
@@ -150,7 +150,7 @@ async def test_one_file_takes_all_partitions_in_order_and_one_put(store: FaultyS
         assert [(each.topic_id, each.partition) for each in commit.sections] == sections
 
 
-async def test_the_interval_closes_a_file_that_nobody_flushes(store: FaultyStore) -> None:
+async def test_the_flush_interval_closes_a_file(store: FaultyStore) -> None:
     async with writing(store, flush_interval_ms=1) as harness:
         (results,) = await harness.path.append([batches(A, 0, "x")])
         assert results[0].base_offset == 0
@@ -162,8 +162,8 @@ async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) ->
         assert results[0].base_offset == 0
 
 
-async def test_a_producer_about_to_stall_waits_for_no_interval(store: FaultyStore) -> None:
-    """Its third unanswered request closes a file that has enough of it; other files wait for their time."""
+async def test_a_file_is_closed_early_for_a_producer_about_to_stall(store: FaultyStore) -> None:
+    """A producer's third pending request closes a file with enough of its bytes. Other files wait."""
     async with writing(store, stalled_flush_bytes=600) as harness:
         first = [harness.path.enqueue([batches(A, n, "x" * 300, producer=7)])[0] for n in range(2)]
         assert harness.path.files_in_flight == 0
@@ -172,13 +172,13 @@ async def test_a_producer_about_to_stall_waits_for_no_interval(store: FaultyStor
         for pending in (*first, third):
             assert (await pending.wait())[0].base_offset == 0
         again = harness.path.enqueue([batches(A, 3, "x" * 1000, producer=7)])
-        assert harness.path.files_in_flight == 0, "what was answered does not count"
+        assert harness.path.files_in_flight == 0, "acknowledged requests do not count"
         harness.path.flush()
         await again[0].wait()
 
 
 async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) -> None:
-    """However many requests they have unanswered, the bytes of one alone count."""
+    """Only the bytes of a single producer count, however many requests are pending."""
     async with writing(store, stalled_flush_bytes=2000) as harness:
         pending = [
             harness.path.enqueue([batches(A, n % 8, "x" * 50, producer=7 + n % 10)])[0] for n in range(60)
@@ -190,8 +190,8 @@ async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) 
         assert len(store.put_names) == 1
 
 
-async def test_a_large_append_is_cut_between_batches(store: FaultyStore) -> None:
-    """Its batches go to several files, and its results come back in their order."""
+async def test_a_large_append_is_divided_between_batches(store: FaultyStore) -> None:
+    """Its batches go to several files, and its results have the order of the batches."""
     async with writing(store, flush_bytes=1000) as harness:
         pending = harness.path.enqueue([batches(A, 0, *(str(n) * 400 for n in range(10)))])
         harness.path.flush()
@@ -206,7 +206,7 @@ async def test_a_large_append_is_cut_between_batches(store: FaultyStore) -> None
         ]
 
 
-async def test_files_upload_side_by_side_and_commit_in_flush_order(store: FaultyStore) -> None:
+async def test_files_upload_concurrently_and_commit_in_flush_order(store: FaultyStore) -> None:
     async with writing(store, flush_bytes=1, max_files_in_flight=3) as harness:
         store.gate.clear()
         pending = [harness.path.enqueue([batches(A, 0, f"v{number}")])[0] for number in range(5)]
@@ -218,7 +218,7 @@ async def test_files_upload_side_by_side_and_commit_in_flush_order(store: Faulty
         assert len(harness.log.committed) == 5
 
 
-async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> None:
+async def test_a_slow_store_makes_files_larger_and_not_more_numerous(store: FaultyStore) -> None:
     async with writing(store, max_files_in_flight=1) as harness:
         store.gate.clear()
         pending = harness.path.enqueue([batches(A, 0, "first")])
@@ -232,7 +232,7 @@ async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> N
         assert len(harness.log.committed) == 2
 
 
-async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(
+async def test_an_incomplete_commit_result_fails_its_file_and_no_other(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with writing(store) as harness:
@@ -251,24 +251,24 @@ async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(
         assert [result.base_offset for result in await later.wait()] == [1]
 
 
-@pytest.mark.parametrize(("fault", "told"), [("store", "not committed"), ("log", "unknown whether")])
-async def test_a_failure_says_whether_the_records_may_be_there(
-    store: FaultyStore, fault: str, told: str
+@pytest.mark.parametrize(("fault", "message"), [("store", "not committed"), ("log", "unknown whether")])
+async def test_an_error_says_whether_the_records_may_be_committed(
+    store: FaultyStore, fault: str, message: str
 ) -> None:
     async with writing(store, write_attempts=2) as harness:
         if fault == "store":
             store.fail_puts = 2
         else:
-            harness.log.lose_answers = 2
+            harness.log.lose_responses = 2
         (pending,) = harness.path.enqueue([batches(A, 0, "a")])
         harness.path.flush()
         (result,) = await pending.wait()
         assert result.error is not None
-        assert told in result.error.message
+        assert message in result.error.message
 
 
-@pytest.mark.parametrize("fault", ["fail_puts", "lose_answers"])
-async def test_a_put_that_fails_at_first_is_made_again(store: FaultyStore, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["fail_puts", "lose_responses"])
+async def test_a_failed_put_is_retried(store: FaultyStore, fault: str) -> None:
     async with writing(store) as harness:
         setattr(store, fault, 2)
         pending = harness.path.enqueue([batches(A, 0, "x")])
@@ -278,10 +278,8 @@ async def test_a_put_that_fails_at_first_is_made_again(store: FaultyStore, fault
         assert len(harness.log.committed) == 1
 
 
-@pytest.mark.parametrize("fault", ["fail", "lose_answers"])
-async def test_a_commit_that_fails_at_first_is_made_again_and_counts_once(
-    store: FaultyStore, fault: str
-) -> None:
+@pytest.mark.parametrize("fault", ["fail", "lose_responses"])
+async def test_a_failed_commit_is_retried_and_takes_effect_once(store: FaultyStore, fault: str) -> None:
     async with writing(store) as harness:
         setattr(harness.log, fault, 2)
         pending = harness.path.enqueue([batches(A, 0, "x")])
@@ -290,7 +288,7 @@ async def test_a_commit_that_fails_at_first_is_made_again_and_counts_once(
         assert len(harness.log.committed) == 1
 
 
-async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: FaultyStore) -> None:
+async def test_a_lost_file_fails_only_its_own_appends(store: FaultyStore) -> None:
     async with writing(store, flush_bytes=1, max_files_in_flight=1, write_attempts=3) as harness:
         store.fail_puts = 3
         lost, kept = (harness.path.enqueue([batches(A, 0, value)])[0] for value in ("lost", "kept"))
@@ -302,10 +300,10 @@ async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: Fa
         assert harness.path.budget.used == 0
 
 
-async def test_what_follows_a_lost_batch_of_a_new_producer_waits_for_it(
+async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its_retry(
     store: FaultyStore, catalog: Catalog
 ) -> None:
-    """Else the lost batch, when it comes again, would be taken for an old one."""
+    """Otherwise the retry of the lost batch would count as a duplicate."""
     topic, producer = catalog.topics.create("t", 1), catalog.producers.new_id()
     catalog.sessions.register(SESSIONS[0], "a test")
     async with writing_to(catalog.log, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
@@ -321,14 +319,14 @@ async def test_what_follows_a_lost_batch_of_a_new_producer_waits_for_it(
             return [(await append.wait())[0] for append in appends]
 
         store.fail_puts = 1
-        lost, refused = await send()
+        lost, rejected = await send()
         assert isinstance(lost.error, AppendFailedError)
-        assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+        assert rejected.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
         assert [each.base_offset for each in await send()] == [0, 1]
         assert [each.duplicate for each in await send()] == [True, True]
 
 
-async def test_a_fenced_session_fails_its_files_and_a_new_one_goes_on(store: FaultyStore) -> None:
+async def test_a_fenced_session_fails_its_files_and_is_replaced(store: FaultyStore) -> None:
     async with writing(store, flush_bytes=1) as harness:
         harness.log.fenced.add(SESSIONS[0])
         (failure,) = (await harness.path.append([batches(A, 0, "old")]))[0]
@@ -338,16 +336,16 @@ async def test_a_fenced_session_fails_its_files_and_a_new_one_goes_on(store: Fau
         assert harness.log.committed[0].session_id == SESSIONS[1]
 
 
-async def test_a_full_buffer_refuses_all_of_an_append_and_takes_it_later(store: FaultyStore) -> None:
+async def test_a_full_buffer_rejects_a_whole_append_and_accepts_it_later(store: FaultyStore) -> None:
     first, second, third = (batches(A, 0, "x" * 100) for _ in range(3))
-    room = len(first.data) + len(second.data)
-    async with writing(store, flush_bytes=1, max_buffered_bytes=room, max_request_bytes=1) as harness:
+    limit = len(first.data) + len(second.data)
+    async with writing(store, flush_bytes=1, max_buffered_bytes=limit, max_request_bytes=1) as harness:
         store.gate.clear()
         pending = harness.path.enqueue([first, second])
-        with pytest.raises(BusyError) as refusal:
+        with pytest.raises(BusyError) as rejection:
             harness.path.enqueue([third])
-        assert refusal.value.retry_after_seconds is not None
-        assert harness.path.budget.used == room
+        assert rejection.value.retry_after_seconds is not None
+        assert harness.path.budget.used == limit
         store.gate.set()
         for each in pending:
             await each.wait()
@@ -356,7 +354,7 @@ async def test_a_full_buffer_refuses_all_of_an_append_and_takes_it_later(store: 
         assert results[0].base_offset == 2
 
 
-async def test_one_who_stops_waiting_loses_nothing(store: FaultyStore) -> None:
+async def test_a_cancelled_append_is_committed_nevertheless(store: FaultyStore) -> None:
     async with writing(store, flush_bytes=1) as harness:
         store.gate.clear()
         waiting = asyncio.ensure_future(harness.path.append([batches(A, 0, "x")]))
@@ -368,7 +366,7 @@ async def test_one_who_stops_waiting_loses_nothing(store: FaultyStore) -> None:
         assert (results[0].base_offset, harness.log.ends[PartitionId(A.topic_id, 0)]) == (1, 2)
 
 
-async def test_stopping_answers_what_was_taken_and_takes_no_more(store: FaultyStore) -> None:
+async def test_stopping_completes_accepted_appends_and_rejects_new_ones(store: FaultyStore) -> None:
     async with writing(store) as harness:
         store.gate.clear()
         pending = [harness.path.enqueue([batches(A, number, "x")])[0] for number in range(3)]
@@ -381,15 +379,15 @@ async def test_stopping_answers_what_was_taken_and_takes_no_more(store: FaultySt
         assert [(await each.wait())[0].base_offset for each in pending] == [0, 0, 0]
 
 
-async def test_draining_answers_without_waiting_for_company(store: FaultyStore) -> None:
+async def test_a_draining_write_path_does_not_wait_for_further_appends(store: FaultyStore) -> None:
     async with writing(store) as harness:
         harness.path.drain()
         (results,) = await harness.path.append([batches(A, 0, "x")])
         assert results[0].base_offset == 0
 
 
-async def test_an_idempotent_batch_is_a_run_of_its_own(store: FaultyStore) -> None:
-    """Others are joined, also over the borders of appends; results come back to each batch all the same."""
+async def test_each_idempotent_batch_is_a_separate_run(store: FaultyStore) -> None:
+    """Other batches are joined, even those of different appends. Each batch gets its own result."""
     async with writing(store) as harness:
         pending = harness.path.enqueue(
             [
@@ -411,13 +409,13 @@ async def test_an_idempotent_batch_is_a_run_of_its_own(store: FaultyStore) -> No
         ]
 
 
-async def test_what_was_committed_is_let_go_at_once(store: FaultyStore) -> None:
-    """Producers' buffers wait neither for garbage to be searched for nor for the next file."""
+async def test_buffers_are_released_right_after_the_commit(store: FaultyStore) -> None:
+    """They wait neither for a garbage collection nor for the next file."""
     gc.disable()
     try:
         async with writing(store) as harness:
             buffer = np.array(bytearray(encode_batch([1000], [b"k"], [b"v"])), np.uint8)
-            held = weakref.ref(buffer)
+            reference = weakref.ref(buffer)
             pending = harness.path.enqueue([validate(A, 0, buffer.data, now_ms=2000)])
             del buffer
             harness.path.flush()
@@ -425,12 +423,12 @@ async def test_what_was_committed_is_let_go_at_once(store: FaultyStore) -> None:
             del pending
             assert results[0].appended
             async with asyncio.timeout(240):
-                await until(lambda: held() is None)
+                await until(lambda: reference() is None)
     finally:
         gc.enable()
 
 
-async def test_nothing_to_append_is_answered_at_once(store: FaultyStore) -> None:
+async def test_an_empty_append_completes_at_once(store: FaultyStore) -> None:
     async with writing(store) as harness:
         assert await harness.path.append([]) == []
         empty: Any = await harness.path.append([batches(A, 0)])
