@@ -147,7 +147,7 @@ def test_describe_shows_the_offsets_of_the_leaders(
     broker.stop()
     [state] = orjson.loads(described("--json"))["partition_states"]
     assert (state["leader"], state["log_start_offset"], state["log_end_offset"]) == (node, None, None)
-    assert "leader alone knows" in described()
+    assert "only the leader of the partition knows it" in described()
 
 
 def test_log_directories_show_each_partition_once(
