@@ -1,4 +1,4 @@
-"""Whatever bytes are taken for batches: readers, validation and patching in place."""
+"""Fuzz target: arbitrary bytes as batches, for decoding, validation and changes in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.samples import logs, with_records
 
 
 def decoded(data: bytes, *, verify: bool) -> list[Record] | None:
-    """All records, or None where the bytes are refused."""
+    """Return all records; None if the bytes are rejected."""
     try:
         return [
             record
@@ -31,7 +31,7 @@ def decoded(data: bytes, *, verify: bool) -> list[Record] | None:
 
 
 def one_input(data: bytes) -> None:
-    """Each reader gives an answer or the typed error, and readers agree."""
+    """Each reader returns a result or raises the expected error, and the readers agree."""
     for batches in (data, with_records(data)):
         found = decoded(batches, verify=False)
         assert decoded(batches, verify=True) in (None, found)

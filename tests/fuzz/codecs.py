@@ -1,4 +1,4 @@
-"""Whatever bytes are taken for compressed records: the first one names the codec."""
+"""Fuzz target: arbitrary bytes as compressed records. The first byte selects the codec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1 << 16
 
 
 def opened(batch: bytes) -> bytes | None:
-    """The records of a batch; None where they cannot be had."""
+    """Return the records of a batch; None if they cannot be decompressed."""
     array = readable(batch)
     try:
         [(records, _rows)] = decompression.open_batches(array, scan_batches(array))
@@ -26,7 +26,7 @@ def opened(batch: bytes) -> bytes | None:
 
 
 def one_input(data: bytes) -> None:
-    """No more than the limit comes out, and the kernel takes what the libraries take."""
+    """The output never exceeds the limit, and the kernel accepts the same data as the libraries."""
     codec = Codec(1 + data[0] % 4) if data else Codec.LZ4
     compressed = data[1:]
     try:

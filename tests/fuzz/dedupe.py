@@ -1,4 +1,4 @@
-"""Both passes over whatever bytes are taken for batches."""
+"""Fuzz target: arbitrary bytes as batches, for both passes of deduplication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = KeyTable(1 << 12)
 
 
 def survivors_of(data: bytes) -> Survivors | None:
-    """Pass 1's answer; None where the bytes are refused."""
+    """Return the survivors that pass 1 finds; None if the bytes are rejected."""
     finder = SurvivorFinder(TABLE, SEED, reaches_log_start=True, now_ms=NOW)
     finder.begin_section(unique_keys=False)
     try:
@@ -38,7 +38,7 @@ def survivors_of(data: bytes) -> Survivors | None:
 
 
 def filtered(data: bytes, survivors: Survivors, *, merge: bool) -> bytes | None:
-    """What pass 2 writes; None where the bytes are refused."""
+    """Return the output of pass 2; None if the bytes are rejected."""
     try:
         written = filter_batches(
             data,
@@ -57,7 +57,7 @@ def filtered(data: bytes, survivors: Survivors, *, merge: bool) -> bytes | None:
 
 
 def check_passes(data: bytes) -> None:
-    """What pass 1 takes, pass 2 writes, and what it writes is sound and holds the survivors."""
+    """Pass 2 accepts what pass 1 accepts. Its output is valid and contains exactly the survivors."""
     survivors = survivors_of(data)
     if survivors is None:
         return
@@ -70,8 +70,8 @@ def check_passes(data: bytes) -> None:
         assert offsets == list(survivors.offsets)
 
 
-def check_ahead(data: bytes) -> None:
-    """What pass 1 does early_filter is what pass 2 would do."""
+def check_early_filter(data: bytes) -> None:
+    """The early filter writes the same bytes as pass 2."""
     early_filter = EarlyFilter(retained_bytes=4 << 20, output_bytes=1 << 20)
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW, merged_codec=Codec.LZ4))
     finder = SurvivorFinder(TABLE, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
@@ -89,7 +89,7 @@ def check_ahead(data: bytes) -> None:
 
 
 def check_buckets(data: bytes) -> None:
-    """Buckets find what one table finds, as long as that has room."""
+    """Buckets give the same survivors as one table, unless a table is full."""
     cutter = BucketSplitter(SEED, bits=1, now_ms=NOW, chunk_records=50)
     try:
         blobs = [*cutter.feed(data, offset_shift=3), *cutter.flush()]
@@ -112,10 +112,10 @@ def check_buckets(data: bytes) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """Sound passes, and survivors that are not those of the bytes."""
+    """Check both passes, and also pass 2 with unrelated survivors."""
     for batches in (data, with_records(data)):
         check_passes(batches)
-        check_ahead(batches)
+        check_early_filter(batches)
         check_buckets(batches)
     others = Survivors(
         offsets=BitMap64(data[:40]),

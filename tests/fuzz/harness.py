@@ -1,9 +1,10 @@
-"""What all fuzz targets share: libFuzzer by way of atheris, and a corpus of sound inputs to begin with.
+"""Harness of all fuzz targets: runs libFuzzer through atheris, with valid inputs as initial corpus.
 
     NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=... python -m tests.fuzz.<target> [-runs=N] [-seed=N] [corpus ...]
 
-Options are libFuzzer's. An input passes when the code under test gives an answer or its typed error; any
-other exception, a failed check, or a crash ends the run, and the input is left in the working directory.
+The options are libFuzzer's. An input passes if the code under test returns a result or raises its expected
+error. Any other exception, a failed check, or a crash ends the run and writes the input to the working
+directory.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def fuzz(one_input: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
-    """Run until libFuzzer has enough. Seeds are tried as they are first: they also compile all kernels."""
+    """Run until libFuzzer stops. The seeds are tried first, which also compiles all kernels."""
     seeds = list(seeds)
     for seed in seeds:
         one_input(seed)
-    atheris: Any = import_module("atheris")  # it has no types, and is not there on every system
-    # Only Python code can be instrumented; kernels are reached by inputs that are sound to begin with.
+    atheris: Any = import_module("atheris")  # without types, and not available on every system
+    # Only Python code can be instrumented. Valid inputs reach the kernels.
     for name in [name for name in sys.modules if name.startswith("object_format.")]:
         module = sys.modules[name]
         for value in vars(module).values():

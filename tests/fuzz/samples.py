@@ -1,4 +1,4 @@
-"""Sound batches of every kind, for targets to damage."""
+"""Valid batches of every kind, as input for fuzz targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOW = 1_700_000_000_000
 
 
 def logs() -> list[bytes]:
-    """A log of each codec, with what batches can have, and one in which they alternate."""
+    """Return one log for each codec with all features of batches, and one log with alternating codecs."""
     found = [b"".join(_batches(codec)) for codec in Codec]
     return [
         *found,
@@ -33,11 +33,14 @@ def _batches(codec: Codec) -> list[bytes]:
 
 
 def with_records(data: bytes) -> bytes:
-    """A batch that is sound but for its records, which are `data` behind two bytes of codec and count."""
+    """Return a batch with valid header and arbitrary records: `data` without its first two bytes.
+
+    The two bytes select the codec and the record count.
+    """
     codec = Codec(data[0] % len(Codec)) if data else Codec.NONE
     count = data[1] if len(data) > 1 else 0
     batch = bytearray(encode_batch([0], [b""], [data[2:]], codec=codec, last_offset_delta=300))
-    # The record around `data` is taken off where that can be, which is where nothing is compressed.
+    # Without compression, the record around `data` can be removed.
     if codec is Codec.NONE:
         batch = batch[:BATCH_OVERHEAD] + data[2:]
         batch[8:12] = (len(batch) - 12).to_bytes(4, "big")

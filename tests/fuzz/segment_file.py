@@ -1,7 +1,7 @@
-"""Whatever bytes are taken for a segment file, or for the payloads of its blocks.
+"""Fuzz target: arbitrary bytes as a segment file, or as changes to the blocks of a valid file.
 
-Checksums would stop nearly every input at its first byte. So an input is also taken as a list of changes to a
-sound file's blocks, which get true checksums afterwards.
+Checksums reject almost every arbitrary input at its first byte. Changed blocks therefore get correct
+checksums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from object_format.segment_file import (
     read_directory,
 )
 from tests.fuzz.harness import fuzz
-from tests.object_format.segment_file.forging import Block, complete, seal, split
+from tests.object_format.segment_file.forging import Block, complete, join, split
 from tests.object_format.segment_file.samples import FILE_ID, Batch, BytesSource, Section, write_file
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ BLOCKS = split(FILE.data)
 
 
 def read_forward(data: bytes) -> None:
-    """The reader's answer is bounded by what it is given."""
+    """The result of a sequential reader is not larger than its input."""
     reader = ForwardReader(BytesSource(data, None), name="a.seg", size=len(data), read_size=128)
     found = 0
     try:
@@ -48,7 +48,7 @@ def read_forward(data: bytes) -> None:
 
 
 def read_parts(data: bytes) -> None:
-    """All that a directory points at."""
+    """Read all parts that the directory refers to."""
     try:
         directory = read_directory(data, name="a.seg", size=len(data), file_id=FILE_ID)
     except (CorruptSegmentError, NeedMoreTail):
@@ -81,7 +81,7 @@ def read_index(data: bytes, entry: SectionEntry) -> None:
 
 
 def forged(data: bytes) -> list[Block]:
-    """Blocks of the sound file, some of them changed: five bytes a change."""
+    """Return the blocks of the valid file with changes; each change takes five bytes of `data`."""
     blocks = list(BLOCKS[:-2])
     for at in range(0, len(data) - 4, 5):
         which, place, value, kind, more = data[at : at + 5]
@@ -104,11 +104,11 @@ def forged(data: bytes) -> list[Block]:
 
 
 def one_input(data: bytes) -> None:
-    """As a file, and as changes to one."""
+    """Read the input as a file, and as changes to a file."""
     read_forward(data)
     read_parts(data)
     blocks = forged(data)
-    read_forward(seal(blocks))
+    read_forward(join(blocks))
     try:
         whole = complete(blocks)
     except Exception:  # noqa: BLE001 -- the forger's own trouble with blocks that make no directory

@@ -1,7 +1,7 @@
-"""Record batches as slow, obvious Python: what the kernels are compared with.
+"""Record batches in slow and simple Python, as a reference for the kernels.
 
-Nothing of object_format is used here but its plain values (`Record`, `Codec`), so that one mistake cannot
-hide in both.
+It uses only the plain values `Record` and `Codec` of object_format, so that one mistake cannot affect both
+sides.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ INT64 = 2**64
 
 
 class ModelError(Exception):
-    """The bytes are no record batch."""
+    """The bytes are not a record batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch with all that its header says; records carry absolute offsets and timestamps."""
+    """A batch with all fields of its header. Records have absolute offsets and timestamps."""
 
     records: tuple[Record, ...] = ()
     base_offset: int = 0
@@ -50,7 +50,7 @@ class Batch:
 
 
 def batch_of(records: Sequence[Record], *, codec: Codec = Codec.NONE, **fields: int) -> Batch:
-    """A batch as a producer makes it from records that have their offsets."""
+    """Return a batch as a producer creates it, from records with offsets."""
     base = records[0].offset
     made = Batch(
         records=tuple(records),
@@ -64,7 +64,7 @@ def batch_of(records: Sequence[Record], *, codec: Codec = Codec.NONE, **fields: 
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), bit by bit."""
+    """Compute CRC-32C (Castagnoli) bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -74,7 +74,7 @@ def crc32c(data: bytes) -> int:
 
 
 def write_varint(value: int) -> bytes:
-    """A zigzag varint of any width."""
+    """Encode a zigzag varint of any width."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     out = []
     while raw > 0x7F:
@@ -84,7 +84,7 @@ def write_varint(value: int) -> bytes:
 
 
 class Reader:
-    """Takes things from the front of some bytes."""
+    """Consumes values from the start of a byte string."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -127,12 +127,12 @@ def encode_record(record: Record, batch: Batch) -> bytes:
 
 
 def encode(batch: Batch) -> bytes:
-    """The bytes of a batch."""
-    return seal(batch, b"".join(encode_record(record, batch) for record in batch.records))
+    """Return the bytes of a batch."""
+    return encode_with_records(batch, b"".join(encode_record(record, batch) for record in batch.records))
 
 
-def seal(batch: Batch, records: bytes, *, count: int | None = None) -> bytes:
-    """A batch around records that are bytes already, which may be anything."""
+def encode_with_records(batch: Batch, records: bytes, *, count: int | None = None) -> bytes:
+    """Return a batch around arbitrary encoded records."""
     covered = struct.pack(
         ">hiqqqhii",
         batch.attributes,
@@ -151,7 +151,7 @@ def seal(batch: Batch, records: bytes, *, count: int | None = None) -> bytes:
 
 
 def decode_all(data: bytes, *, verify: bool = True) -> list[Batch]:
-    """Every batch of `data`, which must be nothing else."""
+    """Decode `data`, which must consist of complete batches."""
     batches = []
     while data:
         if len(data) < 61:
@@ -165,7 +165,7 @@ def decode_all(data: bytes, *, verify: bool = True) -> list[Batch]:
 
 
 def decode(data: bytes, *, verify: bool = True) -> Batch:
-    """One batch, which is all of `data`."""
+    """Decode `data`, which must be one batch."""
     base_offset, _length, leader_epoch, magic, crc = struct.unpack_from(">qiibI", data)
     attributes, last_delta, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = (
         struct.unpack_from(">hiqqqhii", data, 21)
@@ -226,7 +226,7 @@ def decode_header(body: Reader) -> tuple[str, bytes | None]:
 
 
 def signed(value: int) -> int:
-    """64 bits that wrap round, as Java's do."""
+    """Wrap to 64 bits like Java."""
     return (value + INT64 // 2) % INT64 - INT64 // 2
 
 

@@ -1,4 +1,4 @@
-"""What deduplication means, with dictionaries over decoded records."""
+"""Model of deduplication, with dictionaries over decoded records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HORIZON = 0x40
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Consecutive batches of one partition, with absolute offsets; stored with `shift` less."""
+    """Consecutive batches of one partition with absolute offsets; stored offsets are lower by `shift`."""
 
     batches: tuple[model.Batch, ...]
     shift: int = 0
@@ -44,7 +44,7 @@ def is_control(batch: model.Batch) -> bool:
 
 
 def survivors(sections: Sequence[Section], *, reaches_log_start: bool, now_ms: int) -> set[int]:
-    """The offsets that stay when nothing stands in the way; sections in log order."""
+    """Return the surviving offsets with unlimited memory; sections are in log order."""
     log = [batch for section in sections for batch in section.batches]
     newest = {
         record.key: record.offset
@@ -65,7 +65,7 @@ def survivors(sections: Sequence[Section], *, reaches_log_start: bool, now_ms: i
 def filtered(
     batches: Sequence[model.Batch], kept: set[int], *, leader_epoch: int, horizon: int | None
 ) -> list[model.Batch]:
-    """The batches that Kafka's filter leaves of these."""
+    """Return the batches that Kafka's filter would write."""
     result = []
     for batch in batches:
         records = tuple(record for record in batch.records if record.offset in kept)
@@ -89,7 +89,7 @@ def with_records(batch: model.Batch, records: tuple[Record, ...]) -> model.Batch
 
 
 def merged(batches: Sequence[model.Batch], codec: Codec | None) -> list[model.Batch]:
-    """Small batches, as they are after filtering, each in one batch with those that it may share one with."""
+    """Merge adjacent small batches, after filtering, where that is allowed."""
     runs: list[list[model.Batch]] = []
     for batch in batches:
         if runs and may_merge(runs[-1][0], batch):

@@ -1,4 +1,4 @@
-"""Record batches of every shape, for hypothesis."""
+"""Hypothesis strategies for record batches of every shape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record_lists(
     most: int = 8,
     gaps: bool = True,
 ) -> list[Record]:
-    """Records at rising offsets."""
+    """Return records with ascending offsets."""
     rows = draw(
         st.lists(
             st.tuples(st.integers(0, 200 if gaps else 0), TIMESTAMPS, keys, values, HEADERS),
@@ -55,7 +55,7 @@ def record_lists(
 
 @st.composite
 def batches(draw: DrawFn, *, first_offset: int = 0, gaps: bool = True) -> model.Batch:
-    """A batch as a log may hold it: also with offsets that are gone from its end."""
+    """Return a batch as in a log, possibly without records at its last offsets."""
     batch = model.batch_of(
         draw(record_lists(first_offset=first_offset, gaps=gaps)),
         codec=draw(st.sampled_from(Codec)),
@@ -71,7 +71,7 @@ def batches(draw: DrawFn, *, first_offset: int = 0, gaps: bool = True) -> model.
 
 @st.composite
 def logs(draw: DrawFn, *, most: int = 6, gaps: bool = True) -> list[model.Batch]:
-    """Batches one behind the other."""
+    """Return consecutive batches."""
     made: list[model.Batch] = []
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, most))):

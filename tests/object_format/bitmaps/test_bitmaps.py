@@ -1,4 +1,4 @@
-"""Bitmaps built in bulk are the bitmaps that the library builds one by one."""
+"""Bitmaps built in bulk are equal to bitmaps that the library builds value by value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLUSTERS = st.lists(
 
 
 @given(CLUSTERS)
-def test_the_library_reads_what_the_kernel_writes(clusters: list[tuple[int, int, int]]) -> None:
+def test_the_library_reads_bitmaps_that_the_kernel_writes(clusters: list[tuple[int, int, int]]) -> None:
     values = sorted(
         {value for start, count, step in clusters for value in range(start, start + count * step, step)}
     )
@@ -29,22 +29,24 @@ def test_the_library_reads_what_the_kernel_writes(clusters: list[tuple[int, int,
     assert len(bitmap) == len(values)
 
 
-def test_every_kind_of_container() -> None:
-    """Arrays hold up to 4096 values, bitmaps more."""
+def test_both_kinds_of_containers_are_written() -> None:
+    """Arrays contain up to 4096 values, bitmaps more."""
     for count in (1, 4095, 4096, 4097, 65_535, 65_536, 65_537):
         values = np.arange(count, dtype=np.int64) + 2**33
         assert bitmap_of(values) == BitMap64(range(2**33, 2**33 + count))
 
 
 @given(st.sets(st.integers(0, 2**62)), st.integers(0, 2**62), st.integers(0, 2**62))
-def test_values_between_bounds(values: set[int], one: int, other: int) -> None:
+def test_values_between_returns_the_values_of_the_range(values: set[int], one: int, other: int) -> None:
     first, last = sorted((one, other))
     found = values_between(BitMap64(values), first, last)
     assert found.tolist() == sorted(value for value in values if first <= value <= last)
 
 
 @given(CLUSTERS, st.integers(0, 2**34), st.integers(0, 2**34))
-def test_a_part_is_what_lies_between(clusters: list[tuple[int, int, int]], one: int, other: int) -> None:
+def test_bitmap_between_returns_the_values_of_the_range(
+    clusters: list[tuple[int, int, int]], one: int, other: int
+) -> None:
     bitmap = BitMap64()
     for start, count, step in clusters:
         bitmap.add_range(start, start + count * step)
@@ -57,8 +59,8 @@ def test_a_part_is_what_lies_between(clusters: list[tuple[int, int, int]], one: 
     assert values_between(bitmap, first, last).tolist() == (bitmap & expected).to_array().tolist()
 
 
-class Looks(BitMap64):
-    """Counts what is asked of it that costs the same wherever it is asked; refuses what does not."""
+class CountingBitmap(BitMap64):
+    """Counts look-ups of constant cost, and rejects operations whose cost depends on the position."""
 
     looks = 0
 
@@ -86,11 +88,11 @@ class Looks(BitMap64):
 
 
 @pytest.mark.parametrize("gap", [1, 1000, 70_000, 5_000_000])
-def test_ranges_that_rise_are_looked_up_once(gap: int) -> None:
-    """Twice as many numbers cost twice as many looks, however far they lie apart: nothing begins anew."""
+def test_look_ups_of_ascending_ranges_are_linear(gap: int) -> None:
+    """Twice as many values cost twice as many look-ups, independent of their distance."""
 
     def cost(count: int) -> int:
-        bitmap = Looks(np.arange(0, count * gap, gap, dtype=np.uint64).tolist())
+        bitmap = CountingBitmap(np.arange(0, count * gap, gap, dtype=np.uint64).tolist())
         window = BitmapWindow(bitmap)
         found = [window.between(first * gap, (first + 100) * gap - 1) for first in range(0, count, 100)]
         assert np.concatenate(found).tolist() == list(range(0, count * gap, gap))

@@ -1,3 +1,5 @@
+"""Holes: the complement of survivors, and its serialization."""
+
 from __future__ import annotations
 
 import struct
@@ -22,15 +24,15 @@ SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
 BORDERS = [0, 2**16, 2**17, 2**20, 2**32 - 2**16, 2**32, 2**32 + 2**16, 2**33]
 
 
-def serialised(holes: BitMap64) -> bytes:
-    """As the library writes them, in their smallest form."""
+def serialized(holes: BitMap64) -> bytes:
+    """Return the library's serialization in its smallest form."""
     holes.run_optimize()
     return bytes(holes.serialize())
 
 
 @st.composite
 def bitmaps(draw: st.DrawFn) -> BitMap64:
-    """Runs, scattered values and dense alternations, so that every kind of container occurs."""
+    """Return runs, scattered values and dense alternations, so that every kind of container occurs."""
     found = BitMap64()
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.sampled_from([0, 65_530, 2**32 - 3, 2**40])) + draw(st.integers(0, 1000))
@@ -47,24 +49,24 @@ def bitmaps(draw: st.DrawFn) -> BitMap64:
 
 
 def slow_holes(survivors: BitMap64, base: int, last: int) -> BitMap64:
-    """Every offset, less those that survive; made of values or of runs, as the smaller form is."""
+    """Compute the holes with bitmap operations of the library."""
     window = BitMap64()
     window.add_range(base, last + 1)
     return (window - survivors).shift(-base)
 
 
 def _written(survivors: BitMap64, base: int, last: int) -> BitMap64:
-    """What the holes say, when they agree with themselves and are what the library writes."""
+    """Return the written holes, which must be consistent and equal to the library's bytes."""
     holes = holes_between(survivors, base, last)
     data = b"".join(holes.parts)
     parsed = parse_holes(data, span=last - base + 1)
     assert (holes.count, holes.span) == (len(parsed), last - base + 1)
-    assert data == serialised(BitMap64(parsed))
+    assert data == serialized(BitMap64(parsed))
     return parsed
 
 
 @given(base=BASES, span=SPANS, data=st.data())
-def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataObject) -> None:
+def test_holes_are_the_complement_of_the_survivors(base: int, span: int, data: st.DataObject) -> None:
     inside = st.integers(base, base + span - 1)
     chosen = data.draw(st.lists(inside, max_size=30))
     outside = [base + span, base + span + 70_000] + ([base - 1] if base else [])
@@ -91,10 +93,10 @@ def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataO
     end=st.sampled_from(BORDERS),
     beyond=st.integers(-2, 2),
 )
-def test_holes_are_those_of_the_slow_model_at_every_border(
+def test_holes_equal_the_slow_model_around_container_and_group_boundaries(
     base: int, stretches: list[tuple[int, int, int, int]], end: int, beyond: int
 ) -> None:
-    """Dense and sparse survivors, in runs and one by one, about the borders of containers and groups."""
+    """The survivors are dense or sparse, in runs or scattered."""
     survivors = BitMap64()
     for border, step, count, gap in stretches:
         first = max(base + border + step, 0)
@@ -109,7 +111,7 @@ def test_holes_are_those_of_the_slow_model_at_every_border(
 
 
 @pytest.mark.parametrize("span", [1, 2, 65_535, 65_536, 65_537, 2**32 - 1, 2**32, 2**32 + 1, 2**33])
-def test_nothing_everything_and_one_offset_survive(span: int) -> None:
+def test_holes_without_survivors_without_holes_and_with_one_survivor(span: int) -> None:
     base = 2**32 - 70_000
     everything = BitMap64()
     everything.add_range(base, base + span)
@@ -121,8 +123,8 @@ def test_nothing_everything_and_one_offset_survive(span: int) -> None:
         assert _written(one, base, base + span - 1) == slow_holes(one, base, base + span - 1)
 
 
-def test_every_form_of_a_container_is_chosen_where_the_library_chooses_it() -> None:
-    """Numbers up to 4,096 holes, bits above, and runs where they are smaller; at each turn, and about it."""
+def test_containers_take_the_same_form_as_in_the_library() -> None:
+    """Arrays hold up to 4,096 holes, bitmaps more, and runs are used if they are smaller."""
     for count in (1, 2, 3, 2047, 2048, 4095, 4096, 4097, 32_768):
         for step in (2, 3, 16):
             if count * step <= 65_536:
@@ -134,8 +136,8 @@ def test_every_form_of_a_container_is_chosen_where_the_library_chooses_it() -> N
 
 
 @pytest.mark.parametrize("gap", [70_000, 10_000_000])
-def test_scattered_survivors_cost_bytes_and_not_bitmaps(gap: int) -> None:
-    """Written are some bytes for each survivor and each 65,536 offsets, in parts of which none is large."""
+def test_scattered_survivors_take_few_bytes(gap: int) -> None:
+    """The size is a few bytes for each survivor and each 65,536 offsets, and no part is large."""
     survivors = BitMap64(np.arange(0, 2000 * gap, gap, dtype=np.uint64))
     containers = (2000 * gap >> 16) + 1
 
@@ -147,36 +149,36 @@ def test_scattered_survivors_cost_bytes_and_not_bitmaps(gap: int) -> None:
 
 
 @given(holes=bitmaps())
-def test_parsing_mirrors_serialising(holes: BitMap64) -> None:
+def test_parsing_is_the_inverse_of_serializing(holes: BitMap64) -> None:
     expected = BitMap64(holes)
 
-    data = serialised(holes)
+    data = serialized(holes)
 
     assert parse_holes(data, span=2**41) == expected
     assert parse_holes(memoryview(bytearray(data)), span=2**41) == expected
 
 
-def test_a_billion_holes_in_a_row_take_little_room() -> None:
+def test_a_billion_consecutive_holes_take_little_space() -> None:
     holes = holes_between(BitMap64([5]), 0, 10**9)
 
     assert sum(map(len, holes.parts)) < 300_000
 
 
-def test_no_hole_at_all_is_eight_zero_bytes() -> None:
+def test_no_holes_are_eight_zero_bytes() -> None:
     assert b"".join(holes_between(BitMap64([7]), 7, 7).parts) == bytes(8)
     assert no_holes(1) == holes_between(BitMap64([7]), 7, 7)
 
 
 @pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
-def test_a_range_that_is_none_is_refused(base: int, last: int) -> None:
+def test_an_invalid_range_is_rejected(base: int, last: int) -> None:
     with pytest.raises(InvalidInputError, match="cannot cover"):
         holes_between(BitMap64(), base, last)
     with pytest.raises(InvalidInputError, match="cannot cover"):
         survivors_between(BitMap64(), base, last)
 
 
-def test_a_hole_beyond_the_section_is_refused() -> None:
-    data = serialised(BitMap64([3, 9]))
+def test_a_hole_beyond_the_section_is_rejected() -> None:
+    data = serialized(BitMap64([3, 9]))
 
     assert parse_holes(data, span=10) == BitMap64([3, 9])
     with pytest.raises(CorruptDataError, match="hole 9 is beyond the section's 9 offsets"):
@@ -184,21 +186,21 @@ def test_a_hole_beyond_the_section_is_refused() -> None:
 
 
 SAMPLES = [
-    serialised(BitMap64([1, 2, 3, 70_000, 2**33])),
-    serialised(BitMap64(array("Q", range(0, 20_000, 2)))),
-    serialised(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
+    serialized(BitMap64([1, 2, 3, 70_000, 2**33])),
+    serialized(BitMap64(array("Q", range(0, 20_000, 2)))),
+    serialized(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
     bytes(8),
 ]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_bytes_behind_the_bitmap_are_refused(sample: bytes) -> None:
+def test_trailing_bytes_are_rejected(sample: bytes) -> None:
     with pytest.raises(CorruptDataError, match="holes"):
         parse_holes(sample + b"\0", span=2**40)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_a_bitmap_cut_short_is_refused(sample: bytes) -> None:
+def test_a_truncated_bitmap_is_rejected(sample: bytes) -> None:
     for length in {*range(min(len(sample), 60)), len(sample) // 2, len(sample) - 1}:
         with pytest.raises(CorruptDataError, match="holes"):
             parse_holes(sample[:length], span=2**40)
@@ -208,9 +210,7 @@ def test_a_bitmap_cut_short_is_refused(sample: bytes) -> None:
     sample=st.sampled_from(SAMPLES),
     edits=st.lists(st.tuples(st.integers(0, 80), st.binary(max_size=8)), min_size=1, max_size=3),
 )
-def test_a_forged_bitmap_is_an_error_or_exactly_what_it_says(
-    sample: bytes, edits: list[tuple[int, bytes]]
-) -> None:
+def test_a_modified_bitmap_is_rejected_or_read_exactly(sample: bytes, edits: list[tuple[int, bytes]]) -> None:
     data = bytearray(sample)
     for position, patch in edits:
         data[position : position + len(patch)] = patch
@@ -223,7 +223,7 @@ def test_a_forged_bitmap_is_an_error_or_exactly_what_it_says(
 
 
 @given(st.binary(max_size=64))
-def test_garbage_is_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_rejected(data: bytes) -> None:
     if data == bytes(8):
         return
     with pytest.raises(CorruptDataError, match="holes"):
@@ -238,7 +238,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         struct.pack("<QII", 2**40, 0, 12347 | 0xFFFF << 16),
     ],
 )
-def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
+def test_a_huge_count_does_not_allocate_memory(head: bytes) -> None:
     tracemalloc.start()
     with pytest.raises(CorruptDataError, match="holes"):
         parse_holes(head + bytes(100), span=2**63)
@@ -249,9 +249,9 @@ def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("complement", [holes_between, survivors_between])
-def test_a_span_that_would_need_a_giant_bitmap_is_refused(
+def test_a_span_above_the_limit_is_rejected(
     complement: Callable[[BitMap64, int, int], object],
 ) -> None:
-    """A footer can claim any span in 16 bytes; building its range would take memory by the span."""
-    with pytest.raises(InvalidInputError, match="above the limit"):
+    """A footer can state any span, and a bitmap of the whole range takes memory in proportion to it."""
+    with pytest.raises(InvalidInputError, match="exceeds the limit"):
         complement(BitMap64(), 0, 2**62)

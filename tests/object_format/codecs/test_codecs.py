@@ -1,4 +1,4 @@
-"""The five codecs: clients read what is written, what they write is read, and bombs do not go off."""
+"""The five codecs: interoperability with other implementations, and bounded output."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
 
 @given(st.sampled_from(Codec), st.binary(max_size=400), st.integers(1, 500))
-def test_round_trip(codec: Codec, unit: bytes, times: int) -> None:
+def test_decompression_is_the_inverse_of_compression(codec: Codec, unit: bytes, times: int) -> None:
     data = unit * times
     assert bytes(decompress(codec, compress(codec, data))) == data
 
 
 @given(st.sampled_from(Codec), st.binary(max_size=400), st.integers(1, 500))
-def test_others_read_what_is_written_and_the_other_way_round(codec: Codec, unit: bytes, times: int) -> None:
+def test_codecs_are_compatible_with_other_implementations(codec: Codec, unit: bytes, times: int) -> None:
     data = unit * times
     assert model.decompress(codec, compress(codec, data)) == data
     assert bytes(decompress(codec, model.compress(codec, data))) == data
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_data_that_does_not_compress(codec: Codec) -> None:
+def test_incompressible_data_survives_a_round_trip(codec: Codec) -> None:
     noise = random.Random(1).randbytes(1_000_000)
     assert bytes(decompress(codec, compress(codec, noise))) == noise
 
@@ -51,8 +51,8 @@ def test_snappy_is_written_in_the_framing_of_java_clients() -> None:
     assert compress(Codec.SNAPPY, b"abc")[:16] == b"\x82SNAPPY\x00" + b"\0\0\0\1" * 2
 
 
-def test_lz4_blocks_are_independent_as_java_readers_need() -> None:
-    """Bit 5 of the frame's flags (LZ4 frame format, FLG byte); no content size, no checksums."""
+def test_lz4_blocks_are_independent_as_java_requires() -> None:
+    """Bit 5 of the frame's flags (FLG byte of the LZ4 frame format); no content size, no checksums."""
     written = compress(Codec.LZ4, bytes(500_000))
     assert written[:4] == b"\x04\x22\x4d\x18"
     assert written[4] & 0b00111101 == 0b00100000
@@ -64,12 +64,12 @@ def test_linked_lz4_blocks_with_checksums_are_read() -> None:
     assert bytes(decompress(Codec.LZ4, written)) == data
 
 
-def test_gzip_members_follow_each_other() -> None:
+def test_gzip_members_are_concatenated() -> None:
     assert bytes(decompress(Codec.GZIP, gzip.compress(b"ab") + gzip.compress(b"cd"))) == b"abcd"
 
 
-def test_gzip_members_of_any_size_follow_each_other() -> None:
-    """Wherever one ends in what its decoder is given; whatever else stands behind the last is refused."""
+def test_gzip_members_of_any_size_are_concatenated() -> None:
+    """Members end at any position of a decoder's input; other trailing bytes are rejected."""
     parts = [bytes(range(256)) * count for count in (0, 1, 0, 0, 30, 4000, 3, 0, 16, 500)]
     data = b"".join(gzip.compress(part, level) for part in parts for level in (0, 6))
     whole = b"".join(part * 2 for part in parts)
@@ -85,13 +85,13 @@ def test_gzip_members_of_any_size_follow_each_other() -> None:
 def test_zstd_of_the_highest_level_is_read() -> None:
     stream = zstd.ZstdCompressor(level=22)
     written = stream.compress(b"x" * 100_000) + stream.flush()
-    assert written[4] & 0x20 == 0  # the window's size follows (RFC 8878 §3.1.1.1.2)
+    assert written[4] & 0x20 == 0  # the window size follows (RFC 8878 §3.1.1.1.2)
     assert written[5] == 27 - 10 << 3
     assert bytes(decompress(Codec.ZSTD, written)) == b"x" * 100_000
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_the_limit_is_what_still_fits(codec: Codec) -> None:
+def test_output_up_to_the_limit_is_accepted(codec: Codec) -> None:
     data = random.Random(2).randbytes(3000) * 40
     for written in (compress(codec, data), model.compress(codec, data)):
         assert bytes(decompress(codec, written, limit=len(data))) == data
@@ -101,7 +101,7 @@ def test_the_limit_is_what_still_fits(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_truncated_data_is_refused_wherever_it_ends(codec: Codec) -> None:
+def test_truncated_data_is_rejected(codec: Codec) -> None:
     data = b"".join(b"line %d\n" % i for i in range(100))
     for written in (compress(codec, data), model.compress(codec, data)):
         for end in range(1, len(written)):
@@ -110,17 +110,17 @@ def test_truncated_data_is_refused_wherever_it_ends(codec: Codec) -> None:
             except CompressedDataError:
                 continue
             assert codec is Codec.SNAPPY
-            assert found == b""  # nothing but the header of the framing
+            assert found == b""  # only the header of the framing
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_no_data_is_not_compressed_data(codec: Codec) -> None:
+def test_empty_input_is_rejected(codec: Codec) -> None:
     with pytest.raises(CompressedDataError):
         decompress(codec, b"")
 
 
 @given(st.sampled_from(COMPRESSED), st.binary(max_size=200), st.data())
-def test_damaged_data_gives_bytes_or_the_typed_error(codec: Codec, data: bytes, draw: st.DataObject) -> None:
+def test_damaged_data_is_decompressed_or_rejected(codec: Codec, data: bytes, draw: st.DataObject) -> None:
     written = bytearray(draw.draw(st.sampled_from([compress, model.compress]))(codec, data))
     for _ in range(draw.draw(st.integers(1, 3))):
         written[draw.draw(st.integers(0, len(written) - 1))] = draw.draw(st.integers(0, 255))
@@ -132,7 +132,7 @@ def test_damaged_data_gives_bytes_or_the_typed_error(codec: Codec, data: bytes, 
 
 
 @given(st.sampled_from(COMPRESSED), st.binary(max_size=200))
-def test_noise_gives_bytes_or_the_typed_error(codec: Codec, noise: bytes) -> None:
+def test_arbitrary_bytes_are_decompressed_or_rejected(codec: Codec, noise: bytes) -> None:
     try:
         found = decompress(codec, noise, limit=100_000)
     except CompressedDataError:
@@ -140,7 +140,7 @@ def test_noise_gives_bytes_or_the_typed_error(codec: Codec, noise: bytes) -> Non
     assert memoryview(found).nbytes <= 100_000
 
 
-def test_a_snappy_block_that_reaches_beyond_the_data_is_refused() -> None:
+def test_a_snappy_block_beyond_the_data_is_rejected() -> None:
     block = bytes(cramjam.snappy.compress_raw(b"abc"))
     for length in (0, len(block) + 1, 2**31, 2**32 - 1):
         with pytest.raises(CompressedDataError):
@@ -148,18 +148,18 @@ def test_a_snappy_block_that_reaches_beyond_the_data_is_refused() -> None:
 
 
 def _claim(codec: Codec, size: int) -> bytes:
-    """A few bytes that say of themselves to become `size`, which is at least 64 KiB, and do not."""
-    if codec is Codec.ZSTD:  # RFC 8878 §3.1.1.1: one segment, a content size of 4 bytes; one empty block
+    """Return a few bytes that falsely state a content of `size` bytes, at least 64 KiB."""
+    if codec is Codec.ZSTD:  # RFC 8878 §3.1.1.1: single segment, content size of 4 bytes; one empty block
         return b"\x28\xb5\x2f\xfd\xa0" + size.to_bytes(4, "little") + b"\x01\x00\x00"
     if codec is Codec.SNAPPY:
         groups = [size >> shift & 127 for shift in range(0, size.bit_length(), 7)]
         return bytes([group | 128 for group in groups[:-1]] + groups[-1:]) + b"\x00a"
-    return bytes(lz4.frame.compress(bytes(size)))[:20]  # the header, with the content's size, and more
+    return bytes(lz4.frame.compress(bytes(size)))[:20]  # includes the header with the content size
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.SNAPPY, Codec.LZ4])
-def test_a_mere_claim_costs_no_memory(codec: Codec) -> None:
-    """What a few bytes say they become is not touched until something comes, page by page."""
+def test_a_false_content_size_costs_no_memory(codec: Codec) -> None:
+    """Memory for the stated size is not touched before there is output, counted in page faults."""
     claims = [_claim(codec, size) for size in (1 << 16, MAX_DECOMPRESSED_BATCH_BYTES)]
     touched = []
     for claim in claims:
@@ -192,8 +192,8 @@ for codec, bomb in bombs.items():
 """
 
 
-def test_bombs_take_no_more_memory_than_the_limit() -> None:
-    """In a process of its own, whose peak is measured; output may be held twice, in parts and as one."""
+def test_decompression_bombs_stay_within_the_limit() -> None:
+    """Measures the peak of a separate process. Output may exist twice, in parts and joined."""
     done = subprocess.run(
         [sys.executable, "-c", BOMBS], capture_output=True, text=True, check=True, timeout=120
     )

@@ -1,4 +1,4 @@
-"""What is said of frames before they are opened: how many blocks, and how much may come out of them."""
+"""Bounds on the work of decompressing a frame, computed from its headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _work(codec: Codec, frame: bytes, max_blocks: int = 1000) -> tuple[int, int]:
-    # In the middle of something else, as in a request.
+    # Surrounded by other bytes, as in a request.
     blocks, contents, _ = frame_bounds(
         readable(b"\xff" * 3 + frame + b"\xff"), 3, len(frame), codec, max_blocks
     )
@@ -28,7 +28,7 @@ def _work(codec: Codec, frame: bytes, max_blocks: int = 1000) -> tuple[int, int]
 
 
 def _streamed(data: bytes) -> bytes:
-    """As Java's stream writes it: nothing is said of the size."""
+    """Compress like Java's stream, which does not state the content size."""
     compressor = zstd.ZstdCompressor()
     return compressor.compress(data) + compressor.flush()
 
@@ -55,8 +55,8 @@ _WRITERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
     size=st.sampled_from([1, 100, 255, 256, 300, 65_535, 65_536, 65_537, 300_000, 1_000_000]),
     kind=st.sampled_from(["same", "noise", "words"]),
 )
-def test_contents_are_never_more_than_is_said(writer: str, size: int, kind: str) -> None:
-    """Of what any writer makes, whatever the bytes: every block is counted, none too many."""
+def test_the_content_never_exceeds_the_bound(writer: str, size: int, kind: str) -> None:
+    """This holds for frames of every writer, and every block is counted exactly once."""
     codec, write = _WRITERS[writer]
     chance = random.Random(size)
     words = b"".join(chance.choices([b"slate ", b"shale ", b"chert "], k=size // 6 + 1))[:size]
@@ -73,8 +73,8 @@ def test_contents_are_never_more_than_is_said(writer: str, size: int, kind: str)
         assert _work(codec, frame[:cut])[0] == -1
 
 
-def test_frames_of_empty_blocks_are_counted() -> None:
-    """Both formats allow any number of them, and each is work."""
+def test_empty_blocks_are_counted() -> None:
+    """Both formats allow any number of empty blocks, which take time as well."""
     empty_zstd = bytes.fromhex("28b52ffd0050") + bytes(3) * 500 + b"\x01\0\0"
     assert decompress(Codec.ZSTD, empty_zstd) == b""
     assert _work(Codec.ZSTD, empty_zstd) == (501, 0)
@@ -85,8 +85,8 @@ def test_frames_of_empty_blocks_are_counted() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_noise_is_read_to_its_end_at_most(codec: Codec) -> None:
-    """Whatever stands in a frame, what it comes to is not more than is said, or it has a fault."""
+def test_damaged_frames_never_exceed_the_bound(codec: Codec) -> None:
+    """A damaged frame is rejected, or its content is within the bound."""
     chance = random.Random(5)
     whole = bytes(compress(codec, b"slate " * 50_000))
     for _ in range(500):
@@ -103,6 +103,6 @@ def test_noise_is_read_to_its_end_at_most(codec: Codec) -> None:
         assert memoryview(opened).nbytes <= contents
 
 
-def test_other_codecs_have_no_frames() -> None:
+def test_other_codecs_have_no_frame_bounds() -> None:
     for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY):
         assert _work(codec, bytes(compress(codec, b"slate" * 100)))[0] == -1

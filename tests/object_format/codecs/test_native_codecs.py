@@ -1,4 +1,4 @@
-"""Many batches in one call are taken and refused as the libraries take and refuse them one by one."""
+"""Kernels accept and reject the same batches as the codec libraries."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TEXTS = st.builds(lambda unit, times: unit * times, st.binary(max_size=60), st.i
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
 @pytest.mark.parametrize("size", [0, 1, 1000, 15_000, 100_000, 1 << 17, (1 << 17) + 1, 500_000])
-def test_both_ways_compress_to_the_same_bytes(codec: Codec, size: int) -> None:
-    """So a job makes the same files wherever it runs."""
+def test_kernels_and_libraries_compress_to_the_same_bytes(codec: Codec, size: int) -> None:
+    """A job therefore writes the same files on every platform."""
     codec_table = native_codec_table()
     assert codec_table is not None
     numbers = np.random.default_rng(1).integers(0, 1000, size // 4 + 1)
@@ -50,7 +50,7 @@ def test_both_ways_compress_to_the_same_bytes(codec: Codec, size: int) -> None:
 
 @st.composite
 def lz4_frames(draw: st.DrawFn) -> bytes:
-    """Frames with all that the format has."""
+    """Return frames with all features of the format."""
     return bytes(
         lz4.frame.compress(
             draw(TEXTS),
@@ -66,7 +66,7 @@ def lz4_frames(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def zstd_frames(draw: st.DrawFn) -> bytes:
-    """Frames with and without sizes and checksums, of several blocks, in windows of several sizes."""
+    """Return frames with and without sizes and checksums, with several blocks and window sizes."""
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: draw(st.sampled_from([-3, 1, 3, 19])),
         zstd.CompressionParameter.window_log: draw(st.sampled_from([0, 10, 17, 27])),
@@ -81,8 +81,8 @@ def zstd_frames(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> tuple[Codec, bytes]:
-    """A codec's frame, or some frames, perhaps cut short, lengthened or changed in places."""
+def damaged_frames(draw: st.DrawFn) -> tuple[Codec, bytes]:
+    """Return one or two frames of a codec, possibly truncated, extended or modified."""
     codec = draw(CODECS)
     frames = lz4_frames() if codec is Codec.LZ4 else zstd_frames()
     data = bytearray(b"".join(draw(st.lists(frames, min_size=1, max_size=2))))
@@ -93,7 +93,7 @@ def spoilt(draw: st.DrawFn) -> tuple[Codec, bytes]:
             case 1:
                 data += draw(st.binary(min_size=1, max_size=8))
             case _:
-                # Headers have the bits that matter; they are at the front.
+                # Changes of the header, at the start, have more effects.
                 most = draw(st.sampled_from([min(16, len(data)), len(data)]))
                 if most:
                     data[draw(st.integers(0, most - 1))] ^= 1 << draw(st.integers(0, 7))
@@ -101,15 +101,15 @@ def spoilt(draw: st.DrawFn) -> tuple[Codec, bytes]:
 
 
 def batch_around(codec: Codec, compressed: bytes) -> bytes:
-    """A batch that says it has no records, so that its bytes may be any."""
+    """Return a batch with a record count of 0, so that its contents are arbitrary."""
     front = bytearray(encode_batch([], [], [], codec=Codec.NONE))
     front[8:12] = (BATCH_OVERHEAD + len(compressed) - 12).to_bytes(4, "big")
     front[22] = codec
     return bytes(front) + compressed
 
 
-def by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> list[bytes]:
-    """The records of the batches that the kernel takes."""
+def decompressed_by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> list[bytes]:
+    """Return the records of the batches that the kernel decompresses."""
     array = readable(data)
     rows = scan_batches(array)
     codec_table = native_codec_table()
@@ -123,30 +123,30 @@ def by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> l
     ]
 
 
-@given(spoilt())
+@given(damaged_frames())
 @example((Codec.LZ4, lz4.frame.compress(b"x" * 100_000, content_checksum=True)))
 @example((Codec.ZSTD, zstd.compress(b"x" * 100_000)))
-def test_the_kernel_takes_what_the_library_takes(frame: tuple[Codec, bytes]) -> None:
-    """Of LZ4 frames exactly those; what is odd about a zstd frame may be left to the library, too."""
+def test_the_kernel_accepts_the_same_frames_as_the_library(frame: tuple[Codec, bytes]) -> None:
+    """Exactly the same LZ4 frames; unusual zstd frames may be left to the library."""
     codec, compressed = frame
     try:
         expected = [bytes(decompress(codec, compressed))]
     except CompressedDataError:
         expected = []
-    found = by_kernel(batch_around(codec, compressed), np.empty(SCRATCH_BYTES, np.uint8))
+    found = decompressed_by_kernel(batch_around(codec, compressed), np.empty(SCRATCH_BYTES, np.uint8))
     if found or codec is Codec.LZ4:
         assert found == expected
 
 
 @given(zstd_frames())
-def test_the_kernel_takes_sound_zstd_frames(compressed: bytes) -> None:
-    found = by_kernel(batch_around(Codec.ZSTD, compressed), np.empty(SCRATCH_BYTES, np.uint8))
+def test_the_kernel_accepts_valid_zstd_frames(compressed: bytes) -> None:
+    found = decompressed_by_kernel(batch_around(Codec.ZSTD, compressed), np.empty(SCRATCH_BYTES, np.uint8))
     assert found == [bytes(decompress(Codec.ZSTD, compressed))]
 
 
-@given(st.lists(spoilt(), max_size=5))
-def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec, bytes]]) -> None:
-    """The same records, or the same fault at the same place."""
+@given(st.lists(damaged_frames(), max_size=5))
+def test_batches_open_identically_with_and_without_the_kernel(frames: list[tuple[Codec, bytes]]) -> None:
+    """The result is the same records, or the same fault at the same position."""
     data = readable(b"".join(batch_around(*frame) for frame in frames))
 
     def opened() -> tuple[list[bytes], tuple[Fault, int] | None]:
@@ -166,15 +166,15 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
         patch.setattr(decompression, "native_codec_table", lambda: None)
         one_by_one, same_fault = opened()
     assert fault == same_fault
-    # Those in front of a fault may have been on their way when it was met.
+    # Batches before a fault may have been returned already.
     assert many == one_by_one or (fault is not None and many[: len(one_by_one)] == one_by_one)
 
 
 @given(lz4_frames(), st.integers(0, 5000))
 @example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=False), 1000)
 @example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=True), 0)
-def test_no_block_is_given_more_than_there_is_room(frame: bytes, room: int) -> None:
-    """However large its frame says that blocks are: more is neither written anywhere nor computed."""
+def test_no_block_is_written_beyond_the_available_memory(frame: bytes, room: int) -> None:
+    """The maximum block size that the frame states does not matter."""
     codec_table = native_codec_table()
     assert codec_table is not None
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)
@@ -196,43 +196,43 @@ def test_no_block_is_given_more_than_there_is_room(frame: bytes, room: int) -> N
 
 
 @pytest.mark.parametrize("room", [SCRATCH_BYTES, 1000])
-def test_a_frame_that_was_given_up_leaves_nothing_to_the_next(room: int) -> None:
-    """Whether it was cut short or found no room; what liblz4 has for frames would remember its size."""
+def test_a_rejected_frame_does_not_affect_the_next_one(room: int) -> None:
+    """The frame is truncated or does not fit. liblz4's own functions for frames would keep its state."""
     sized = lz4.frame.compress(b"x" * 5000, store_size=True)
     broken = sized[:-20] if room == SCRATCH_BYTES else sized
     sound = lz4.frame.compress(b"y" * 10, store_size=False)
     out = np.empty(room, np.uint8)
-    assert by_kernel(batch_around(Codec.LZ4, broken), out) == []
-    assert by_kernel(batch_around(Codec.LZ4, sound), out) == [b"y" * 10]
+    assert decompressed_by_kernel(batch_around(Codec.LZ4, broken), out) == []
+    assert decompressed_by_kernel(batch_around(Codec.LZ4, sound), out) == [b"y" * 10]
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
 @pytest.mark.parametrize("room", [0, 1, 999, 1000, 2500])
-def test_the_kernel_stops_where_its_room_ends(codec: Codec, room: int) -> None:
-    """Nothing is written behind it."""
+def test_the_kernel_stops_at_the_end_of_its_memory(codec: Codec, room: int) -> None:
+    """Nothing is written after it."""
     data = batch_around(codec, compress(codec, b"x" * 500)) * 6
     out = np.full(room + 64, 7, np.uint8)
-    found = by_kernel(data, out[:room])
+    found = decompressed_by_kernel(data, out[:room])
     assert found == [b"x" * 500] * ((room - 1) // 500 if room else 0) or found == [b"x" * 500] * (room // 500)
     assert (out[room:] == 7).all()
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
-def test_a_frame_that_claims_a_huge_window_or_is_one_of_two_is_left_to_the_library(codec: Codec) -> None:
+def test_huge_windows_and_multiple_frames_are_left_to_the_library(codec: Codec) -> None:
     one = compress(codec, b"abc")
     out = np.empty(1000, np.uint8)
-    assert by_kernel(batch_around(codec, one), out) == [b"abc"]
-    assert by_kernel(batch_around(codec, one + one), out) == []
+    assert decompressed_by_kernel(batch_around(codec, one), out) == [b"abc"]
+    assert decompressed_by_kernel(batch_around(codec, one + one), out) == []
     with pytest.raises(CompressedDataError):
         decompress(codec, one + one)
     if codec is Codec.ZSTD:
         wide = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
         frame = wide.compress(b"abc") + wide.flush()
-        assert by_kernel(batch_around(codec, frame), out) == []
+        assert decompressed_by_kernel(batch_around(codec, frame), out) == []
 
 
 @given(sections(), st.none() | st.sampled_from(Codec))
-def test_what_is_written_is_the_same_with_and_without_the_kernel(
+def test_pass_2_writes_the_same_with_and_without_the_kernel(
     log: list[Section], merged_codec: Codec | None
 ) -> None:
     survivors = find(log)
@@ -259,8 +259,8 @@ def test_what_is_written_is_the_same_with_and_without_the_kernel(
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
-def test_records_that_do_not_compress_are_written_all_the_same(codec: Codec) -> None:
-    """Noise takes more room than it had."""
+def test_incompressible_records_are_written(codec: Codec) -> None:
+    """Their compressed form is larger than the input."""
     noise = np.random.default_rng(3).bytes(200_000)
     batch = model.batch_of(
         [Record(0, 1, b"a", b"old"), *(Record(i, 1, b"%d" % i, noise) for i in range(1, 9))]
@@ -292,7 +292,7 @@ def test_records_that_do_not_compress_are_written_all_the_same(codec: Codec) -> 
 
 @pytest.fixture
 def fresh_libraries() -> Iterator[None]:
-    """What is known of the libraries is found anew, before and after."""
+    """Look up the libraries again, before and after the test."""
     native_codecs._libraries.cache_clear()
     yield
     native_codecs._libraries.cache_clear()
@@ -308,7 +308,7 @@ def _no_function(_path: str) -> object:
 
 @pytest.mark.usefixtures("fresh_libraries")
 @pytest.mark.parametrize(("name", "fake"), [("import_module", _no_module), ("ctypes.CDLL", _no_function)])
-def test_libraries_that_do_not_show_their_functions_are_done_without(
+def test_batches_are_decoded_without_native_functions(
     name: str, fake: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"object_format.codecs.native.{name}", fake)

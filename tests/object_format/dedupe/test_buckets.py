@@ -1,4 +1,4 @@
-"""Pass 1 in buckets finds what pass 1 in one piece finds."""
+"""Pass 1 in buckets finds the same survivors as pass 1 with one table."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 TABLE = KeyTable(1 << 16)
 
 
-def cut(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[Blob]:
-    """The blobs of a stretch of the log."""
+def split(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[Blob]:
+    """Return the blobs of a range of the log."""
     cutter = BucketSplitter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
     blobs: list[Blob] = []
     for section in log:
@@ -36,8 +36,10 @@ def cut(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[B
     return [*blobs, *cutter.flush()]
 
 
-def judge(blobs: Iterable[Blob], *, reaches_log_start: bool, table: KeyTable = TABLE) -> list[Survivors]:
-    """The survivors of each bucket."""
+def find_survivors(
+    blobs: Iterable[Blob], *, reaches_log_start: bool, table: KeyTable = TABLE
+) -> list[Survivors]:
+    """Return the survivors of each bucket."""
     found = []
     ordered = sorted(blobs, key=lambda blob: (blob.bucket, -blob.first_offset))
     for bucket in sorted({blob.bucket for blob in ordered}):
@@ -49,7 +51,7 @@ def judge(blobs: Iterable[Blob], *, reaches_log_start: bool, table: KeyTable = T
     return found
 
 
-def plain_batch(count: int, *, first: int = 0) -> bytes:
+def uncompressed_batch(count: int, *, first: int = 0) -> bytes:
     keys = [b"%d" % (first + index) for index in range(count)]
     return encode_batch([0] * count, keys, keys, [()] * count)
 
@@ -61,18 +63,18 @@ def plain_batch(count: int, *, first: int = 0) -> bytes:
     reaches_log_start=st.booleans(),
     cuts=st.sets(st.integers(0, 4)),
 )
-def test_survivors_are_those_of_dictionaries(
+def test_survivors_equal_the_dictionary_model(
     *, log: Sequence[Section], bits: int, chunk_records: int, reaches_log_start: bool, cuts: set[int]
 ) -> None:
-    """Whoever cut which stretch of the log, and in however many chunks."""
+    """The log is split in several ranges and chunks."""
     edges = sorted({0, len(log), *(edge for edge in cuts if edge < len(log))})
     blobs = [
         blob
         for first, end in pairwise(edges)
-        for blob in cut(log[first:end], bits=bits, chunk_records=chunk_records)
+        for blob in split(log[first:end], bits=bits, chunk_records=chunk_records)
     ]
 
-    found = judge(blobs, reaches_log_start=reaches_log_start)
+    found = find_survivors(blobs, reaches_log_start=reaches_log_start)
 
     expected = model_log.survivors(log, reaches_log_start=reaches_log_start, now_ms=NOW)
     offsets = BitMap64()
@@ -94,9 +96,9 @@ def test_survivors_are_those_of_dictionaries(
     assert {offset for each in found for offset in each.tombstones} == tombstones
 
 
-def test_keys_spread_over_all_buckets() -> None:
+def test_keys_are_distributed_to_all_buckets() -> None:
     cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
-    blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
+    blobs = [*cutter.feed(uncompressed_batch(2000), offset_shift=0), *cutter.flush()]
 
     sizes = [len(read_blob(blob.data)[1]) for blob in blobs]
 
@@ -105,50 +107,50 @@ def test_keys_spread_over_all_buckets() -> None:
     assert min(sizes) > 60
 
 
-def test_the_keys_of_a_bucket_spread_over_the_table() -> None:
-    """It goes by their first words."""
+def test_keys_of_one_bucket_are_distributed_over_the_table() -> None:
+    """The slot in the table depends on the first word, the bucket on the second."""
     cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
-    blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
+    blobs = [*cutter.feed(uncompressed_batch(2000), offset_shift=0), *cutter.flush()]
 
     for blob in blobs:
         first_words = read_blob(blob.data)[0][::3]
         assert {int(word) >> 29 for word in first_words} == set(range(8))
 
 
-def test_long_buckets_are_cut_into_bounded_blobs() -> None:
+def test_large_buckets_are_split_into_bounded_blobs() -> None:
     count = BLOB_RECORDS + 10
     cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
 
-    blobs = [*cutter.feed(plain_batch(count), offset_shift=5), *cutter.flush()]
+    blobs = [*cutter.feed(uncompressed_batch(count), offset_shift=5), *cutter.flush()]
 
     assert [blob.first_offset for blob in blobs] == [5, 5 + BLOB_RECORDS]
-    (found,) = judge(blobs, reaches_log_start=True, table=KeyTable(1 << 21))
+    (found,) = find_survivors(blobs, reaches_log_start=True, table=KeyTable(1 << 21))
     assert len(found.offsets) == count
 
 
-def test_offsets_far_apart_go_to_blobs_of_their_own() -> None:
-    """Places reach over 2^28 offsets."""
+def test_distant_offsets_are_split_into_separate_blobs() -> None:
+    """A packed offset is at most 2^28 above the base of its blob."""
     cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
-    blobs = [*cutter.feed(plain_batch(1), offset_shift=0)]
-    blobs += cutter.feed(plain_batch(2), offset_shift=2**28 - 1)
-    blobs += cutter.feed(plain_batch(1), offset_shift=2**40)
+    blobs = [*cutter.feed(uncompressed_batch(1), offset_shift=0)]
+    blobs += cutter.feed(uncompressed_batch(2), offset_shift=2**28 - 1)
+    blobs += cutter.feed(uncompressed_batch(1), offset_shift=2**40)
 
     blobs += cutter.flush()
 
     assert [read_blob(blob.data)[1].tolist() for blob in blobs] == [[0, 2**28 - 1], [2**28], [2**40]]
-    (found,) = judge(blobs, reaches_log_start=True)
+    (found,) = find_survivors(blobs, reaches_log_start=True)
     assert set(found.offsets) == {2**28, 2**40}
 
 
-def test_a_bucket_that_does_not_fit_keeps_what_it_cannot_judge() -> None:
+def test_a_full_table_keeps_records_of_unknown_keys() -> None:
     table = KeyTable(1024)
     blobs: list[Blob] = []
     cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=100)
     for shift in (0, 200):
-        blobs += cutter.feed(plain_batch(200), offset_shift=shift)
+        blobs += cutter.feed(uncompressed_batch(200), offset_shift=shift)
     blobs += cutter.flush()
 
-    (found,) = judge(blobs, reaches_log_start=True, table=table)
+    (found,) = find_survivors(blobs, reaches_log_start=True, table=table)
 
     assert not found.exact
     assert found.keys == table.capacity
@@ -156,9 +158,9 @@ def test_a_bucket_that_does_not_fit_keeps_what_it_cannot_judge() -> None:
     assert len(found.offsets) == 400 - table.capacity
 
 
-def test_blobs_out_of_order_are_a_bug() -> None:
+def test_blobs_out_of_order_raise_a_fatal_error() -> None:
     cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=10)
-    blobs = [*cutter.feed(plain_batch(20), offset_shift=0), *cutter.flush()]
+    blobs = [*cutter.feed(uncompressed_batch(20), offset_shift=0), *cutter.flush()]
     finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
     finder.feed(blobs[0].data)
 
@@ -167,13 +169,13 @@ def test_blobs_out_of_order_are_a_bug() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(8), bytes(23), bytes(25)])
-def test_bytes_that_are_no_blob_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_blob_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptDataError, match="not a blob"):
         read_blob(data)
 
 
-def test_malformed_batches_are_refused() -> None:
-    data = bytearray(plain_batch(2))
+def test_malformed_batches_are_rejected() -> None:
+    data = bytearray(uncompressed_batch(2))
     data[61] = 0xFF
     cutter = BucketSplitter(SEED, bits=2, now_ms=NOW)
 
@@ -181,7 +183,7 @@ def test_malformed_batches_are_refused() -> None:
         list(cutter.feed(data, offset_shift=0))
 
 
-def test_arguments_are_checked() -> None:
+def test_invalid_seeds_and_bits_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes"):
         BucketSplitter(b"short", bits=1, now_ms=NOW)
     with pytest.raises(InvalidInputError, match="17 leading bits"):

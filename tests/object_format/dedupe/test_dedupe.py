@@ -1,4 +1,4 @@
-"""Both passes against dictionaries: the same survivors, the same bytes of survivors."""
+"""Both passes, compared with a model that uses dictionaries."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def log_batches(draw: DrawFn, first_offset: int, *, keys: st.SearchStrategy[byte
 
 @st.composite
 def sections(draw: DrawFn, *, keys: st.SearchStrategy[bytes | None] = KEYS) -> list[Section]:
-    """A partition's sections in log order."""
+    """Return a partition's sections in log order."""
     made = []
     offset = draw(st.integers(0, 2**33))
     for _ in range(draw(st.integers(1, 4))):
@@ -103,7 +103,7 @@ def all_records(log: Sequence[Section]) -> list[Record]:
 
 
 @given(sections(), st.booleans(), st.none() | st.integers(0, 200))
-def test_survivors_are_those_of_the_dictionary(log: list[Section], whole: bool, more: int | None) -> None:
+def test_survivors_equal_the_dictionary_model(log: list[Section], whole: bool, more: int | None) -> None:
     records = all_records(log)
     expected = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
     found = find(log, reaches_log_start=whole, expected_records=None if more is None else len(records) + more)
@@ -131,8 +131,8 @@ def test_survivors_are_those_of_the_dictionary(log: list[Section], whole: bool, 
 
 
 @given(sections(), st.booleans())
-def test_keys_that_are_settled_need_no_room(log: list[Section], whole: bool) -> None:
-    """A log that was cleaned up to some section is judged one such section after the other, in any order."""
+def test_keys_without_older_records_are_not_added_to_the_table(log: list[Section], whole: bool) -> None:
+    """Sections of a cleaned log are processed one by one, in any order."""
     seen: set[bytes | None] = set()
     no_older_records = 0
     for section in log:
@@ -166,7 +166,7 @@ def feed_section(finder: SurvivorFinder, section: Section, *, no_older_records: 
 
 
 @given(sections(), st.integers(0, 9), st.sampled_from([None, NOW + 9]), st.booleans())
-def test_what_is_written_is_what_kafkas_filter_would_leave(
+def test_pass_2_writes_the_same_batches_as_kafkas_filter(
     log: list[Section], epoch: int, horizon: int | None, whole: bool
 ) -> None:
     survivors = find(log, reaches_log_start=whole)
@@ -192,8 +192,8 @@ def test_what_is_written_is_what_kafkas_filter_would_leave(
 
 
 @given(sections(keys=FEW_KEYS), st.booleans())
-def test_compacting_twice_changes_nothing(log: list[Section], merge: bool) -> None:
-    """Not even a byte, once all the batches that may be merged were seen together."""
+def test_compacting_a_compacted_log_changes_nothing(log: list[Section], merge: bool) -> None:
+    """The bytes are equal once all batches that may be merged have been seen together."""
 
     def compact(data: bytes, survivors: Survivors, shift: int) -> bytes:
         return b"".join(
@@ -222,23 +222,25 @@ def test_compacting_twice_changes_nothing(log: list[Section], merge: bool) -> No
 
 
 @given(sections(keys=st.binary(min_size=1, max_size=2)), st.booleans(), st.integers(16, 40))
-def test_a_table_too_small_loses_no_newest_record(log: list[Section], whole: bool, slots: int) -> None:
+def test_a_small_table_loses_no_newest_record(log: list[Section], whole: bool, slots: int) -> None:
     found = find(log, table=KeyTable(slots * 12), reaches_log_start=whole)
-    check_soundness(log, found, whole=whole)
+    check_survivors(log, found, whole=whole)
 
 
 @given(sections(), st.booleans(), st.integers(1, 5))
-def test_sections_too_long_to_hold_lose_no_newest_record(log: list[Section], whole: bool, most: int) -> None:
-    """The bound is not below one step, so a patched step makes it bite."""
+def test_sections_too_long_to_retain_lose_no_newest_record(
+    log: list[Section], whole: bool, most: int
+) -> None:
+    """The step is patched, as the limit of retained records is at least one step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", most)
         found = find(log, reaches_log_start=whole, max_retained_records=most)
-    check_soundness(log, found, whole=whole)
+    check_survivors(log, found, whole=whole)
 
 
 @given(sections(keys=st.sampled_from([b"a", b"b", b"c"])), st.booleans())
-def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole: bool) -> None:
-    """Superseded records make room for others, so that it is keys and not records that count."""
+def test_a_long_section_with_few_keys_is_exact(log: list[Section], whole: bool) -> None:
+    """Superseded records are removed, so that the number of keys matters and not the number of records."""
     records_in = len(all_records(log))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 5)
@@ -248,10 +250,10 @@ def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole:
     assert set(found.offsets) == model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
 
 
-def test_each_further_job_makes_up_for_another_part_of_a_long_section(
+def test_each_job_deduplicates_another_sample_of_a_long_section(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its seed chooses the keys that are held back, and what was left twice goes at last."""
+    """The seed of the job selects the sampled keys, so that duplicates disappear after several jobs."""
     monkeypatch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 100)
     offsets = np.arange(1000)
     left = []
@@ -274,8 +276,8 @@ def test_each_further_job_makes_up_for_another_part_of_a_long_section(
     assert left[-1] < 25
 
 
-def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
-    """More records than the bound, of few keys: once each, and the newest; of too many keys, no fewer."""
+def test_a_section_above_the_retention_limit_with_few_keys_is_exact() -> None:
+    """With too many keys, no newest record is lost."""
     for keys, exact in ((100_000, True), (2_000_003, False)):
         count = MAX_RETAINED_RECORDS + 200_000
         finder = SurvivorFinder(KeyTable(1 << 26), SEED, reaches_log_start=True, now_ms=NOW)
@@ -295,7 +297,7 @@ def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
 
 
 @given(sections())
-def test_holding_more_and_more_changes_nothing(log: list[Section]) -> None:
+def test_growing_columns_do_not_change_the_survivors(log: list[Section]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 1)
         found = find(log)
@@ -303,8 +305,8 @@ def test_holding_more_and_more_changes_nothing(log: list[Section]) -> None:
     assert found.exact
 
 
-def check_soundness(log: Sequence[Section], found: Survivors, *, whole: bool) -> None:
-    """Everything that must stay is there, and where the newest record of a key went, so did all others."""
+def check_survivors(log: Sequence[Section], found: Survivors, *, whole: bool) -> None:
+    """All required survivors exist, and no key survives without its newest record."""
     must_stay = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
     kept = set(found.offsets)
     assert must_stay <= kept
@@ -324,7 +326,7 @@ def check_soundness(log: Sequence[Section], found: Survivors, *, whole: bool) ->
             assert newest[record.key].offset in kept
 
 
-def test_a_full_table_says_how_many_records_it_could_not_judge() -> None:
+def test_a_full_table_counts_the_records_of_unknown_keys() -> None:
     keys = [b"%d" % i for i in range(1000)]
     data = encode_batch([1] * 2000, keys * 2, [b"v"] * 2000)
     table = KeyTable(120 * 12)
@@ -339,8 +341,7 @@ def test_a_full_table_says_how_many_records_it_could_not_judge() -> None:
     assert not found.exact
 
 
-def test_the_seed_does_not_show_in_the_answer() -> None:
-    """The answer is the same under every seed."""
+def test_the_survivors_do_not_depend_on_the_seed() -> None:
     data = encode_batch([1] * 50, [b"%d" % (i % 20) for i in range(50)], [b"v"] * 50)
     answers = []
     for seed in (bytes(16), bytes([1] * 16)):
@@ -352,7 +353,7 @@ def test_the_seed_does_not_show_in_the_answer() -> None:
     assert answers[0] == answers[1]
 
 
-def test_whole_batches_are_copied_byte_for_byte() -> None:
+def test_batches_with_all_records_are_copied_unchanged() -> None:
     batches = [
         encode_batch([1, 2], [b"a%d" % i, b"b%d" % i], [b"v", b"w"], codec=codec, base_offset=2 * i)
         for i, codec in enumerate(Codec)
@@ -365,15 +366,15 @@ def test_whole_batches_are_copied_byte_for_byte() -> None:
     assert [bytes(buffer) for buffer in written.buffers] == [data]
 
 
-def test_nothing_survives_of_nothing() -> None:
+def test_an_empty_log_has_no_survivors() -> None:
     survivors = find([])
     written = filter_batches(b"", survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
     assert (written.buffers, written.size, written.min_timestamp) == ((), 0, None)
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_other_bytes_than_those_of_pass_1_are_refused(codec: Codec) -> None:
-    """The survivors say offsets 0, 2 and 4; the batch that comes has others, or fewer records."""
+def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
+    """The survivors have offsets 0, 2 and 4; the batch in pass 2 has other offsets, or fewer records."""
     data = encode_batch([1] * 5, [b"a", b"c", b"b", b"c", b"c"], [b"v"] * 5, codec=codec)
     survivors = find([Section(batches=(model.decode(data),))])
     assert list(survivors.offsets) == [0, 2, 4]
@@ -393,11 +394,11 @@ def test_other_bytes_than_those_of_pass_1_are_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_malformed_batches_are_refused_by_both_passes(codec: Codec) -> None:
+def test_malformed_batches_are_rejected_by_both_passes(codec: Codec) -> None:
     good = encode_batch([1, 1], [b"a", b"b"], [b"v"] * 2, base_offset=0)
     batch = model.batch_of([Record(2, 1, b"a", b"v"), Record(3, 1, b"a", b"v")], codec=codec)
     records = b"".join(model.encode_record(record, batch) for record in batch.records)
-    bad = model.seal(batch, records[:-1] + b"\x04")
+    bad = model.encode_with_records(batch, records[:-1] + b"\x04")
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
     finder.begin_section(unique_keys=False)
     with pytest.raises(MalformedBatchError) as caught:
@@ -418,7 +419,7 @@ def feed_all(finder: SurvivorFinder, pieces: list[bytes], shift: int) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "shift"), [(5, 5, 0), (5, 4, 0), (5, 7, -6), (2**62, 2**62 + 1, 0)]
 )
-def test_offsets_that_do_not_rise_are_refused(first: int, second: int, shift: int) -> None:
+def test_offsets_that_do_not_ascend_are_rejected(first: int, second: int, shift: int) -> None:
     one, two = (encode_batch([1], [b"k"], [b"v"], base_offset=base) for base in (first, second))
     for pieces in ([one + two], [one, two]):
         finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
@@ -428,7 +429,7 @@ def test_offsets_that_do_not_rise_are_refused(first: int, second: int, shift: in
         assert caught.value.fault is Fault.OFFSET_RANGE
 
 
-def test_steps_out_of_order_are_refused() -> None:
+def test_calls_in_the_wrong_order_are_rejected() -> None:
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
     with pytest.raises(FatalError, match="outside a section"):
         finder.feed(b"", offset_shift=0)
@@ -441,13 +442,13 @@ def test_steps_out_of_order_are_refused() -> None:
         finder.finish()
 
 
-def test_a_seed_has_sixteen_bytes() -> None:
+def test_a_seed_must_have_sixteen_bytes() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes, not 3"):
         SurvivorFinder(LARGE, b"abc", reaches_log_start=True, now_ms=NOW)
 
 
-def test_bytes_behind_no_records_are_refused() -> None:
-    data = model.seal(model.Batch(last_offset_delta=4), b"\0" * 9)
+def test_bytes_after_zero_records_are_rejected() -> None:
+    data = model.encode_with_records(model.Batch(last_offset_delta=4), b"\0" * 9)
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
     finder.begin_section(unique_keys=False)
     with pytest.raises(MalformedBatchError) as caught:

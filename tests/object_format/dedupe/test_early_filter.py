@@ -1,4 +1,4 @@
-"""What pass 1 does early_filter is what pass 2 would do, to the byte, whatever there is room for."""
+"""The early filter writes exactly the same bytes as pass 2, for any amount of memory."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ROOM = 1 << 20
 
 
 def pieces_of(section: Section) -> list[bytes]:
-    """Two batches in each."""
+    """Return the section's batches in pieces of two."""
     stored = section.stored()
     return [b"".join(stored[at : at + 2]) for at in range(0, len(stored), 2)]
 
 
-def find_ahead(
+def find_with_early_filter(
     log: Sequence[Section], early_filter: EarlyFilter, *, table: KeyTable, whole: bool, most: int
 ) -> Survivors:
     finder = SurvivorFinder(
@@ -54,8 +54,8 @@ def find_ahead(
     return finder.finish()
 
 
-def what(filtered: FilteredBatches) -> tuple[object, ...]:
-    """All of it, however the bytes are cut."""
+def contents(filtered: FilteredBatches) -> tuple[object, ...]:
+    """Return all of a result, independent of its division into buffers."""
     return (
         b"".join(filtered.buffers),
         filtered.size,
@@ -83,7 +83,7 @@ def what(filtered: FilteredBatches) -> tuple[object, ...]:
     st.sampled_from([KeyTable(16 * 12), LARGE]),
     st.sampled_from([2, 1_000_000]),
 )
-def test_it_is_what_pass_2_would_have_made(
+def test_early_filter_writes_the_same_as_pass_2(
     log: list[Section],
     options: RewriteOptions,
     retained_bytes: int,
@@ -94,7 +94,7 @@ def test_it_is_what_pass_2_would_have_made(
     table: KeyTable,
     most: int,
 ) -> None:
-    """Also when the table is full, memory is short, or a section is too long to be judged at a time."""
+    """This includes full tables, little memory, and sections that are too long to retain."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
         patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
@@ -105,7 +105,7 @@ def test_it_is_what_pass_2_would_have_made(
         )
         early_filter.begin_partition(options)
         whole = options.delete_horizon_ms is not None
-        survivors = find_ahead(log, early_filter, table=table, whole=whole, most=most)
+        survivors = find_with_early_filter(log, early_filter, table=table, whole=whole, most=most)
         assert early_filter.peak_bytes <= retained_bytes + open_bytes + output_bytes
         assert len(early_filter.sections) == len(log)
         horizon = options.delete_horizon_ms if survivors.exact else None
@@ -115,7 +115,7 @@ def test_it_is_what_pass_2_would_have_made(
             for piece, made in zip(pieces, done.pieces, strict=True):
                 if made is None:
                     continue
-                assert what(made.filtered) == what(
+                assert contents(made.filtered) == contents(
                     filter_batches(
                         piece,
                         survivors,
@@ -137,7 +137,7 @@ def compressed(keys: Sequence[int], base: int, codec: Codec, *, tombstones: bool
 
 
 def run(early_filter: EarlyFilter, log: Sequence[Sequence[bytes]], table: KeyTable = LARGE) -> Survivors:
-    """Sections of pieces, oldest first."""
+    """Feed sections of pieces, oldest first."""
     finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
     for section in reversed(log):
         finder.begin_section(unique_keys=False)
@@ -148,7 +148,7 @@ def run(early_filter: EarlyFilter, log: Sequence[Sequence[bytes]], table: KeyTab
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_compressed_sections_are_done_when_pass_1_ends(codec: Codec) -> None:
+def test_compressed_sections_are_complete_after_pass_1(codec: Codec) -> None:
     log = [[compressed(range(100), 100 * n, codec)] for n in range(3)]
     early_filter = EarlyFilter()
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW))
@@ -163,7 +163,7 @@ def test_compressed_sections_are_done_when_pass_1_ends(codec: Codec) -> None:
     assert all(piece is not None and piece.filtered.buffers == () for piece in older)
 
 
-def test_what_is_not_compressed_is_left_to_pass_2() -> None:
+def test_uncompressed_pieces_are_left_to_pass_2() -> None:
     early_filter = EarlyFilter()
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
     run(early_filter, [[compressed(range(10), 0, Codec.NONE), compressed(range(10), 10, Codec.ZSTD)]])
@@ -171,7 +171,7 @@ def test_what_is_not_compressed_is_left_to_pass_2() -> None:
     assert not early_filter.sections[0].is_complete
 
 
-def test_a_piece_that_finds_no_room_leaves_those_before_it_alone() -> None:
+def test_a_piece_that_does_not_fit_does_not_affect_earlier_ones() -> None:
     pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(9)]
     early_filter = EarlyFilter(output_bytes=4 * max(map(len, pieces)))
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
@@ -181,8 +181,8 @@ def test_a_piece_that_finds_no_room_leaves_those_before_it_alone() -> None:
     assert 4 <= sum(done) < 9
 
 
-def test_tombstones_whose_horizon_hangs_on_the_answer_are_given_up_when_it_is_not_exact() -> None:
-    """Pieces without a tombstone are not."""
+def test_pieces_with_delete_horizons_are_discarded_if_survivors_are_not_exact() -> None:
+    """Pieces without tombstones are kept."""
     newer = [compressed(range(5), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
     older = [compressed(range(10, 300), 0, Codec.ZSTD)]
     for table, given_up in ((LARGE, False), (KeyTable(16 * 12), True)):
@@ -199,8 +199,10 @@ def test_tombstones_whose_horizon_hangs_on_the_answer_are_given_up_when_it_is_no
     st.integers(200, 900),
     st.sampled_from([Codec.LZ4, Codec.ZSTD]),
 )
-def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int, codec: Codec) -> None:
-    """What is opened together, which bounds what is merged, hangs on how much goes into the memory."""
+def test_batches_are_merged_within_the_same_chunks_as_in_pass_2(
+    lengths: list[int], room: int, codec: Codec
+) -> None:
+    """Chunks depend on what fits into the scratch memory, and batches are merged within chunks."""
     old = b"".join(
         encode_batch(
             [NOW, NOW], [b"a%d" % n, b"b%d" % n], [b"v" * length] * 2, base_offset=2 * n, codec=codec
@@ -221,14 +223,14 @@ def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int,
         expected = filter_batches(
             old, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None, scratch=Scratch()
         )
-        if made is None:  # a batch goes into no scratch memory
+        if made is None:  # a batch does not fit into the scratch memory
             assert 2 * max(lengths) > room - 40
         else:
-            assert what(made.filtered) == what(expected)
+            assert contents(made.filtered) == contents(expected)
 
 
-def test_what_is_held_includes_the_rows_of_batches() -> None:
-    """Of batches of one small record, the rows are most of it."""
+def test_rows_count_as_retained_memory() -> None:
+    """For batches of one small record, rows take most of the memory."""
     batches = [compressed([n], n, Codec.ZSTD) for n in range(200)]
     taken = sum(map(len, batches)) + len(batches) * BATCH_ROW.itemsize
     assert BATCH_ROW.itemsize > max(map(len, batches))
@@ -240,7 +242,7 @@ def test_what_is_held_includes_the_rows_of_batches() -> None:
         assert early_filter.sections[0].pieces[0] is not None
 
 
-def test_the_memory_it_tells_of_includes_what_it_works_in() -> None:
+def test_peak_bytes_include_temporary_output() -> None:
     """Survivors are written behind the open records before they are compressed."""
     batches = [compressed(range(100), 0, Codec.ZSTD), compressed(range(50), 100, Codec.ZSTD)]
     early_filter = EarlyFilter()
@@ -256,8 +258,8 @@ def test_the_memory_it_tells_of_includes_what_it_works_in() -> None:
     assert early_filter.peak_bytes == held + opened + worked + len(data)
 
 
-def test_a_section_need_not_fit_when_it_is_open() -> None:
-    """Each piece is opened on its own; one that is too large for that is left to pass 2, and no other."""
+def test_a_section_need_not_fit_into_the_open_memory() -> None:
+    """Each piece is opened separately. Only a piece that is too large is left to pass 2."""
     small = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(5)]
     large = compressed(range(2000), 500, Codec.ZSTD)
     early_filter = EarlyFilter(open_bytes=4_000)
@@ -267,8 +269,8 @@ def test_a_section_need_not_fit_when_it_is_open() -> None:
     assert [piece is None for piece in early_filter.sections[0].pieces] == [False] * 5 + [True]
 
 
-def test_malformed_records_are_said_to_be_where_they_were_fed_from() -> None:
-    """They are only found when the section has come to its end."""
+def test_errors_at_the_end_of_a_section_name_the_origin() -> None:
+    """Malformed records in retained pieces are detected at the end of the section."""
     sound = compressed(range(5), 0, Codec.ZSTD)
     broken = bytearray(compressed(range(5), 5, Codec.ZSTD))
     broken[-9:] = bytes(9)

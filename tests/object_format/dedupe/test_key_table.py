@@ -1,4 +1,4 @@
-"""The table of fingerprints: a set with a fixed memory."""
+"""The key table: a set of fingerprints in fixed memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Words = npt.NDArray[np.uint32]
 
 
 def add(table: KeyTable, words: Words) -> list[bool]:
-    """For each fingerprint, whether it was kept as new."""
+    """Return for each fingerprint whether it was new."""
     count = words.size // 3
     outcomes = table.find_survivors(
         words, np.zeros(count, np.uint8), count, newest_last=False, drop_tombstones=False
@@ -38,7 +38,7 @@ def random_words(count: int, seed: int) -> Words:
     ),
     st.none() | st.integers(0, 100),
 )
-def test_it_is_a_set_even_when_first_words_collide(
+def test_the_table_is_a_set_even_if_first_words_collide(
     fingerprints: list[tuple[int, int, int]], expected: int | None
 ) -> None:
     table = KeyTable(4096)
@@ -51,7 +51,7 @@ def test_it_is_a_set_even_when_first_words_collide(
     assert table.count == len(seen)
 
 
-def test_every_key_up_to_the_capacity_is_found_again() -> None:
+def test_all_keys_up_to_the_capacity_are_found() -> None:
     table = KeyTable(3_000_000)
     words = random_words(table.capacity, seed=1)
     assert all(add(table, words))
@@ -59,7 +59,7 @@ def test_every_key_up_to_the_capacity_is_found_again() -> None:
     assert table.count == table.capacity
 
 
-def test_a_full_table_takes_no_more_and_forgets_nothing() -> None:
+def test_a_full_table_adds_no_keys_and_keeps_its_keys() -> None:
     table = KeyTable(120_000)
     words, more = random_words(table.capacity, seed=2), random_words(1000, seed=3)
     add(table, words)
@@ -69,7 +69,7 @@ def test_a_full_table_takes_no_more_and_forgets_nothing() -> None:
     assert table.count == table.capacity
 
 
-def test_cleared_it_is_empty_however_much_of_it_was_used() -> None:
+def test_a_cleared_table_is_empty() -> None:
     table = KeyTable(1_200_000)
     words = random_words(5000, seed=4)
     for expected in (None, 5000, None, 6000, 5000):
@@ -80,7 +80,7 @@ def test_cleared_it_is_empty_however_much_of_it_was_used() -> None:
 
 
 @pytest.mark.parametrize("expected", [0, 1, 10, 1000])
-def test_as_many_keys_as_were_expected_fit(expected: int) -> None:
+def test_the_expected_number_of_keys_fits(expected: int) -> None:
     table = KeyTable(1_200_000)
     for seed in range(20):
         table.clear(expected)
@@ -95,8 +95,8 @@ def test_ten_million_keys_fit_into_128_mib() -> None:
 
 
 @pytest.mark.parametrize("table_bytes", [192, 1000, 1_200_000, 8_000_001])
-def test_how_many_keys_fit_is_known_without_a_table(table_bytes: int) -> None:
-    """It is what a table takes, to the key; and of a size that no machine has, too."""
+def test_key_capacity_equals_the_capacity_of_a_table(table_bytes: int) -> None:
+    """It also works for sizes that no machine has."""
     table = KeyTable(table_bytes)
     assert key_capacity(table_bytes) == table.capacity
     add(table, random_words(table.capacity + 100, seed=5))
@@ -104,7 +104,7 @@ def test_how_many_keys_fit_is_known_without_a_table(table_bytes: int) -> None:
     assert key_capacity(1 << 60) > 1 << 56
 
 
-def test_a_table_without_slots_is_refused() -> None:
+def test_a_table_without_slots_is_rejected() -> None:
     for make in (KeyTable, key_capacity):
         with pytest.raises(InvalidInputError, match="too small"):
             make(100)

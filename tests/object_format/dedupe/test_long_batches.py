@@ -1,4 +1,4 @@
-"""A batch with very many records is filtered by stretches: to the same bytes as any other."""
+"""Filtering a batch with very many records in chunks writes the same bytes as filtering it at once."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def filtered(
 
 
 @given(sections(), st.integers(1, 5), st.integers(2, 9), st.sampled_from([None, HORIZON]))
-def test_stretches_give_the_same_bytes(
+def test_chunks_do_not_change_the_result(
     log: list[Section], most_records: int, stretch_offsets: int, horizon: int | None
 ) -> None:
-    """However few records and offsets are looked at together."""
+    """This holds for any number of records and offsets per chunk."""
     survivors = find(log)
     for section in log:
         data = b"".join(section.stored())
@@ -57,15 +57,15 @@ def survivors_at(offsets: set[int], tombstones: set[int]) -> Survivors:
 
 
 def tombstones(codec: Codec, count: int = 50) -> bytes:
-    """A batch of nothing else."""
+    """Return a batch of tombstones."""
     keys = [b"%03d" % each for each in range(count)]
     return encode_batch(np.full(count, NOW), keys, [None] * count, codec=codec)
 
 
 @pytest.mark.parametrize("most_records", [5, 1000])
 @pytest.mark.parametrize("codec", Codec)
-def test_a_batch_gets_no_horizon_that_would_make_it_too_large(codec: Codec, most_records: int) -> None:
-    """Deltas to it take more bytes, and what is compressed must not open to more than may be opened."""
+def test_a_batch_gets_no_delete_horizon_if_it_would_become_too_large(codec: Codec, most_records: int) -> None:
+    """Timestamp deltas grow, and a compressed batch must not exceed the limit when it is decompressed."""
     everything, some = set(range(50)), set(range(0, 50, 2))
     data = tombstones(codec)
     plain = len(tombstones(Codec.NONE)) - 61
@@ -86,7 +86,7 @@ def test_a_batch_gets_no_horizon_that_would_make_it_too_large(codec: Codec, most
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
+def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
     data = encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b""] * 3, offset_deltas=[0, 1, 5], codec=codec)
     for offsets in ({0, 4}, {0, 1, 4, 5}):
         with (
@@ -102,7 +102,7 @@ def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
 @pytest.mark.parametrize(
     ("count", "fault"), [(2, Fault.TRAILING_BYTES), (4, Fault.RECORD_LENGTH)], ids=["fewer", "more"]
 )
-def test_another_count_of_records_is_malformed(codec: Codec, count: int, fault: Fault) -> None:
+def test_a_wrong_record_count_is_rejected(codec: Codec, count: int, fault: Fault) -> None:
     data = bytearray(
         encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b"value"] * 3, last_offset_delta=9, codec=codec)
     )

@@ -1,4 +1,4 @@
-"""Both passes over the largest batches, in a process that may grow no further than a task may."""
+"""Both passes over the largest batches, in a process with the memory limit of a task."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ print(json.dumps(run(case, KeyTable(table_bytes))))
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "case"
-    (tmp_path / "case").unlink()  # a hundred megabytes
+    (tmp_path / "case").unlink()  # about 100 MB
 
 
 def batch(codec: Codec, size: int) -> bytes:
-    """Records of noise, a hundredth each, which no codec makes smaller; all but one of them survive."""
+    """Return records of incompressible noise; all but one of them survive."""
     count = RECORDS
     keys = [b"0", *(b"%d" % i for i in range(count))]
     noise = np.random.default_rng(1).bytes(size - 10_000)
@@ -70,7 +70,7 @@ def batch(codec: Codec, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", SIZES)
-def test_the_largest_batch_stays_within_the_table_and_256_mib(codec: Codec, path: Path) -> None:
+def test_the_largest_batch_fits_into_256_mib_besides_the_table(codec: Codec, path: Path) -> None:
     warm = path.with_name("warm")
     warm.write_bytes(batch(codec, 200_000))
     data = batch(codec, SIZES[codec])

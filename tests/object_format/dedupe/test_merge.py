@@ -1,4 +1,4 @@
-"""Small batches become larger ones, and no consumer can tell but by the bytes that it fetches."""
+"""Merging of small batches: consumers see the same records."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from object_format.dedupe.rewrite import FilteredBatches
 
 
-def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:
-    """Batches of one record each, all of which survive."""
+def single_record_batches(
+    count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1
+) -> list[model.Batch]:
+    """Return batches of one record each, all of which survive."""
     return [
         replace(
             model.batch_of([Record(i * apart, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
@@ -40,7 +42,7 @@ def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: 
 
 
 def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBatches:
-    """What is written of a section of which all survives."""
+    """Return the output of pass 2 for a section of which all records survive."""
     return filter_batches(
         b"".join(section.stored()),
         find([section]),
@@ -55,7 +57,7 @@ def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBa
 def merge(
     batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
 ) -> tuple[list[model.Batch], int]:
-    """What is written of batches of which all survives, and how many bytes that saved."""
+    """Return the output of pass 2 for batches of which all records survive, and the saved bytes."""
     written = write(Section(batches=tuple(batches)), codec, most)
     return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
 
@@ -67,7 +69,7 @@ def merge(
     st.booleans(),
     st.none() | st.sampled_from(Codec),
 )
-def test_batches_that_mean_the_same_become_one(
+def test_batches_with_equal_meaning_are_merged(
     log: list[Section], epoch: int, horizon: int | None, whole: bool, codec: Codec | None
 ) -> None:
     survivors = find(log, reaches_log_start=whole)
@@ -95,39 +97,39 @@ def test_batches_that_mean_the_same_become_one(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_one_record_batches_become_few(codec: Codec) -> None:
-    made, saved = merge(plain(1000, codec=codec))
+def test_batches_of_one_record_are_merged(codec: Codec) -> None:
+    made, saved = merge(single_record_batches(1000, codec=codec))
     assert len(made) == 1
-    assert model.records_of(made) == model.records_of(plain(1000))
+    assert model.records_of(made) == model.records_of(single_record_batches(1000))
     assert (made[0].producer_id, made[0].base_sequence) == (-1, -1)
     assert saved > 1000 * 55
 
 
-def test_it_is_told_how_many_bytes_that_saved() -> None:
-    batches = plain(300)
+def test_the_saved_bytes_are_counted() -> None:
+    batches = single_record_batches(300)
     made, saved = merge(batches)
     before = sum(len(model.encode(batch)) for batch in batches)
     assert saved == before - sum(len(model.encode(batch)) for batch in made)
 
 
-def test_merged_batches_take_the_codec_of_the_topic() -> None:
-    made, _saved = merge(plain(50, value=bytes(100)), Codec.ZSTD)
+def test_merged_batches_get_the_codec_of_the_topic() -> None:
+    made, _saved = merge(single_record_batches(50, value=bytes(100)), Codec.ZSTD)
     assert [batch.attributes for batch in made] == [int(Codec.ZSTD)]
-    made, _saved = merge(plain(50, value=bytes(100), codec=Codec.LZ4), Codec.NONE)
+    made, _saved = merge(single_record_batches(50, value=bytes(100), codec=Codec.LZ4), Codec.NONE)
     assert [batch.attributes for batch in made] == [0]
 
 
 @pytest.mark.parametrize(
     ("codec", "most"), [(Codec.NONE, MAX_MERGED_BYTES), (Codec.LZ4, MAX_MERGED_COMPRESSED_BYTES)]
 )
-def test_merged_batches_stay_below_their_bound(codec: Codec, most: int) -> None:
-    """Uncompressed, even where the stored bytes are few."""
+def test_merged_batches_stay_below_the_limit(codec: Codec, most: int) -> None:
+    """The limit applies to uncompressed records, even if the stored bytes are few."""
     value = bytes(3000)
-    made, _saved = merge(plain(100, value=value, codec=codec))
+    made, _saved = merge(single_record_batches(100, value=value, codec=codec))
     assert 300_000 / most <= len(made) <= 300_000 / most + 2
     for batch in made:
         assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= most
-    assert model.records_of(made) == model.records_of(plain(100, value=value))
+    assert model.records_of(made) == model.records_of(single_record_batches(100, value=value))
 
 
 @given(
@@ -136,10 +138,10 @@ def test_merged_batches_stay_below_their_bound(codec: Codec, most: int) -> None:
     st.none() | st.sampled_from(Codec),
     st.integers(61, 400) | st.integers(600, 1000),
 )
-def test_no_merged_batch_is_larger_than_a_batch_may_be(
+def test_no_merged_batch_exceeds_max_batch_bytes(
     log: list[Section], horizon: int | None, codec: Codec | None, most: int
 ) -> None:
-    """Each is one of those that were left, as it was, or whole ones of them, one behind the other."""
+    """Each batch is either one filtered batch, unchanged, or consecutive filtered batches."""
     survivors = find(log)
     for section in log:
         written = filter_batches(
@@ -165,8 +167,8 @@ def test_no_merged_batch_is_larger_than_a_batch_may_be(
             assert batch == model_log.merge(mine, codec)
 
 
-def uneven(count: int, large: Callable[[int], bytes], codec: Codec) -> list[model.Batch]:
-    """Batches of a hundred records, of which the first alone will be left, and what overwrites the others."""
+def batches_with_one_survivor(count: int, large: Callable[[int], bytes], codec: Codec) -> list[model.Batch]:
+    """Return batches whose first record survives, and a batch that supersedes all other records."""
     batches = []
     for i in range(count):
         values = [(b"large %d" % i, large(i)), *((b"x%d" % j, b"v") for j in range(99))]
@@ -177,7 +179,7 @@ def uneven(count: int, large: Callable[[int], bytes], codec: Codec) -> list[mode
 
 
 def noise(size: int) -> Callable[[int], bytes]:
-    """A value for each number."""
+    """Return a function from numbers to random values."""
     return lambda i: random.Random(i).randbytes(size)
 
 
@@ -193,11 +195,11 @@ def noise(size: int) -> Callable[[int], bytes]:
         (Codec.ZSTD, Codec.NONE, lambda i: b"ab%d" % i * 1000, 16_384),
     ],
 )
-def test_records_of_very_different_size_do_not_make_large_batches(
+def test_estimates_of_uneven_records_do_not_exceed_the_limits(
     codec: Codec, merged_codec: Codec | None, large: Callable[[int], bytes], most: int | None
 ) -> None:
-    """What bounds a merged batch is what it holds in the end, and what it is stored as."""
-    batches = uneven(8, large, codec)
+    """A merged batch is limited by the final size of its records, and by its stored size."""
+    batches = batches_with_one_survivor(8, large, codec)
     section = Section(batches=tuple(batches))
     data = b"".join(write(section, merged_codec, most).buffers)
     unpacked = model.decode_all(data)
@@ -214,16 +216,16 @@ def test_records_of_very_different_size_do_not_make_large_batches(
     assert len(unpacked) < len(batches) or most is None
 
 
-def test_offsets_too_far_apart_for_one_batch_stay_apart() -> None:
-    batches = plain(4, apart=2**30)
+def test_batches_with_distant_offsets_are_not_merged() -> None:
+    batches = single_record_batches(4, apart=2**30)
     made, _saved = merge(batches)
     assert [len(batch.records) for batch in made] == [2, 2]
     assert model.records_of(made) == model.records_of(batches)
 
 
-def test_large_batches_are_left_alone() -> None:
+def test_large_batches_are_not_merged() -> None:
     large = model.batch_of([Record(5 + i, NOW, b"large %d" % i, bytes(100)) for i in range(50)])
-    around = plain(4)
+    around = single_record_batches(4)
     behind = [model_log.moved(batch, 100) for batch in around]
     behind = [
         replace(batch, records=tuple(replace(each, key=b"behind %d" % i) for each in batch.records))
@@ -235,10 +237,10 @@ def test_large_batches_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [24, 300, 4000])
-def test_a_small_batch_that_is_left_alone_may_be_longer_than_its_records(size: int) -> None:
-    """Batches are opened a mebibyte at a time: the last one is alone in its own, and does not compress."""
+def test_a_small_batch_that_is_not_merged_may_be_longer_than_its_records(size: int) -> None:
+    """Batches are opened a mebibyte at a time. The last one is alone in its group, and is incompressible."""
     noise = random.Random(size).randbytes(size)
-    batches = plain(31, value=b"v" * 33_000, codec=Codec.LZ4)
+    batches = single_record_batches(31, value=b"v" * 33_000, codec=Codec.LZ4)
     last = model.batch_of([Record(31, NOW + 31, b"31", noise)], codec=Codec.LZ4)
     written, _ = merge([*batches, replace(last, producer_id=5, producer_epoch=1, base_sequence=31)])
     assert [record.value for batch in written for record in batch.records] == [b"v" * 33_000] * 31 + [noise]

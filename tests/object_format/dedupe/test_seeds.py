@@ -1,4 +1,4 @@
-"""What somebody who knows a seed can do is worth nothing under another."""
+"""Knowing one seed does not help to attack a job with another seed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LENGTH = 12
 NOW = 1_700_000_000_000
 
 
-def tried_keys() -> npt.NDArray[np.uint8]:
-    """One behind the other."""
+def random_keys() -> npt.NDArray[np.uint8]:
+    """Return concatenated random keys."""
     return np.random.default_rng(1).integers(0, 256, TRIED * LENGTH, np.uint8)
 
 
-def chosen(keys: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Some of them."""
+def selected(keys: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Return the selected keys."""
     picked: npt.NDArray[np.uint8] = keys.reshape(TRIED, LENGTH)[places].reshape(-1)
     return picked
 
 
 def fingerprints(keys: npt.NDArray[np.uint8], seed: bytes) -> npt.NDArray[np.uint32]:
-    """A row of words for each key."""
+    """Return a row of words for each key."""
     count = keys.size // LENGTH
     k0, k1 = (np.uint64(int.from_bytes(half, "little")) for half in (seed[:8], seed[8:]))
     words = np.empty(count * WORDS, np.uint32)
@@ -43,17 +43,17 @@ def fingerprints(keys: npt.NDArray[np.uint8], seed: bytes) -> npt.NDArray[np.uin
 
 @pytest.fixture(scope="module")
 def colliding() -> npt.NDArray[np.uint8]:
-    """Keys of which each has another one's first word, its home in the table, under the known seed."""
-    keys = tried_keys()
+    """Return keys that share the first word of their fingerprint with another key under the known seed."""
+    keys = random_keys()
     first = fingerprints(keys, KNOWN)[:, 0]
     order = np.argsort(first, kind="stable")
     twins = np.flatnonzero(np.diff(first[order]) == 0)
     both = np.unique(np.concatenate([order[twins], order[twins + 1]]))
-    return chosen(keys, both)
+    return selected(keys, both)
 
 
 @pytest.mark.parametrize("seed", OTHERS)
-def test_keys_made_to_collide_under_one_seed_do_not_under_another(
+def test_keys_that_collide_under_one_seed_do_not_under_another(
     colliding: npt.NDArray[np.uint8], seed: bytes
 ) -> None:
     count = colliding.size // LENGTH
@@ -64,10 +64,10 @@ def test_keys_made_to_collide_under_one_seed_do_not_under_another(
 
 
 @pytest.mark.parametrize("seed", OTHERS)
-def test_keys_made_to_crowd_a_bucket_under_one_seed_spread_under_another(seed: bytes) -> None:
+def test_keys_of_one_bucket_are_distributed_under_another_seed(seed: bytes) -> None:
     bits = 8
-    keys = tried_keys()
-    crowd = chosen(keys, np.flatnonzero(fingerprints(keys, KNOWN)[:, 1] >> (32 - bits) == 7))
+    keys = random_keys()
+    crowd = selected(keys, np.flatnonzero(fingerprints(keys, KNOWN)[:, 1] >> (32 - bits) == 7))
     assert {bucket_of(word, 0, bits) for word in fingerprints(crowd, KNOWN)[:20, 1].tolist()} == {7}
 
     sizes = np.bincount(fingerprints(crowd, seed)[:, 1] >> (32 - bits), minlength=1 << bits)
@@ -77,10 +77,10 @@ def test_keys_made_to_crowd_a_bucket_under_one_seed_spread_under_another(seed: b
     assert sizes.max() < mean + 8 * mean**0.5
 
 
-def test_not_even_under_the_known_seed_are_they_taken_for_each_other(
+def test_colliding_first_words_do_not_make_keys_equal(
     colliding: npt.NDArray[np.uint8],
 ) -> None:
-    """A fingerprint is more than its first word."""
+    """A fingerprint consists of three words."""
     data = colliding.tobytes()
     keys = [data[at:end] for at, end in pairwise(range(0, len(data) + 1, LENGTH))]
     finder = SurvivorFinder(KeyTable(1 << 16), KNOWN, reaches_log_start=True, now_ms=NOW)

@@ -1,4 +1,4 @@
-"""Processes take turns at compiling kernels."""
+"""Only one process at a time compiles a kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def four_times(number):
 
 
 def load(path: Path) -> Any:  # noqa: ANN401  # numba has no types
-    """The module as a process has it that has not called its kernels yet."""
+    """Return the module as in a process that has not called its kernels yet."""
     spec = importlib.util.spec_from_file_location("kernels_of_a_test", path)
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +41,7 @@ def load(path: Path) -> Any:  # noqa: ANN401  # numba has no types
 
 
 def is_free(lock: Path) -> bool:
-    """Whether another process could have it now."""
+    """Return True if another process could take the lock now."""
     with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,8 +50,8 @@ def is_free(lock: Path) -> bool:
         return True
 
 
-class Watching(event.Listener):
-    """Notes at each compilation whether the kernel's lock is free."""
+class LockListener(event.Listener):
+    """Records at each compilation whether the kernel's lock is free."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bool]] = []
@@ -71,19 +71,19 @@ class Watching(event.Listener):
 
 
 @contextmanager
-def watching() -> Iterator[Watching]:
-    watcher = Watching()
+def listening() -> Iterator[LockListener]:
+    watcher = LockListener()
     with event.install_listener("numba:compile", watcher):
         yield watcher
 
 
-def test_who_compiles_a_kernel_keeps_others_from_it_until_it_is_kept(tmp_path: Path) -> None:
-    """With what it calls; whoever comes later finds both."""
+def test_the_lock_is_held_until_compiled_code_is_cached(tmp_path: Path) -> None:
+    """This includes called kernels. Later processes load both from the cache."""
     path = tmp_path / "kernels_of_a_test.py"
     path.write_text(MODULE)
     first, second = load(path), load(path)
 
-    with watching() as watcher:
+    with listening() as watcher:
         assert first.four_times(1) == 4
 
     assert watcher.seen == [
@@ -92,14 +92,14 @@ def test_who_compiles_a_kernel_keeps_others_from_it_until_it_is_kept(tmp_path: P
         ("_twice", False),
         ("four_times", False),
     ]
-    with watching() as watcher:
+    with listening() as watcher:
         assert second.four_times(1) == 4
     assert watcher.seen == []
     assert all(is_free(lock) for kernel in (first.four_times, first._twice) if (lock := lock_path(kernel)))
 
 
-def test_a_process_that_never_ends_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    """It may have been stopped; what it holds is compiled once more."""
+def test_waiting_for_a_lock_times_out(tmp_path: Path) -> None:
+    """The owner may have been stopped; the kernel is then compiled again."""
     path, clock = tmp_path / "a.lock", ManualClock()
 
     with compile_lock(path, clock) as first, compile_lock(path, clock) as second:
@@ -110,8 +110,8 @@ def test_a_process_that_never_ends_is_not_waited_for_for_ever(tmp_path: Path) ->
         assert third
 
 
-def test_a_directory_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
-    """Numba keeps nothing there either."""
+def test_no_lock_is_taken_in_a_read_only_directory(tmp_path: Path) -> None:
+    """Numba does not cache anything there, either."""
     (tmp_path / "a file").touch()
 
     with compile_lock(tmp_path / "a file" / "a.lock", ManualClock()) as held:

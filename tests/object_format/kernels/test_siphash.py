@@ -26,7 +26,7 @@ def digest(data: bytes, key: bytes) -> bytes:
 
 
 def model(data: bytes, key: bytes) -> bytes:
-    """SipHash-2-4-128 as the paper has it."""
+    """Compute SipHash-2-4-128 as in the paper."""
     k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
     v = [
         k0 ^ 0x736F6D6570736575,
@@ -70,24 +70,24 @@ def model(data: bytes, key: bytes) -> bytes:
         (b"\x00", "da87c1d86b99af44347659119b22fc45"),
     ],
 )
-def test_official_vectors(data: bytes, expected: str) -> None:
+def test_hashes_equal_the_official_vectors(data: bytes, expected: str) -> None:
     assert digest(data, KEY).hex() == expected
     assert model(data, KEY).hex() == expected
 
 
 @given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
-def test_kernel_and_model_agree(data: bytes, key: bytes) -> None:
+def test_the_kernel_equals_the_model(data: bytes, key: bytes) -> None:
     assert digest(data, key) == model(data, key)
 
 
 @settings(max_examples=60)
 @given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=40), st.integers(1, 40))
-def test_keys_hashed_side_by_side_have_the_same_fingerprints(keys: list[bytes | None], room: int) -> None:
-    """Whatever their lengths, and wherever the columns are full, as if each was hashed alone."""
+def test_keys_hashed_in_lanes_have_the_same_fingerprints(keys: list[bytes | None], room: int) -> None:
+    """The result does not depend on the lengths of the keys, or on where the columns are full."""
     batch = encode_records([Record(offset=i, timestamp=0, key=key, value=None) for i, key in enumerate(keys)])
     records = readable(batch[BATCH_OVERHEAD:])
     rows = scan_batches(readable(batch))
-    rows["records_start"], rows["records_end"] = 0, records.size  # as they are where a codec has opened them
+    rows["records_start"], rows["records_end"] = 0, records.size  # as after decompression
     fingerprinter = Fingerprinter(KEY, now_ms=0)
     columns = Columns(room)
     cursor = np.zeros(4, np.int64)
@@ -116,8 +116,8 @@ def test_keys_hashed_side_by_side_have_the_same_fingerprints(keys: list[bytes | 
         ([1000] * 7 + [7392], True),
     ],
 )
-def test_a_key_larger_than_its_neighbours_together_is_hashed_alone(lengths: list[int], uneven: bool) -> None:
-    """Side by side, each takes as long as the largest; what comes out is the same."""
+def test_a_key_longer_than_its_neighbors_together_is_hashed_alone(lengths: list[int], uneven: bool) -> None:
+    """In lanes, each key takes as long as the longest one. The result is the same."""
     assert are_uneven(np.array(lengths), 0, max(lengths) // 8) == uneven
     lengths = [*lengths, 5, *lengths]
     data = np.random.default_rng(1).integers(0, 256, sum(lengths), np.uint8)

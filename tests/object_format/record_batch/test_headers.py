@@ -1,4 +1,4 @@
-"""Headers, checksums, and what is changed in place."""
+"""Headers of batches: parsing, checksums, and changes in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.object_format.strategies import batches, logs
 
 
 @given(batches(), st.binary(max_size=9))
-def test_a_header_says_what_the_model_wrote(batch: model.Batch, before: bytes) -> None:
+def test_a_parsed_header_has_the_fields_of_the_model(batch: model.Batch, before: bytes) -> None:
     data = model.encode(batch)
     header = read_header(before + data, len(before))
     assert header.size == len(data)
@@ -52,24 +52,24 @@ def test_a_header_says_what_the_model_wrote(batch: model.Batch, before: bytes) -
 @pytest.mark.parametrize(
     ("bit", "name"), [(0x10, "is_transactional"), (0x20, "is_control"), (0x08, "timestamp_type")]
 )
-def test_attribute_bits(bit: int, name: str) -> None:
+def test_attribute_bits_set_their_properties(bit: int, name: str) -> None:
     plain = read_header(model.encode(model.Batch()))
     marked = read_header(model.encode(model.Batch(attributes=bit)))
     assert (bool(getattr(plain, name)), bool(getattr(marked, name))) == (False, True)
 
 
-def test_the_delete_horizon_stands_in_for_the_base_timestamp() -> None:
+def test_the_delete_horizon_replaces_the_base_timestamp() -> None:
     assert read_header(model.encode(model.Batch(base_timestamp=5))).delete_horizon_ms is None
     assert read_header(model.encode(model.Batch(base_timestamp=5, attributes=0x40))).delete_horizon_ms == 5
 
 
 @pytest.mark.parametrize("position", [-1, 1, 70, 10**9])
-def test_a_position_outside_the_data_is_refused(position: int) -> None:
+def test_a_position_outside_of_the_data_is_rejected(position: int) -> None:
     with pytest.raises(MalformedBatchError):
         read_header(encode_batch([1], [b"k"], [b"v"])[:69], position)
 
 
-def test_positions_go_from_batch_to_batch() -> None:
+def test_iter_headers_yields_the_position_of_each_batch() -> None:
     one, two = encode_batch([1], [b"k"], [b"v"]), encode_batch([1], [b"key"], [b"v"])
     assert [position for position, _ in iter_headers(one + two + one)] == [0, len(one), len(one + two)]
     with pytest.raises(MalformedBatchError) as caught:
@@ -78,14 +78,14 @@ def test_positions_go_from_batch_to_batch() -> None:
 
 
 @given(logs(), st.integers(-(2**40), 2**40), st.integers(0, 2**31 - 1))
-def test_patching_changes_offsets_and_epochs_alone(log: list[model.Batch], shift: int, epoch: int) -> None:
+def test_patching_changes_only_offsets_and_epochs(log: list[model.Batch], shift: int, epoch: int) -> None:
     data = bytearray(b"".join(map(model.encode, log)))
     patch_offsets(data, shift, epoch)
     assert model.decode_all(bytes(data)) == [shifted(batch, shift, epoch) for batch in log]
 
 
 @given(logs(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch: int) -> None:
+def test_assigned_offsets_are_consecutive(log: list[model.Batch], first: int, epoch: int) -> None:
     data = bytearray(b"".join(map(model.encode, log)))
     end = assign_offsets(data, first, epoch)
     expected = []
@@ -97,10 +97,8 @@ def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch
 
 
 @given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_batches_that_lie_apart_are_placed_as_those_of_one_buffer(
-    batch: model.Batch, first: int, epoch: int
-) -> None:
-    """`set_base_offsets` writes what `assign_offsets` does, and `stored_checksums` reads the CRC."""
+def test_set_base_offsets_equals_assign_offsets(batch: model.Batch, first: int, epoch: int) -> None:
+    """`set_base_offsets` works on separate buffers. `stored_checksums` reads the CRC."""
     placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
     set_base_offsets([memoryview(placed)], [first], epoch)
     assert stored_checksums([memoryview(placed)]) == [read_header(placed).crc]
@@ -108,14 +106,14 @@ def test_batches_that_lie_apart_are_placed_as_those_of_one_buffer(
     assert placed == assigned
 
 
-def test_assigning_starts_a_section_by_default() -> None:
+def test_assign_offsets_starts_a_section_by_default() -> None:
     data = bytearray(encode_batch([1], [b"k"], [b"v"], base_offset=77, leader_epoch=3))
     assert assign_offsets(data) == 1
     header = read_header(data)
     assert (header.base_offset, header.partition_leader_epoch) == (0, 0)
 
 
-def test_what_is_read_only_is_not_patched() -> None:
+def test_read_only_buffers_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="read-only"):
         patch_offsets(encode_batch([1], [b"k"], [b"v"]), 1, 1)
 
@@ -130,7 +128,7 @@ def shifted(batch: model.Batch, shift: int, epoch: int) -> model.Batch:
 
 
 @given(logs(), st.integers(-100, 100), st.data())
-def test_trimming_keeps_the_batches_that_overlap(
+def test_trimming_keeps_the_overlapping_batches(
     log: list[model.Batch], shift: int, draw: st.DataObject
 ) -> None:
     encoded = [model.encode(batch) for batch in log]
@@ -152,7 +150,7 @@ def test_trimming_keeps_the_batches_that_overlap(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_stamping_an_append_time_gives_it_to_all_records(codec: Codec) -> None:
+def test_log_append_time_applies_to_all_records(codec: Codec) -> None:
     first, second = (encode_batch([5, 6], [b"a", b"b"], [b"c", b"d"], codec=codec) for _ in range(2))
     data = bytearray(first + second)
     set_append_time(data, 99, len(first))
@@ -162,7 +160,7 @@ def test_stamping_an_append_time_gives_it_to_all_records(codec: Codec) -> None:
     assert read_header(data, len(first)).timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def test_a_max_timestamp_is_corrected() -> None:
+def test_set_max_timestamp_corrects_the_header() -> None:
     batch = model.batch_of([Record(0, 5, b"k", b"v")], max_timestamp=77)
     data = bytearray(model.encode(batch))
     set_max_timestamp(data, 5)

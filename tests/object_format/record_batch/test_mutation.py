@@ -1,4 +1,4 @@
-"""Damaged and hostile batches: a typed error or the truth, within bounded memory."""
+"""Damaged and malicious batches are rejected or read correctly, within bounded memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @st.composite
 def damages(draw: DrawFn) -> Callable[[bytes], bytes]:
-    """Some flipping, cutting out or inserting of bytes, at any place of what it is done to."""
+    """Return functions that flip, cut, insert or overwrite bytes at any position."""
     kind = draw(st.sampled_from(["flip", "cut", "insert", "overwrite"]))
     place = draw(st.floats(0, 1, exclude_max=True))
     count = draw(st.integers(1, 9))
@@ -57,7 +57,7 @@ def damages(draw: DrawFn) -> Callable[[bytes], bytes]:
 
 
 def check(error: MalformedBatchError, data: bytes) -> None:
-    """A typed error says what is wrong and where."""
+    """The error contains a fault and a valid position."""
     assert 0 <= error.position <= len(data)
     assert error.fault is not Fault.NONE
 
@@ -75,10 +75,10 @@ def decoded(data: bytes, *, verify: bool) -> list[Record] | None:
 
 
 @given(logs(most=3), st.lists(damages(), min_size=1, max_size=3))
-def test_damage_is_found_or_does_no_harm(
+def test_damage_is_detected_or_affects_only_offsets(
     log: list[model.Batch], several: list[Callable[[bytes], bytes]]
 ) -> None:
-    """The CRC covers all but base offset, leader epoch and length: what decodes differs in offsets alone."""
+    """The CRC covers all but base offset, leader epoch and length, so only offsets can differ."""
     data = b"".join(map(model.encode, log))
     for damage in several:
         data = damage(data)
@@ -91,7 +91,7 @@ def test_damage_is_found_or_does_no_harm(
 
 
 @given(logs(most=3), st.lists(damages(), min_size=1, max_size=3))
-def test_whatever_the_bytes_nothing_but_the_typed_error_is_raised(
+def test_damaged_bytes_raise_only_the_documented_error(
     log: list[model.Batch], several: list[Callable[[bytes], bytes]]
 ) -> None:
     data = b"".join(map(model.encode, log))
@@ -115,11 +115,11 @@ def test_whatever_the_bytes_nothing_but_the_typed_error_is_raised(
 def test_kernels_and_model_agree_on_damaged_records(
     batch: model.Batch, several: list[Callable[[bytes], bytes]]
 ) -> None:
-    """Records are damaged before they are compressed and sealed, so only their own rules can find it."""
+    """Records are damaged before compression and checksum, so only their validation can detect it."""
     records = b"".join(model.encode_record(record, batch) for record in batch.records)
     for damage in several:
         records = damage(records)
-    data = model.seal(batch, records)
+    data = model.encode_with_records(batch, records)
     try:
         expected = list(model.decode(data).records)
     except model.ModelError:
@@ -140,16 +140,16 @@ def test_kernels_and_model_agree_on_damaged_headers(batch: model.Batch, at: int,
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_no_batch(noise: bytes) -> None:
+def test_arbitrary_bytes_are_rejected(noise: bytes) -> None:
     assert decoded(noise, verify=True) is None or not noise
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_hostile_record_count_allocates_nothing(codec: Codec) -> None:
+def test_a_false_record_count_does_not_allocate_memory(codec: Codec) -> None:
     batch = model.batch_of([Record(0, 1, b"k", b"v")], codec=codec, last_offset_delta=2**31 - 1)
-    data = model.seal(batch, model.encode_record(batch.records[0], batch), count=2**31 - 1)
+    data = model.encode_with_records(batch, model.encode_record(batch.records[0], batch), count=2**31 - 1)
     sound = encode_batch([1], [b"k"], [b"v"], codec=codec)
-    decode_batch(sound)  # compiles what is needed, outside the count
+    decode_batch(sound)  # compiles the kernels before memory is counted
     assert not validate_batches(sound, require_keys=True).problems
     tracemalloc.start()
     try:
@@ -171,7 +171,7 @@ def test_a_hostile_record_count_allocates_nothing(codec: Codec) -> None:
         (-(2**31), Fault.BATCH_LENGTH),
     ],
 )
-def test_a_hostile_batch_length_is_refused(length: int, fault: Fault) -> None:
+def test_a_false_batch_length_is_rejected(length: int, fault: Fault) -> None:
     data = bytearray(encode_batch([1], [b"k"], [b"v"]))
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(MalformedBatchError) as caught:
@@ -180,20 +180,20 @@ def test_a_hostile_batch_length_is_refused(length: int, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("field", range(6))
-def test_a_hostile_length_inside_a_record_is_refused(field: int) -> None:
-    """Every varint of a record in turn claims as much as it can."""
+def test_a_false_length_inside_a_record_is_rejected(field: int) -> None:
+    """Each varint of a record in turn has its maximum value."""
     huge = model.write_varint(2**31 - 1)
     parts = [b"\0", b"\0", b"\0", b"\x02k", b"\x02v", b"\x02", b"\x02h", b"\x02x"]
     body = b"".join(huge if i == field + 2 else part for i, part in enumerate(parts))
     record = model.write_varint(len(body)) + body
-    data = model.seal(model.Batch(), record, count=1)
+    data = model.encode_with_records(model.Batch(), record, count=1)
     with pytest.raises(MalformedBatchError) as caught:
         decode_batch(data)
     assert caught.value.fault in {Fault.RECORD_FIELD, Fault.RECORD_OFFSET}
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 255])
-def test_other_formats_are_refused(magic: int) -> None:
+def test_other_format_versions_are_rejected(magic: int) -> None:
     data = bytearray(encode_batch([1], [b"k"], [b"v"]))
     data[16] = magic
     with pytest.raises(MalformedBatchError, match="format version 2"):

@@ -1,4 +1,4 @@
-"""The offsets of records found in bulk are those that decoding finds, however batches lie and are stored."""
+"""Offsets of records that are collected in bulk equal those of decoded records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCHES = st.lists(
 
 
 def stored(batches: list[tuple[set[int], int, Codec]]) -> list[bytes]:
-    """One behind the other; each has records at some offset deltas, and some offsets more at its end."""
+    """Return consecutive batches with records at some offset deltas, and missing offsets at their end."""
     made = []
     base = 7
     for deltas, more, codec in batches:
@@ -44,10 +44,10 @@ def stored(batches: list[tuple[set[int], int, Codec]]) -> list[bytes]:
 
 
 @given(BATCHES, st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.sampled_from([0, 2**40]))
-def test_offsets_are_those_that_decoding_finds(
+def test_offsets_equal_those_of_decoded_records(
     batches: list[tuple[set[int], int, Codec]], room: int, pieces: int, ranges: int, shift: int
 ) -> None:
-    """Whatever is pending at a time, and in however many pieces they come."""
+    """This holds for any buffer size, and any division of the batches."""
     made = stored(batches)
     with (
         patch.object(record_offsets, "_PENDING_OFFSETS", room),
@@ -66,8 +66,8 @@ def test_offsets_are_those_that_decoding_finds(
             assert list(found.take()) == expected
 
 
-def test_batches_that_have_all_their_records_are_not_opened() -> None:
-    """They need not even be readable; one with a gap must be."""
+def test_batches_without_gaps_are_not_decompressed() -> None:
+    """Their records may even be damaged. A batch with gaps must be readable."""
     whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, codec=Codec.LZ4)
     spoilt = whole[:61] + bytes(len(whole) - 61)
     gapped = encode_batch(
@@ -83,7 +83,7 @@ def test_batches_that_have_all_their_records_are_not_opened() -> None:
     assert (caught.value.fault, caught.value.position) == (Fault.COMPRESSED_BYTES, len(whole))
 
 
-def test_records_that_do_not_rise_are_malformed() -> None:
+def test_records_that_do_not_ascend_are_rejected() -> None:
     sound = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, offset_deltas=[0, 5, 9])
     swapped = bytearray(sound)
     second, third = (61 + each * (len(sound) - 61) // 3 for each in (1, 2))
@@ -95,7 +95,7 @@ def test_records_that_do_not_rise_are_malformed() -> None:
     assert (caught.value.fault, caught.value.position) == (Fault.RECORD_OFFSET, third)
 
 
-def test_batches_do_not_overlap() -> None:
+def test_overlapping_batches_are_rejected() -> None:
     whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3)
     found = RecordOffsets()
     found.add(whole, offset_shift=0)
@@ -106,8 +106,8 @@ def test_batches_do_not_overlap() -> None:
         assert (caught.value.fault, caught.value.position) == (Fault.OFFSET_RANGE, position)
 
 
-def test_offsets_of_a_batch_do_not_fill_memory() -> None:
-    """A batch has as many as may be; what is pending is emptied between."""
+def test_a_batch_with_many_offsets_uses_bounded_memory() -> None:
+    """The buffer is flushed several times."""
     count = record_offsets._PENDING_OFFSETS * 2 + 5
     deltas = np.arange(count, dtype=np.int64)
     deltas[-1] += 1

@@ -1,4 +1,4 @@
-"""Decoding and encoding, against the model."""
+"""Decoding and encoding of records, compared with the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_model_decodes_what_it_encodes(batch: model.Batch) -> None:
 
 
 @given(batches(), st.integers(-5, 1000), st.binary(max_size=70))
-def test_a_batch_is_decoded_as_the_model_encoded_it(batch: model.Batch, shift: int, before: bytes) -> None:
+def test_a_batch_of_the_model_is_decoded(batch: model.Batch, shift: int, before: bytes) -> None:
     columns = decode_batch(before + model.encode(batch), len(before), offset_shift=shift)
     expected = [replace(record, offset=record.offset + shift) for record in batch.records]
     assert columns.records() == expected
@@ -40,7 +40,7 @@ def test_a_batch_is_decoded_as_the_model_encoded_it(batch: model.Batch, shift: i
 
 
 @given(record_lists(), st.sampled_from(Codec))
-def test_the_model_decodes_what_is_encoded(records: list[Record], codec: Codec) -> None:
+def test_the_model_decodes_encoded_records(records: list[Record], codec: Codec) -> None:
     batch = model.decode(encode_records(records, codec=codec, leader_epoch=4))
     assert batch == model.batch_of(records, codec=codec, leader_epoch=4)
 
@@ -64,7 +64,7 @@ def test_uncompressed_batches_share_columns() -> None:
     assert [len(columns) for columns in decode_batches(one * 3)] == [3]
 
 
-def test_compressed_batches_larger_than_what_is_joined_stand_alone() -> None:
+def test_large_compressed_batches_have_separate_columns() -> None:
     large = encode_batch([1], [b"k"], [bytes(700_000)], codec=Codec.ZSTD)
     larger = encode_batch([1], [b"k"], [bytes(SCRATCH_BYTES)], codec=Codec.ZSTD)
     small = encode_batch([1], [b"k"], [b"v"], codec=Codec.ZSTD)
@@ -74,7 +74,7 @@ def test_compressed_batches_larger_than_what_is_joined_stand_alone() -> None:
     assert [len(columns) for columns in decoded if columns.data.size > SCRATCH_BYTES] == [1]
 
 
-def test_control_batches_are_left_out_but_count() -> None:
+def test_control_batches_yield_no_records_but_advance_the_offset() -> None:
     data = encode_batch([1], [b"k"], [b"v"]) + encode_batch(
         [1], [b"\0\0\0\1"], [b""], base_offset=1, is_control=True
     )
@@ -90,7 +90,7 @@ def test_an_empty_batch_has_no_records_and_keeps_its_offsets() -> None:
     assert (columns.records(), columns.next_offset) == ([], 9)
 
 
-def test_log_append_time_holds_for_every_record() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     data = encode_batch([5, 9, 7], [b"a"] * 3, [b"b"] * 3, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert decode_batch(data).timestamps.tolist() == [9, 9, 9]
     assert read_header(data).timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -126,7 +126,7 @@ def test_every_field_of_the_header_is_written() -> None:
     assert read_header(data).delete_horizon_ms == 99
 
 
-def test_columns_take_arrays() -> None:
+def test_columns_can_be_arrays() -> None:
     columns = decode_batch(encode_batch(np.array([7, 8]), [b"a", b"b"], [b"c", b"d"]))
     assert columns.records() == [Record(0, 7, b"a", b"c"), Record(1, 8, b"b", b"d")]
 
@@ -143,7 +143,7 @@ def test_columns_take_arrays() -> None:
         ([1, 2], [0, 5], 4),
     ],
 )
-def test_what_a_batch_cannot_hold_is_refused(
+def test_records_that_do_not_fit_a_batch_are_rejected(
     timestamps: list[int], deltas: list[int] | None, last_delta: int | None
 ) -> None:
     with pytest.raises(UnsupportedBatchError):
@@ -152,7 +152,7 @@ def test_what_a_batch_cannot_hold_is_refused(
         )
 
 
-def test_a_wrong_checksum_is_found_where_it_is_asked_for() -> None:
+def test_a_wrong_checksum_is_detected_if_requested() -> None:
     sound = encode_batch([1], [b"key"], [b"value"])
     damaged = sound.replace(b"value", b"values"[1:])
     for read in (decode_batch, lambda data: list(decode_batches(data, verify=True))):
@@ -167,13 +167,13 @@ def test_header_names_that_are_not_utf8_are_replaced() -> None:
     assert decode_batch(data, verify=False).record(0).headers == (("n\ufffdme", b"x"),)
 
 
-def test_many_headers_are_counted_right() -> None:
+def test_many_headers_are_decoded() -> None:
     headers = [(str(i), None) for i in range(100)]
     columns: RecordColumns = decode_batch(encode_batch([1], [b"k"], [b"v"], [headers]))
     assert columns.record(0).headers == tuple(headers)
 
 
-def test_faults_name_the_place() -> None:
+def test_errors_contain_the_position() -> None:
     good = encode_batch([1], [b"k"], [b"v"])
     bad = bytearray(encode_batch([1], [b"k"], [b"v"]))
     bad[61] = 0x70

@@ -1,4 +1,4 @@
-"""What an agent learns of a producer's batches before it takes them."""
+"""Validation of batches from producers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def faults(*made: model.Batch | bytes, require_keys: bool = False) -> list[tuple
 
 
 @given(logs(gaps=False))
-def test_sound_batches_are_summed_up(log: list[model.Batch]) -> None:
+def test_valid_batches_are_summarized(log: list[model.Batch]) -> None:
     encoded = [model.encode(batch) for batch in log]
     found = validate_batches(b"".join(encoded), require_keys=False)
     assert found.problems == ()
@@ -61,8 +61,8 @@ def test_sound_batches_are_summed_up(log: list[model.Batch]) -> None:
 
 
 @given(batches(gaps=False), st.data())
-def test_one_batch_alone_is_judged_as_among_others(batch: model.Batch, data: st.DataObject) -> None:
-    """A batch that is all there is takes a shorter way, to the same verdict, whatever byte of it is wrong."""
+def test_a_single_batch_is_validated_like_one_of_many(batch: model.Batch, data: st.DataObject) -> None:
+    """A single batch takes a fast path with the same result, for any wrong byte."""
     encoded = bytearray(model.encode(batch))
     if data.draw(st.booleans(), label="spoilt"):
         where = data.draw(st.integers(0, len(encoded) - 1), label="where")
@@ -82,8 +82,8 @@ def test_one_batch_alone_is_judged_as_among_others(batch: model.Batch, data: st.
 
 
 @given(logs(gaps=False), st.data())
-def test_batches_are_judged_all_at_once_as_one_by_one(log: list[model.Batch], data: st.DataObject) -> None:
-    """Nothing comes back where any has a problem, and else the same rows, whatever byte is wrong."""
+def test_fast_validation_equals_full_validation(log: list[model.Batch], data: st.DataObject) -> None:
+    """It returns None if any batch has a problem, and the same rows otherwise."""
     encoded = bytearray(b"".join(map(model.encode, log)))
     if encoded and data.draw(st.booleans(), label="spoilt"):
         where = data.draw(st.integers(0, len(encoded) - 1), label="where")
@@ -117,7 +117,7 @@ def _headers_while_sound(data: bytearray) -> list[tuple[int, BatchHeader]]:
 
 
 @given(batches(gaps=False))
-def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -> None:
+def test_keyless_records_are_reported_if_keys_are_required(batch: model.Batch) -> None:
     expected = tuple(i for i, record in enumerate(batch.records) if record.key is None)
     first = model.encode(ONE)
     found = validate_batches(first + model.encode(batch), require_keys=True)
@@ -130,7 +130,7 @@ def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -
     assert "key" in problem.message
 
 
-def test_only_so_many_keyless_records_are_named() -> None:
+def test_the_number_of_reported_keyless_records_is_limited() -> None:
     count = MAX_RECORDS_REPORTED + 5
     data = encode_batch([1] * count, [None] * count, [b"v"] * count, codec=Codec.LZ4)
     [problem] = validate_batches(data, require_keys=True).problems
@@ -151,7 +151,9 @@ def test_only_so_many_keyless_records_are_named() -> None:
         ({"records": (Record(1, 1, b"", b""),)}, Fault.OFFSETS_NOT_CONSECUTIVE),
     ],
 )
-def test_what_producers_may_not_send(codec: Codec, change: dict[str, object], fault: Fault | None) -> None:
+def test_batches_that_producers_may_not_send_are_rejected(
+    codec: Codec, change: dict[str, object], fault: Fault | None
+) -> None:
     changed = replace(ONE, **change)  # type: ignore[arg-type]  # each case names fields with their types
     changed = replace(changed, attributes=changed.attributes | codec)
     expected = Fault.OFFSETS_NOT_CONSECUTIVE if fault is None else fault
@@ -159,36 +161,40 @@ def test_what_producers_may_not_send(codec: Codec, change: dict[str, object], fa
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_damaged_records_are_a_problem_of_their_batch(codec: Codec) -> None:
+def test_damaged_records_affect_only_their_batch(codec: Codec) -> None:
     batch = replace(ONE, attributes=int(codec))
     record = model.encode_record(batch.records[0], batch)
-    assert faults(ONE, model.seal(batch, record + b"\0"), ONE) == [(1, Fault.TRAILING_BYTES)]
-    assert faults(ONE, model.seal(batch, record[:-1] + b"\x02"), ONE) == [(1, Fault.RECORD_FIELD)]
-    assert faults(ONE, model.seal(batch, b"\x7e" + record[1:]), ONE) == [(1, Fault.RECORD_LENGTH)]
+    assert faults(ONE, model.encode_with_records(batch, record + b"\0"), ONE) == [(1, Fault.TRAILING_BYTES)]
+    assert faults(ONE, model.encode_with_records(batch, record[:-1] + b"\x02"), ONE) == [
+        (1, Fault.RECORD_FIELD)
+    ]
+    assert faults(ONE, model.encode_with_records(batch, b"\x7e" + record[1:]), ONE) == [
+        (1, Fault.RECORD_LENGTH)
+    ]
 
 
-def test_a_wrong_checksum_hides_all_else() -> None:
+def test_a_wrong_checksum_takes_precedence() -> None:
     damaged = bytearray(model.encode(replace(ONE, attributes=0x20)))
     damaged[-1] ^= 1
     assert faults(ONE, bytes(damaged), ONE) == [(1, Fault.CHECKSUM)]
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_compressed_bytes_that_are_not(codec: Codec) -> None:
-    plain = model.seal(model.Batch(), b"not compressed at all", count=1)
+def test_records_that_cannot_be_decompressed_are_rejected(codec: Codec) -> None:
+    plain = model.encode_with_records(model.Batch(), b"not compressed at all", count=1)
     data = bytearray(plain)
     data[22] = codec
     data[17:21] = model.crc32c(bytes(data[21:])).to_bytes(4, "big")
     assert faults(ONE, bytes(data)) == [(1, Fault.COMPRESSED_BYTES)]
 
 
-def test_a_bomb_is_a_problem_of_its_batch() -> None:
+def test_a_decompression_bomb_is_rejected() -> None:
     values = [bytes(MAX_DECOMPRESSED_BATCH_BYTES // 8)] * 8
     data = encode_batch([1] * 8, [b"k"] * 8, values, codec=Codec.ZSTD)
     assert faults(ONE, data) == [(1, Fault.DECOMPRESSED_TOO_LARGE)]
 
 
-def test_behind_a_malformed_header_nothing_is_known() -> None:
+def test_batches_after_a_malformed_header_are_not_reported() -> None:
     sound = model.encode(ONE)
     found = validate_batches(sound + sound[:-1], require_keys=True)
     assert len(found.batches) == 1
@@ -196,11 +202,11 @@ def test_behind_a_malformed_header_nothing_is_known() -> None:
     assert (problem.batch, problem.fault, problem.position) == (1, Fault.TRUNCATED, len(sound))
 
 
-def test_nothing_is_sound() -> None:
+def test_no_batches_are_valid() -> None:
     found = validate_batches(b"", require_keys=True)
     assert (found.batches, found.problems, found.record_count) == ((), (), 0)
 
 
-def test_a_wrong_max_timestamp_shows() -> None:
+def test_a_wrong_max_timestamp_is_reported() -> None:
     [summary] = validate_batches(model.encode(replace(ONE, max_timestamp=77)), require_keys=True).batches
     assert (summary.header_max_timestamp, summary.max_timestamp) == (77, 5)

@@ -1,4 +1,4 @@
-"""Files taken apart into blocks and put together with true checksums, by the specification alone."""
+"""Splits files into blocks and joins them with correct checksums, using only the specification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block(NamedTuple):
 
 
 def split(data: bytes) -> list[Block]:
-    """The blocks of a sound file."""
+    """Return the blocks of a valid file."""
     blocks = []
     position = len(MAGIC)
     while position < len(data):
@@ -33,8 +33,8 @@ def split(data: bytes) -> list[Block]:
     return blocks
 
 
-def seal(blocks: list[Block], *, file_id: bytes = FILE_ID.bytes) -> bytes:
-    """The blocks as a file, each with the checksum of the place where it comes to stand."""
+def join(blocks: list[Block], *, file_id: bytes = FILE_ID.bytes) -> bytes:
+    """Return the blocks as a file, each with the checksum for its position."""
     data = bytearray(MAGIC)
     for block in blocks:
         head = struct.pack(">BBHI", block.kind, block.flags, block.reserved, len(block.payload))
@@ -44,7 +44,7 @@ def seal(blocks: list[Block], *, file_id: bytes = FILE_ID.bytes) -> bytes:
 
 
 def complete(blocks: list[Block]) -> bytes:
-    """The file of these blocks with the directory and the trailer that belong to them."""
+    """Return the file of these blocks with their directory and trailer."""
     entries = b""
     count = 0
     position = len(MAGIC)
@@ -69,4 +69,4 @@ def complete(blocks: list[Block]) -> bytes:
     length = 12 + len(entries)
     trailer = blocks[0].payload[16:32] + struct.pack(">QIIQ", position, length, count, position + length + 60)
     whole = [*blocks, Block(DIRECTORY, 0, entries), Block(TRAILER, 0, trailer + MAGIC[::-1])]
-    return seal(whole, file_id=blocks[0].payload[16:32])
+    return join(whole, file_id=blocks[0].payload[16:32])

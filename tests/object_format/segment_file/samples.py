@@ -1,4 +1,4 @@
-"""Batches, sections, files and sources to test with."""
+"""Batches, sections, files and byte sources for tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_batch(
     timestamp: int = CREATED_MS,
     offset_count: int | None = None,
 ) -> bytes:
-    """A v2 batch as far as segment files look at one: its header is true, its records are `body`."""
+    """Return a v2 batch with a valid header, except its CRC, and `body` as records."""
     delta = (record_count if offset_count is None else offset_count) - 1
     length = BATCH.size - 12 + len(body)
     return (
@@ -55,7 +55,7 @@ def make_batch(
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One batch of a plan; `gap` offsets before it have no record, nor have `missing` inside it."""
+    """Plan of a batch: `gap` offsets before it and its `missing` last offsets have no record."""
 
     records: int
     missing: int = 0
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section to write; `appends` says how many batches go into each append."""
+    """Plan of a section; `batches_per_append` batches are written per append."""
 
     topic_id: UUID = TOPIC
     partition: int = 0
@@ -101,7 +101,7 @@ class Section:
 
     @property
     def survivors(self) -> BitMap64:
-        """Which offsets have a record; those missing in a batch are its last ones."""
+        """Return the offsets with a record."""
         found = BitMap64()
         offset = self.base_offset
         for batch in self.batches:
@@ -118,7 +118,7 @@ class Section:
 
 @dataclass
 class WrittenFile:
-    """A file and what its writer said of it."""
+    """A file, and the summary of its writer."""
 
     data: bytes
     summary: FileSummary
@@ -127,7 +127,7 @@ class WrittenFile:
 
 
 def holes_at(*holes: int, span: int) -> SectionHoles:
-    """The holes of a section of `span` offsets that has no record at `holes`."""
+    """Return the holes of a section of `span` offsets without records at `holes`."""
     return holes_between(BitMap64(range(span)) - BitMap64(holes), 0, span - 1)
 
 
@@ -184,7 +184,7 @@ def write_file(
 
 
 class BytesSource:
-    """Gives `data` in reads of at most `step` bytes, and counts them."""
+    """Returns `data` in reads of at most `step` bytes, and counts them."""
 
     def __init__(self, data: bytes, step: int | None = None) -> None:
         self._data = memoryview(data)
@@ -202,7 +202,7 @@ class BytesSource:
 
 @dataclass
 class ReadSection:
-    """Everything that a forward reader says about a section."""
+    """Everything that a forward reader returns for a section."""
 
     key: tuple[UUID, int]
     data: bytes
@@ -220,7 +220,7 @@ class ReadFile:
 def read_file(
     data: bytes, *, step: int | None = None, size: int | None = None, read_size: int = 256
 ) -> ReadFile:
-    """Read everything forward."""
+    """Read a whole file forward."""
     reader = ForwardReader(BytesSource(data, step), name="a.seg", size=size, read_size=read_size)
     found: list[ReadSection] = []
     while (section := reader.next_section()) is not None:

@@ -1,4 +1,4 @@
-"""What is written is what every way of reading gives back."""
+"""All ways of reading return what was written."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _assert_read_back(file: WrittenFile, *, step: int | None, size: int | None, 
     known=st.booleans(),
     read_size=st.integers(1, 3000),
 )
-def test_a_compacted_file_reads_forward(
+def test_a_compacted_file_is_read_forward(
     sections: list[Section], target: int, step: int | None, *, known: bool, read_size: int
 ) -> None:
     file = write_file(sections, block_target=target)
@@ -82,21 +82,21 @@ def test_a_compacted_file_reads_forward(
 
 
 @given(sections=INGESTION_SECTIONS, target=TARGETS, step=STEPS)
-def test_an_ingestion_file_reads_forward(sections: list[Section], target: int, step: int | None) -> None:
+def test_an_ingestion_file_is_read_forward(sections: list[Section], target: int, step: int | None) -> None:
     file = write_file(sections, kind=SegmentKind.INGESTION, block_target=target)
 
     _assert_read_back(file, step=step, size=len(file.data), read_size=500)
 
 
 @given(sections=COMPACTED_SECTIONS, target=TARGETS)
-def test_a_file_is_what_the_specification_makes_of_its_blocks(sections: list[Section], target: int) -> None:
+def test_checksums_and_directory_follow_the_specification(sections: list[Section], target: int) -> None:
     data = write_file(sections, block_target=target).data
 
     assert complete(split(data)[:-2]) == data
 
 
 @given(sections=COMPACTED_SECTIONS, target=TARGETS, more=st.integers(0, 5000))
-def test_the_directory_leads_to_the_same_bytes(sections: list[Section], target: int, more: int) -> None:
+def test_the_directory_locates_all_parts(sections: list[Section], target: int, more: int) -> None:
     file = write_file(sections, block_target=target)
     need = file.summary.directory_length + TRAILER_LENGTH
 
@@ -122,7 +122,7 @@ def test_the_directory_leads_to_the_same_bytes(sections: list[Section], target: 
     timestamp=st.integers(0, 60),
     max_bytes=st.integers(0, 2000),
 )
-def test_the_index_leads_to_offsets_and_timestamps(
+def test_the_index_locates_offsets_and_timestamps(
     batches: list[Batch], offset: int, timestamp: int, max_bytes: int
 ) -> None:
     section = Section(batches=tuple(batches), base_offset=50, tail_gap=3)
@@ -172,7 +172,7 @@ def _batches(payload: bytes) -> list[bytes]:
 
 
 @given(sections=COMPACTED_SECTIONS, reads=st.data())
-def test_sections_may_be_passed_over_at_any_point(sections: list[Section], reads: st.DataObject) -> None:
+def test_sections_can_be_skipped_at_any_point(sections: list[Section], reads: st.DataObject) -> None:
     file = write_file(sections)
     reader = ForwardReader(BytesSource(file.data), name="a.seg", read_size=200)
 
@@ -189,7 +189,7 @@ def test_sections_may_be_passed_over_at_any_point(sections: list[Section], reads
     assert reader.position == len(file.data)
 
 
-def test_two_readers_of_one_file_advance_on_their_own() -> None:
+def test_two_readers_of_one_file_are_independent() -> None:
     sections = [
         Section(partition=number, batches=(Batch(records=1, size=number),) * 5, tail_gap=1)
         for number in range(9)
@@ -220,7 +220,7 @@ def test_a_thousand_partitions_take_few_reads_and_one_buffer() -> None:
     assert reader.buffer_size == 65_536
 
 
-def test_a_file_without_sections_is_a_file() -> None:
+def test_a_file_without_sections_is_valid() -> None:
     file = write_file([])
 
     assert read_file(file.data).sections == []

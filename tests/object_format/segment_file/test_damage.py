@@ -1,4 +1,4 @@
-"""Truncated, flipped, spliced and hostile bytes: one typed error, or what was written, nothing else."""
+"""Truncated, modified and malicious files: readers return only written blocks, or raise one error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.object_format.segment_file.forging import (
     TRAILER,
     Block,
     complete,
-    seal,
+    join,
     split,
 )
 from tests.object_format.segment_file.samples import (
@@ -63,7 +63,7 @@ PLACES = st.one_of(st.integers(0, len(FILE.data)), st.sampled_from(BOUNDARIES))
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """The file with up to three edits, many of them at the boundaries of blocks."""
+    """Return the file with up to three edits, many of them at block boundaries."""
     data = bytearray(FILE.data)
     for _ in range(draw(st.integers(1, 3))):
         first, second = sorted((draw(PLACES), draw(PLACES)))
@@ -84,9 +84,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @given(data=damaged(), known=st.booleans(), step=st.sampled_from([1, 50, None]))
-def test_a_forward_reader_never_gives_a_block_that_was_not_written(
-    data: bytes, *, known: bool, step: int | None
-) -> None:
+def test_a_forward_reader_returns_only_written_blocks(data: bytes, *, known: bool, step: int | None) -> None:
     reader = ForwardReader(
         BytesSource(data, step), name="a.seg", size=len(data) if known else None, read_size=128
     )
@@ -107,7 +105,7 @@ def test_a_forward_reader_never_gives_a_block_that_was_not_written(
 
 
 @given(data=damaged(), tail=st.integers(0, 2000))
-def test_a_damaged_directory_is_an_error_or_what_was_written(data: bytes, tail: int) -> None:
+def test_a_damaged_directory_is_rejected_or_read_exactly(data: bytes, tail: int) -> None:
     try:
         directory = read_directory(
             data[max(0, len(data) - tail) :], name="a.seg", size=len(data), file_id=FILE_ID
@@ -122,7 +120,7 @@ def test_a_damaged_directory_is_an_error_or_what_was_written(data: bytes, tail: 
 
 
 @given(data=damaged())
-def test_a_damaged_range_gives_only_blocks_that_were_written_there(data: bytes) -> None:
+def test_a_damaged_range_returns_only_written_blocks(data: bytes) -> None:
     entry = FILE.summary.sections[0]
     part = data[entry.data_position : entry.data_position + entry.data_length]
     found: list[bytes] = []
@@ -139,7 +137,7 @@ def test_a_damaged_range_gives_only_blocks_that_were_written_there(data: bytes) 
 
 
 @given(garbage=st.binary(max_size=300))
-def test_garbage_is_refused(garbage: bytes) -> None:
+def test_arbitrary_bytes_are_rejected(garbage: bytes) -> None:
     for data in (garbage, FILE.data[:8] + garbage, FILE.data[:68] + garbage):
         with pytest.raises(CorruptSegmentError):
             read_file(data)
@@ -239,22 +237,22 @@ FORGED: dict[str, tuple[list[Block], str]] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_a_forged_file_with_true_checksums_is_refused(what: str) -> None:
+def test_an_invalid_file_with_correct_checksums_is_rejected(what: str) -> None:
     blocks, message = FORGED[what]
 
     with pytest.raises(CorruptSegmentError, match=message) as caught:
-        read_file(seal(blocks))
+        read_file(join(blocks))
 
-    assert caught.value.position in range(len(seal(blocks)) + 1)
+    assert caught.value.position in range(len(join(blocks)) + 1)
 
 
 @pytest.mark.parametrize(
     "what", [what for what, (blocks, _) in FORGED.items() if BLOCKS[-1] in blocks and blocks[0] == BLOCKS[0]]
 )
-def test_what_is_passed_over_is_checked_as_well(what: str) -> None:
+def test_skipped_blocks_are_verified(what: str) -> None:
     if what in {"holes that do not add up", "a malformed bitmap"}:
-        return  # a bitmap is decoded only by who asks for it
-    reader = ForwardReader(BytesSource(seal(FORGED[what][0])), name="a.seg")
+        return  # a bitmap is decoded only on request
+    reader = ForwardReader(BytesSource(join(FORGED[what][0])), name="a.seg")
 
     with pytest.raises(CorruptSegmentError, match=FORGED[what][1]):
         list(iter(reader.next_section, None))
@@ -272,7 +270,7 @@ OPTIONAL_PLACES = [
 
 
 @pytest.mark.parametrize("place", OPTIONAL_PLACES)
-def test_an_unknown_optional_block_is_passed_over(place: int) -> None:
+def test_an_unknown_optional_block_is_skipped(place: int) -> None:
     data = complete(_with(place, UNKNOWN, UNKNOWN)[:-2])
 
     read = read_file(data)
@@ -299,10 +297,10 @@ def test_an_ingestion_file_has_neither_index_nor_holes(kind: int) -> None:
     blocks.insert(3, Block(kind, OPTIONAL if kind == SECTION_INDEX else 0, payload))
 
     with pytest.raises(CorruptSegmentError, match="out of place"):
-        read_file(seal(blocks))
+        read_file(join(blocks))
 
 
-def test_an_error_names_file_section_and_position() -> None:
+def test_an_error_contains_file_section_and_position() -> None:
     data = bytearray(FILE.data)
     entry = FILE.summary.sections[0]
     data[entry.data_position + 20] ^= 4
@@ -318,7 +316,7 @@ def test_an_error_names_file_section_and_position() -> None:
     )
 
 
-def test_a_reader_that_failed_does_not_recover() -> None:
+def test_a_failed_reader_repeats_its_error() -> None:
     data = bytearray(FILE.data)
     data[FILE.summary.sections[0].data_position + 20] ^= 4
     reader = ForwardReader(BytesSource(bytes(data)), name="a.seg")
@@ -329,7 +327,7 @@ def test_a_reader_that_failed_does_not_recover() -> None:
             reader.next_section()
 
 
-def test_a_block_beyond_the_known_size_is_refused_before_its_bytes_are_read() -> None:
+def test_a_block_beyond_the_known_size_is_rejected_before_it_is_read() -> None:
     header = struct.pack(">BBHII", SECTION_HEADER, 0, 0, 24, 0)
     source = BytesSource(FILE.data[:68] + header + bytes(1000))
     reader = ForwardReader(source, name="a.seg", size=100, read_size=100)
@@ -340,18 +338,18 @@ def test_a_block_beyond_the_known_size_is_refused_before_its_bytes_are_read() ->
     assert source.position == 100
 
 
-def test_a_file_longer_than_its_known_size_is_refused() -> None:
+def test_a_file_longer_than_its_known_size_is_rejected() -> None:
     with pytest.raises(CorruptSegmentError, match="bytes follow the trailer"):
         read_file(FILE.data + b"x", size=len(FILE.data))
 
 
-def test_a_file_shorter_than_its_known_size_is_refused() -> None:
+def test_a_file_shorter_than_its_known_size_is_rejected() -> None:
     with pytest.raises(CorruptSegmentError, match=f"ends before its size of {len(FILE.data) + 1} bytes"):
         read_file(FILE.data, size=len(FILE.data) + 1)
 
 
 @pytest.mark.parametrize("length", [2**20, 2**30])
-def test_a_length_that_nobody_delivers_costs_no_memory(length: int) -> None:
+def test_a_false_length_costs_no_memory(length: int) -> None:
     delivered = 50_000
     header = struct.pack(">BBHII", DATA, 0, 0, length, 0)
     data = FILE.data[: FILE.summary.sections[0].data_position] + header + bytes(delivered)
@@ -368,7 +366,7 @@ def test_a_length_that_nobody_delivers_costs_no_memory(length: int) -> None:
     assert peak < 4 * delivered
 
 
-def test_a_length_above_the_limit_is_refused_at_once() -> None:
+def test_a_length_above_the_limit_is_rejected() -> None:
     header = struct.pack(">BBHII", DATA, 0, 0, 2**30 + 1, 0)
     data = FILE.data[: FILE.summary.sections[0].data_position] + header
 
@@ -376,7 +374,7 @@ def test_a_length_above_the_limit_is_refused_at_once() -> None:
         read_file(data)
 
 
-def test_the_buffer_grows_for_a_long_block_and_shrinks_back() -> None:
+def test_the_buffer_grows_for_a_long_block_and_shrinks_again() -> None:
     batches = (Batch(records=1, size=500_000), Batch(records=1, size=20), Batch(records=1, size=20))
     data = write_file([Section(batches=batches)], block_target=100).data
     reader = ForwardReader(BytesSource(data), name="a.seg", read_size=1000)
@@ -387,7 +385,7 @@ def test_the_buffer_grows_for_a_long_block_and_shrinks_back() -> None:
     assert sizes == [(500_061, 500_073), (81, 1000), (81, 1000)]
 
 
-def test_passing_over_a_long_block_holds_nothing_of_it() -> None:
+def test_skipping_a_long_block_does_not_grow_the_buffer() -> None:
     data = write_file([Section(batches=(Batch(records=1, size=500_000),), tail_gap=1)]).data
     reader = ForwardReader(BytesSource(data), name="a.seg", read_size=1000)
 

@@ -1,3 +1,5 @@
+"""Reading of known ranges, directories, indexes and holes."""
+
 from __future__ import annotations
 
 import struct
@@ -24,7 +26,7 @@ from tests.object_format.segment_file.forging import (
     OPTIONAL,
     SECTION_INDEX,
     Block,
-    seal,
+    join,
     split,
 )
 from tests.object_format.segment_file.samples import FILE_ID, TOPIC, Batch, Section, write_file
@@ -47,7 +49,7 @@ def _blocks(data: bytes | bytearray, position: int = FIRST.data_position) -> Ite
     return parse_data_blocks(data, name="a.seg", file_id=FILE_ID, position=position, section=KEY)
 
 
-def test_payloads_are_views_that_may_be_patched_in_place() -> None:
+def test_payloads_are_views_that_can_be_patched_in_place() -> None:
     data = bytearray(RANGE)
 
     for number, payload in enumerate(_blocks(data)):
@@ -74,14 +76,14 @@ def test_a_range_must_begin_with_a_block() -> None:
     assert (caught.value.section, caught.value.position) == (KEY, FIRST.data_position + 1)
 
 
-def test_a_range_holds_nothing_but_data() -> None:
+def test_a_range_must_contain_only_data() -> None:
     data = FILE.data[FIRST.data_position : FIRST.index_position + FIRST.index_length]
 
     with pytest.raises(CorruptSegmentError, match="SECTION_INDEX block instead of DATA"):
         list(_blocks(data))
 
 
-def test_the_right_bytes_from_the_wrong_place_are_refused() -> None:
+def test_valid_blocks_at_the_wrong_position_are_rejected() -> None:
     block = len(RANGE) // 4
 
     with pytest.raises(CorruptSegmentError, match="checksum of a DATA block"):
@@ -90,14 +92,14 @@ def test_the_right_bytes_from_the_wrong_place_are_refused() -> None:
         list(_blocks(RANGE[:block] * 2))
 
 
-def test_the_right_bytes_of_the_wrong_file_are_refused() -> None:
+def test_valid_blocks_of_another_file_are_rejected() -> None:
     other = UUID(int=FILE_ID.int ^ 1)
 
     with pytest.raises(CorruptSegmentError, match="checksum of a DATA block"):
         list(parse_data_blocks(RANGE, name="a.seg", file_id=other, position=FIRST.data_position))
 
 
-def test_the_tail_may_be_too_short_in_two_steps() -> None:
+def test_a_short_tail_reports_the_required_length() -> None:
     size = len(FILE.data)
 
     with pytest.raises(NeedMoreTail) as first:
@@ -115,12 +117,12 @@ def test_the_tail_may_be_too_short_in_two_steps() -> None:
     )
 
 
-def test_a_tail_longer_than_the_file_is_the_callers_mistake() -> None:
+def test_a_tail_longer_than_the_file_is_invalid_input() -> None:
     with pytest.raises(InvalidInputError, match="a tail of"):
         read_directory(FILE.data, name="a.seg", size=100)
 
 
-def test_the_size_and_the_id_must_be_the_files() -> None:
+def test_size_and_id_must_match_the_file() -> None:
     with pytest.raises(CorruptSegmentError, match=r"checksum|not end"):
         read_directory(FILE.data, name="a.seg", size=len(FILE.data) + 5)
     with pytest.raises(CorruptSegmentError, match=f"the file is {FILE_ID}, not"):
@@ -145,7 +147,7 @@ def test_the_size_and_the_id_must_be_the_files() -> None:
         (0, 16, 1 << 32 | 2, "DIRECTORY entry has bits set"),
     ],
 )
-def test_a_forged_directory_with_true_checksums_is_refused(
+def test_an_invalid_directory_with_correct_checksums_is_rejected(
     entry: int, at: int, value: int, message: str
 ) -> None:
     blocks = split(FILE.data)
@@ -154,12 +156,12 @@ def test_a_forged_directory_with_true_checksums_is_refused(
     blocks[-2] = Block(DIRECTORY, 0, bytes(payload))
 
     with pytest.raises(CorruptSegmentError, match=message) as caught:
-        read_directory(seal(blocks), name="a.seg", size=len(FILE.data))
+        read_directory(join(blocks), name="a.seg", size=len(FILE.data))
 
     assert caught.value.position == FILE.summary.directory_position + 12 + 128 * entry
 
 
-def test_a_trailer_that_is_true_of_a_longer_file_is_refused() -> None:
+def test_a_trailer_of_a_longer_file_is_rejected() -> None:
     blocks = split(FILE.data)
     payload = bytearray(blocks[-1].payload)
     struct.pack_into(">Q", payload, 16, FILE.summary.directory_position + 1)
@@ -167,16 +169,16 @@ def test_a_trailer_that_is_true_of_a_longer_file_is_refused() -> None:
     blocks[-1] = blocks[-1]._replace(payload=bytes(payload))
 
     with pytest.raises(CorruptSegmentError, match=f"has {len(FILE.data)} bytes, its trailer says"):
-        read_directory(seal(blocks), name="a.seg", size=len(FILE.data))
+        read_directory(join(blocks), name="a.seg", size=len(FILE.data))
 
 
-def _sealed(block: Block) -> bytes:
-    """The one block as it stands behind the magic."""
-    return seal([block])[8:]
+def _single(block: Block) -> bytes:
+    """Return the block as it is stored directly after the magic number."""
+    return join([block])[8:]
 
 
 def _index(payload: bytes) -> SectionIndex:
-    block = _sealed(Block(SECTION_INDEX, OPTIONAL, payload))
+    block = _single(Block(SECTION_INDEX, OPTIONAL, payload))
     return SectionIndex.parse(block, name="a.seg", file_id=FILE_ID, position=8, section=KEY)
 
 
@@ -194,14 +196,14 @@ def _index(payload: bytes) -> SectionIndex:
         (300, [(-5, 0, 0)], "offsets are not ascending"),
     ],
 )
-def test_a_forged_index_is_refused(length: int, entries: list[tuple[int, int, int]], message: str) -> None:
+def test_an_invalid_index_is_rejected(length: int, entries: list[tuple[int, int, int]], message: str) -> None:
     payload = struct.pack(">Q", length) + b"".join(struct.pack(">qqQ", *entry) for entry in entries)
 
     with pytest.raises(CorruptSegmentError, match=message):
         _index(payload)
 
 
-def test_an_index_of_broken_entries_is_refused() -> None:
+def test_an_index_with_incomplete_entries_is_rejected() -> None:
     with pytest.raises(CorruptSegmentError, match="33 bytes has no or incomplete entries"):
         _index(struct.pack(">QqqQ", 100, 0, 0, 0) + b"x")
     with pytest.raises(CorruptSegmentError, match="0 bytes has no or incomplete entries"):
@@ -222,7 +224,7 @@ def test_an_index_finds_the_block_of_an_offset() -> None:
         index.range_for_offset(10, -1)
 
 
-def test_an_index_finds_the_first_block_that_reaches_a_timestamp() -> None:
+def test_an_index_finds_the_first_block_for_a_timestamp() -> None:
     index = _index(struct.pack(">QqqQqqQqqQ", 1000, 10, 7, 0, 20, 5, 300, 30, 9, 600))
 
     assert index.range_for_timestamp(-1, 1) == (0, 300)
@@ -231,7 +233,7 @@ def test_an_index_finds_the_first_block_that_reaches_a_timestamp() -> None:
     assert index.range_for_timestamp(10, 1) is None
 
 
-def test_an_index_has_the_largest_timestamp_of_each_block() -> None:
+def test_an_index_contains_the_max_timestamp_of_each_block() -> None:
     batches = tuple(Batch(records=1, timestamp=value) for value in (3, 9, 4, 1, 1, 2))
     file = write_file([Section(batches=batches, batches_per_append=6)], block_target=3 * 61)
     (entry,) = file.summary.sections
@@ -243,8 +245,8 @@ def test_an_index_has_the_largest_timestamp_of_each_block() -> None:
     assert index.range_for_timestamp(9, 0) == (0, 195)
 
 
-def test_a_block_of_another_type_is_no_index_and_no_bitmap() -> None:
-    data = _sealed(Block(DATA, 0, b"x" * 40))
+def test_a_block_of_another_type_is_rejected() -> None:
+    data = _single(Block(DATA, 0, b"x" * 40))
 
     with pytest.raises(CorruptSegmentError, match="a DATA block instead of SECTION_INDEX"):
         SectionIndex.parse(data, name="a.seg", file_id=FILE_ID, position=8)
@@ -256,7 +258,7 @@ def test_a_block_of_another_type_is_no_index_and_no_bitmap() -> None:
         SectionIndex.parse(data[:-1], name="a.seg", file_id=FILE_ID, position=8)
 
 
-def test_holes_are_read_and_held_against_the_entry() -> None:
+def test_holes_are_compared_with_the_entry() -> None:
     block = FILE.data[EMPTY.holes_position : EMPTY.holes_position + EMPTY.holes_length]
 
     assert parse_holes_block(block, name="a.seg", file_id=FILE_ID, entry=EMPTY) == BitMap64(range(5))

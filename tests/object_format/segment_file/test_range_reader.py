@@ -1,4 +1,4 @@
-"""Sections that are read in ranges, which begin and end anywhere."""
+"""Reading of sections in byte ranges that start and end anywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER = UUID("01890a5d-ac96-774b-bcce-b30209900000")
 
 
 class Section:
-    """A section of an ingestion file, and where its blocks begin."""
+    """A section of an ingestion file, and its location."""
 
     def __init__(self, bodies: list[bytes], *, file_id: UUID = FILE_ID, block_target: int = 1) -> None:
         pieces: list[bytes] = []
@@ -61,7 +61,7 @@ class Section:
     def read(
         self, start: int, end: int, data: bytes | None = None
     ) -> tuple[int | None, list[bytes], int | None]:
-        """The first block's offset, the blocks, and the offset behind them."""
+        """Return the first block's offset, the blocks, and the offset of the next block."""
         reader = self.reader(start, data)
         if not reader.find_block(end):
             return None, [], None
@@ -81,10 +81,10 @@ BODIES = st.one_of(
     block_target=st.sampled_from([1, 100, 300]),
     cuts=st.lists(st.floats(0, 1), max_size=6),
 )
-def test_ranges_side_by_side_have_every_block_once(
+def test_adjacent_ranges_contain_every_block_once(
     bodies: list[bytes], block_target: int, cuts: list[float]
 ) -> None:
-    """Each range ends at the offset at which the next that has a block begins."""
+    """Each range ends at the offset where the next range with a block starts."""
     section = Section(bodies, block_target=block_target)
     whole = section.read(section.start, section.end)
     inner = {section.start + int(cut * (section.end - section.start)) for cut in cuts}
@@ -100,8 +100,8 @@ def test_ranges_side_by_side_have_every_block_once(
 
 
 @pytest.mark.parametrize("copied_from", [FILE_ID, OTHER])
-def test_records_that_hold_a_segment_file_are_no_blocks(copied_from: UUID) -> None:
-    """Neither another file's blocks nor this one's prove themselves where they do not belong."""
+def test_records_that_contain_a_segment_file_are_not_blocks(copied_from: UUID) -> None:
+    """Blocks of another file and of the same file are valid only at their own position."""
     inner = Section([b"x" * 50] * 3, file_id=copied_from)
     section = Section([inner.data, b"last"])
     second = section.data.index(make_batch(1, 1, body=b"last")) - 12
@@ -110,7 +110,7 @@ def test_records_that_hold_a_segment_file_are_no_blocks(copied_from: UUID) -> No
     assert section.read(section.start + 1, second) == (None, [], None)
 
 
-def test_a_range_that_ends_in_a_block_has_all_of_it() -> None:
+def test_a_range_that_ends_inside_a_block_contains_all_of_it() -> None:
     section = Section([b"a" * 100_000, b"b" * 300_000, b"c"])
 
     first, blocks, following = section.read(section.start, section.start + 100_200)
@@ -118,8 +118,8 @@ def test_a_range_that_ends_in_a_block_has_all_of_it() -> None:
     assert (first, len(blocks), following) == (0, 2, 2)
 
 
-def test_damage_is_noticed() -> None:
-    """In a block that is read, and in the header that says where a range ends."""
+def test_damage_is_detected() -> None:
+    """In a block that is read, and in the header at the end of a range."""
     section = Section([b"a" * 40, b"b" * 40])
     second = section.data.index(make_batch(1, 1, body=b"b" * 40)) - 12
 
@@ -135,7 +135,7 @@ def test_damage_is_noticed() -> None:
     assert section.read(section.start + 1, section.end, damaged(section.end - 1)) == (None, [], None)
 
 
-def test_a_file_that_ends_early_is_noticed() -> None:
+def test_a_truncated_file_is_detected() -> None:
     section = Section([b"a" * 40, b"b" * 40])
 
     with pytest.raises(CorruptSegmentError, match="ends within a block"):
@@ -146,8 +146,8 @@ def test_a_file_that_ends_early_is_noticed() -> None:
         section.reader(section.start).skip_to(section.start - 1)
 
 
-def test_a_block_too_large_to_be_looked_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the range that it begins would be without it."""
+def test_a_block_above_the_search_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the range in which it starts would lack it."""
     monkeypatch.setattr(module, "MAX_SPLIT_BLOCK_BYTES", 1000)
     section = Section([b"a" * 40, b"b" * 1000])
 

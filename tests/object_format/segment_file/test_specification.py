@@ -1,14 +1,16 @@
-"""The worked example of docs/reference/segment-file.md is true: it decodes, and is what the writer writes."""
+"""The tables and the worked example of docs/reference/segment-file.md agree with the code."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from struct import Struct, calcsize
 from uuid import UUID
 
 import pytest
 from pyroaring import BitMap64
 
+from object_format.limits import MAX_SPAN
 from object_format.segment_file import (
     TRAILER_LENGTH,
     CorruptSegmentError,
@@ -33,7 +35,7 @@ BATCH = slice(0x74, 0xC9)
 
 
 def _example() -> bytes:
-    """The bytes of the listing; each line's position must be that of its first byte."""
+    """Return the bytes of the listing; the position in each line must be that of its first byte."""
     listing = DOCUMENT.split("## A worked example")[1]
     data = bytearray()
     for position, digits in re.findall(
@@ -47,7 +49,7 @@ def _example() -> bytes:
 EXAMPLE = _example()
 
 
-def test_the_example_reads_as_the_document_says() -> None:
+def test_the_example_is_read_as_documented() -> None:
     read = read_file(EXAMPLE, size=len(EXAMPLE))
 
     assert read.header.kind is SegmentKind.COMPACTED
@@ -97,7 +99,7 @@ def test_the_writer_writes_the_example() -> None:
     assert b"".join(parts) == EXAMPLE
 
 
-def test_the_example_opens_from_its_end() -> None:
+def test_the_example_is_opened_from_its_end() -> None:
     directory = read_directory(EXAMPLE[-400:], name="example", size=len(EXAMPLE), file_id=FILE_ID)
 
     entry = directory.find(TOPIC, 0)
@@ -112,11 +114,11 @@ def test_the_example_opens_from_its_end() -> None:
     assert parse_holes_block(block, name="example", file_id=FILE_ID, entry=entry) == BitMap64([1, 3])
 
 
-def test_the_specification_alone_gives_the_same_checksums_and_directory() -> None:
+def test_checksums_and_directory_of_the_example_follow_the_specification() -> None:
     assert complete(split(EXAMPLE)[:-2]) == EXAMPLE
 
 
-def test_the_example_cut_short_at_any_byte_is_refused() -> None:
+def test_a_truncated_example_is_rejected() -> None:
     for length in range(len(EXAMPLE)):
         with pytest.raises(CorruptSegmentError):
             read_file(EXAMPLE[:length])
@@ -124,7 +126,7 @@ def test_the_example_cut_short_at_any_byte_is_refused() -> None:
             read_directory(EXAMPLE[:length], name="example", size=length)
 
 
-def test_the_example_with_any_bit_flipped_is_refused() -> None:
+def test_a_flipped_bit_in_the_example_is_detected() -> None:
     for position in range(len(EXAMPLE)):
         for bit in range(8):
             damaged = bytearray(EXAMPLE)
@@ -133,14 +135,68 @@ def test_the_example_with_any_bit_flipped_is_refused() -> None:
                 read_file(bytes(damaged))
 
 
-def test_the_types_and_sizes_of_the_table_are_those_of_the_code() -> None:
+def test_block_types_agree_with_the_code() -> None:
     rows = re.findall(r"^\| (\d) \| ([A-Z_]+) \| (\d) \| ([^|]*) \|$", DOCUMENT, re.MULTILINE)
 
     assert [(int(number), name) for number, name, *_ in rows] == [
         (kind.value, kind.name) for kind in layout.BlockType
     ]
+    assert {name for _, name, flags, _ in rows if int(flags) == layout.OPTIONAL} == {"SECTION_INDEX"}
+    assert {int(flags) for *_, flags, _ in rows} == {0, layout.OPTIONAL}
     fixed = {name: int(size.split()[0]) for _, name, _, size in rows if re.fullmatch(r"\d+ bytes", size)}
     assert fixed == {kind.name: size for kind, size in layout.FIXED_PAYLOADS.items()}
     assert TRAILER_LENGTH == 60
     assert layout.DIRECTORY_ENTRY.size == 128
     assert layout.INDEX_ENTRY.size == 24
+
+
+@pytest.mark.parametrize(
+    ("title", "structs"),
+    [
+        ("FILE_HEADER", [layout.FILE_HEADER]),
+        ("SECTION_HEADER", [layout.SECTION_HEADER]),
+        ("SECTION_INDEX", [layout.INDEX_HEADER, layout.INDEX_ENTRY]),
+        ("SECTION_FOOTER", [layout.SECTION_FOOTER]),
+        ("DIRECTORY", [layout.DIRECTORY_ENTRY]),
+        ("TRAILER", [layout.TRAILER]),
+    ],
+)
+def test_positions_and_types_of_fields_agree_with_the_code(title: str, structs: list[Struct]) -> None:
+    """Each table of a payload lists the fields of one struct."""
+    section = DOCUMENT.split(f"\n### {title}\n")[1].split("\n#")[0]
+    tables = re.findall(r"(?:^\| \d+ \| .* \|\n)+", section, re.MULTILINE)
+    fields = [re.findall(r"^\| (\d+) \| `?([^`|]*)`? \|", table, re.MULTILINE) for table in tables]
+
+    assert [[(int(position), kind) for position, kind in table] for table in fields] == [
+        _fields(struct) for struct in structs
+    ]
+
+
+def _fields(struct: Struct) -> list[tuple[int, str]]:
+    """Return the position and the type of each field."""
+    types = {
+        "B": "u8",
+        "H": "u16",
+        "I": "u32",
+        "Q": "u64",
+        "i": "i32",
+        "q": "i64",
+        "8s": "8 bytes",
+        "16s": "uuid",
+    }
+    found = []
+    position = 0
+    for count, code in re.findall(r"(\d*)([A-Za-z])", struct.format):
+        for field in [count + code] if code == "s" else [code] * int(count or 1):
+            found.append((position, types[field]))
+            position += calcsize(">" + field)
+    assert position == struct.size
+    return found
+
+
+def test_limits_agree_with_the_code() -> None:
+    limits = dict(re.findall(r"^\| ([^|]*) \| 2\^(\d+)[^|]* \|$", DOCUMENT, re.MULTILINE))
+
+    assert 2 ** int(limits["payload of a block, and therefore a batch"]) == layout.MAX_PAYLOAD
+    assert 2 ** int(limits["sections per file"]) == layout.MAX_PAYLOAD // layout.DIRECTORY_ENTRY.size
+    assert 2 ** int(limits["offsets of a section with holes"]) == MAX_SPAN

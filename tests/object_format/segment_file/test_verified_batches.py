@@ -1,4 +1,4 @@
-"""Batches whose headers are known: the same file as from their bytes."""
+"""Files from batches with known headers equal files from their bytes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ _LENGTHS = st.integers(0, 70_000) | st.sampled_from([255, 256, 257, 65_535, 65_5
 
 
 @given(st.binary(max_size=50), _LENGTHS, st.integers(0, 255))
-def test_a_checksum_goes_on_with_that_of_a_part(first: bytes, length: int, byte: int) -> None:
-    """The sum of two parts is that of both in one."""
+def test_a_checksum_is_extended_by_the_checksum_of_a_part(first: bytes, length: int, byte: int) -> None:
     part = bytes([byte]) * length
     sum_of_both = extend_by_part(crc32c.crc32c(first), crc32c.crc32c(part), length)
     assert sum_of_both == crc32c.crc32c(first + part)
 
 
 @given(st.binary(max_size=50), st.integers(1, 8), st.data())
-def test_a_checksum_goes_on_with_a_number(first: bytes, width: int, data: st.DataObject) -> None:
-    """A number is its bytes, the highest first."""
+def test_a_checksum_is_extended_by_a_number(first: bytes, width: int, data: st.DataObject) -> None:
+    """The number is big-endian."""
     number = data.draw(st.integers(0, min(2 ** (8 * width), 2**63) - 1))
     expected = crc32c.crc32c(first + number.to_bytes(width, "big"))
     assert extend_by_number(crc32c.crc32c(first), number, width) == expected
 
 
 def _batches(sizes: list[int]) -> list[memoryview]:
-    """Batches of two offsets each, of such sizes, with checksums that are right."""
+    """Return batches of two offsets each with these sizes and correct checksums."""
     found = []
     for number, size in enumerate(sizes):
         body = bytes([number % 251]) * (size - 61)
@@ -49,7 +48,7 @@ def _batches(sizes: list[int]) -> list[memoryview]:
     return found
 
 
-def _placed(batches: list[memoryview]) -> VerifiedBatches:
+def _verified(batches: list[memoryview]) -> VerifiedBatches:
     count = len(batches)
     return VerifiedBatches(
         views=batches,
@@ -73,8 +72,8 @@ def _finish(writer: SegmentFileWriter, count: int) -> None:
     target=st.integers(1, 2500),
     kind=st.sampled_from(SegmentKind),
 )
-def test_the_file_is_that_of_the_bytes(sizes: list[int], target: int, kind: SegmentKind) -> None:
-    """Blocks, their checksums, index and footer are those that come from a look at the batches."""
+def test_the_file_equals_that_of_appended_bytes(sizes: list[int], target: int, kind: SegmentKind) -> None:
+    """This includes blocks, their checksums, index and footer."""
     batches = _batches(sizes)
     files = []
     for is_placed in (True, False):
@@ -82,7 +81,7 @@ def test_the_file_is_that_of_the_bytes(sizes: list[int], target: int, kind: Segm
         writer = make_writer(data.extend, kind=kind, block_target=target)
         writer.begin_section(TOPIC, 0)
         if is_placed:
-            writer.append_verified(_placed(batches))
+            writer.append_verified(_verified(batches))
         else:
             writer.append(bytearray(b"".join(batches)), stable=True)
         _finish(writer, len(sizes))
@@ -92,10 +91,10 @@ def test_the_file_is_that_of_the_bytes(sizes: list[int], target: int, kind: Segm
     assert section.data == b"".join(batches)
 
 
-def test_they_may_come_in_turns() -> None:
-    """Each call ends its last block, and the offsets of the next must follow."""
+def test_verified_batches_can_be_appended_repeatedly() -> None:
+    """Each call ends its last block, and offsets must continue to ascend."""
     batches = _batches([100] * 6)
-    whole, data = _placed(batches), bytearray()
+    whole, data = _verified(batches), bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     for start, end in ((0, 2), (2, 6)):
@@ -115,10 +114,10 @@ def test_they_may_come_in_turns() -> None:
     assert section.data == b"".join(batches)
 
 
-def test_a_block_whose_bytes_have_changed_is_refused() -> None:
-    """What the producer said of its batch is what the block says: damage on the way to the store is found."""
+def test_a_block_with_changed_bytes_is_rejected() -> None:
+    """The block's checksum is that of the producer's bytes, so later damage is detected."""
     batches = _batches([100, 200])
-    placed, data = _placed(batches), bytearray()
+    placed, data = _verified(batches), bytearray()
     batches[1][150] ^= 1
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
@@ -147,26 +146,26 @@ def test_a_block_whose_bytes_have_changed_is_refused() -> None:
         ({"record_count": -5}, "-5 records"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(change: dict[str, object], why: str) -> None:
-    """A section takes its batches after it has refused wrong ones."""
+def test_invalid_columns_are_rejected_and_change_nothing(change: dict[str, object], why: str) -> None:
+    """The section accepts valid batches afterwards."""
     batches = _batches([100, 100])
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     begun = len(data)
     with pytest.raises(InvalidInputError, match=why):
-        writer.append_verified(_placed(batches)._replace(**change))  # type: ignore[arg-type]
+        writer.append_verified(_verified(batches)._replace(**change))  # type: ignore[arg-type]
     assert len(data) == begun
-    writer.append_verified(_placed(batches))
+    writer.append_verified(_verified(batches))
     _finish(writer, 2)
     assert len(read_file(bytes(data)).sections) == 1
 
 
-def test_no_batches_are_placed_behind_an_open_block() -> None:
-    """A block that `append` has begun would have to be ended first, which only `append` knows how to do."""
+def test_verified_batches_are_rejected_after_an_open_block() -> None:
+    """Only `append` can continue a block that it has started."""
     batches = _batches([100, 100])
     writer = make_writer(len, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     writer.append(batches[0], stable=True)
     with pytest.raises(InvalidInputError, match="is still open"):
-        writer.append_verified(_placed(batches)._replace(base_offsets=[2, 4], last_offset=5))
+        writer.append_verified(_verified(batches)._replace(base_offsets=[2, 4], last_offset=5))

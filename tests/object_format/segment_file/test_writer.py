@@ -1,3 +1,5 @@
+"""The writer: division into blocks, validation of input, and the state after errors."""
+
 from __future__ import annotations
 
 import struct
@@ -58,7 +60,7 @@ def _batches(count: int, size: int = 100) -> bytes:
     return b"".join(make_batch(offset, 1, body=bytes(size - 61)) for offset in range(count))
 
 
-def test_blocks_are_cut_between_batches_at_the_target() -> None:
+def test_blocks_are_split_between_batches_at_the_target() -> None:
     sizes = [100, 100, 100, 100, 650, 100, 300, 61]
     section = Section(batches=tuple(Batch(records=1, size=size - 61) for size in sizes), batches_per_append=8)
 
@@ -119,7 +121,7 @@ def test_a_buffer_that_is_not_stable_may_be_reused_after_append() -> None:
     assert all(size >= 500 for size in _data_sizes(bytes(data))[:-1])
 
 
-def test_a_rest_of_half_a_block_goes_out_unless_the_buffer_is_stable() -> None:
+def test_a_remainder_of_half_a_block_is_written_unless_the_buffer_is_stable() -> None:
     writer = make_writer(len, kind=SegmentKind.INGESTION, block_target=1000)
     writer.begin_section(TOPIC, 0)
     start = writer.position
@@ -152,7 +154,7 @@ def test_a_long_append_is_written_without_being_copied() -> None:
     assert peak < 200_000
 
 
-def test_batches_come_from_any_contiguous_bytes() -> None:
+def test_any_contiguous_buffer_is_accepted() -> None:
     batches = _batches(3)
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
@@ -192,7 +194,7 @@ BAD_BATCHES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD_BATCHES)
-def test_what_is_no_run_of_batches_is_refused_and_changes_nothing(what: str) -> None:
+def test_invalid_batches_are_rejected_and_change_nothing(what: str) -> None:
     bad, message = BAD_BATCHES[what]
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION, block_target=50)
@@ -209,7 +211,7 @@ def test_what_is_no_run_of_batches_is_refused_and_changes_nothing(what: str) -> 
     assert read_file(bytes(data)).sections[0].data == _batches(3)
 
 
-def test_offsets_ascend_across_appends_and_start_anew_in_each_section() -> None:
+def test_offsets_ascend_across_appends_and_restart_in_each_section() -> None:
     writer = make_writer(len, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     writer.append(_batches(2))
@@ -238,7 +240,7 @@ def test_offsets_ascend_across_appends_and_start_anew_in_each_section() -> None:
         ((0, 4, 3, 1, 2, [1, 3, 5]), "holes for 6 offsets do not match a section of 5 offsets"),
     ],
 )
-def test_numbers_that_disagree_with_the_batches_are_refused(
+def test_fields_that_disagree_with_the_batches_are_rejected(
     numbers: tuple[int, int, int, int, int, list[int] | None], message: str
 ) -> None:
     base, last, records, low, high, holes = numbers
@@ -271,7 +273,7 @@ def test_numbers_that_disagree_with_the_batches_are_refused(
     assert read_file(bytes(data)).sections[0].holes == BitMap64([1, 4])
 
 
-def test_a_batch_that_counts_more_records_than_its_offsets_is_refused() -> None:
+def test_a_batch_with_more_records_than_offsets_is_rejected() -> None:
     writer = make_writer(len)
     writer.begin_section(TOPIC, 0)
     writer.append(make_batch(0, 5, offset_count=2))
@@ -298,7 +300,7 @@ def test_a_section_of_an_ingestion_file_is_relative_and_has_no_holes() -> None:
         )
 
 
-def test_timestamps_of_no_record_are_minus_one() -> None:
+def test_timestamps_without_records_are_minus_one() -> None:
     data = bytearray()
     writer = make_writer(data.extend)
     writer.begin_section(TOPIC, 0)
@@ -314,7 +316,7 @@ def test_timestamps_of_no_record_are_minus_one() -> None:
     assert (entry.min_timestamp, entry.max_timestamp) == (-1, -1)
 
 
-def test_sections_come_in_order() -> None:
+def test_sections_must_be_sorted() -> None:
     writer = make_writer(len, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 5)
     writer.append(_batches(1))
@@ -329,7 +331,7 @@ def test_sections_come_in_order() -> None:
     writer.begin_section(TOPIC, 6)
 
 
-def test_calls_in_the_wrong_order_are_refused() -> None:
+def test_calls_in_the_wrong_order_are_rejected() -> None:
     writer = make_writer(len, kind=SegmentKind.INGESTION)
     with pytest.raises(InvalidInputError, match="no section is open"):
         writer.append(_batches(1))
@@ -350,12 +352,12 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
 
 
 @pytest.mark.parametrize("target", [0, MAX_PAYLOAD + 1])
-def test_a_senseless_block_target_is_refused(target: int) -> None:
+def test_an_invalid_block_target_is_rejected(target: int) -> None:
     with pytest.raises(InvalidInputError, match="block target"):
         make_writer(len, block_target=target)
 
 
-def test_a_file_whose_sink_failed_cannot_be_finished() -> None:
+def test_a_file_cannot_be_finished_after_a_sink_error() -> None:
     def sink(_: bytes | memoryview) -> None:
         if writer_made:
             raise ConnectionResetError("the store went away")
@@ -372,7 +374,7 @@ def test_a_file_whose_sink_failed_cannot_be_finished() -> None:
         writer.finish()
 
 
-def test_position_counts_what_went_out() -> None:
+def test_position_counts_written_bytes() -> None:
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     assert writer.position == len(data) == 68
@@ -383,8 +385,8 @@ def test_position_counts_what_went_out() -> None:
     assert writer.finish().size == writer.position == len(data)
 
 
-def test_positions_go_beyond_32_bits() -> None:
-    """As if 2^40 bytes had gone out before."""
+def test_positions_can_exceed_32_bits() -> None:
+    """Pretends that 2^40 bytes were written before."""
     data = bytearray()
     writer = make_writer(data.extend)
     before = len(data)
