@@ -90,21 +90,21 @@ def check_early_filter(data: bytes) -> None:
 
 def check_buckets(data: bytes) -> None:
     """Buckets give the same survivors as one table, unless a table is full."""
-    cutter = BucketSplitter(SEED, bits=1, now_ms=NOW, chunk_records=50)
+    splitter = BucketSplitter(SEED, bits=1, now_ms=NOW, chunk_records=50)
     try:
-        blobs = [*cutter.feed(data, offset_shift=3), *cutter.flush()]
+        blobs = [*splitter.feed(data, offset_shift=3), *splitter.flush()]
     except MalformedBatchError:
         assert survivors_of(data) is None
         return
     found = BitMap64()
     exact = True
     for bucket in (0, 1):
-        judge = BucketSurvivorFinder(TABLE, reaches_log_start=True)
+        finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
         for blob in reversed([each for each in blobs if each.bucket == bucket]):
-            judge.feed(blob.data)
-        answer = judge.finish()
-        found |= answer.offsets
-        exact &= answer.exact
+            finder.feed(blob.data)
+        survivors = finder.finish()
+        found |= survivors.offsets
+        exact &= survivors.exact
     whole = survivors_of(data)
     assert whole is not None
     if exact and whole.exact:

@@ -84,20 +84,20 @@ def forged(data: bytes) -> list[Block]:
     """Return the blocks of the valid file with changes; each change takes five bytes of `data`."""
     blocks = list(BLOCKS[:-2])
     for at in range(0, len(data) - 4, 5):
-        which, place, value, kind, more = data[at : at + 5]
+        which, position, value, kind, more = data[at : at + 5]
         number = which % len(blocks)
         block = blocks[number]
         payload = bytearray(block.payload)
         match kind % 5:
             case 0 if payload:
-                payload[place % len(payload)] = value
+                payload[position % len(payload)] = value
                 blocks[number] = block._replace(payload=bytes(payload))
             case 1:
-                blocks[number] = block._replace(payload=bytes(payload[: place * more // 8]))
+                blocks[number] = block._replace(payload=bytes(payload[: position * more // 8]))
             case 2:
                 blocks[number] = block._replace(kind=value % 10, flags=more % 3)
             case 3:
-                blocks.insert(place % len(blocks), block)
+                blocks.insert(position % len(blocks), block)
             case _ if len(blocks) > 1:
                 del blocks[number]
     return blocks
@@ -110,11 +110,11 @@ def one_input(data: bytes) -> None:
     blocks = forged(data)
     read_forward(join(blocks))
     try:
-        whole = complete(blocks)
+        file = complete(blocks)
     except Exception:  # noqa: BLE001 -- the forger's own trouble with blocks that make no directory
         return
-    read_forward(whole)
-    read_parts(whole)
+    read_forward(file)
+    read_parts(file)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ def survivors(sections: Sequence[Section], *, reaches_log_start: bool, now_ms: i
     }
     kept = set()
     for batch in log:
-        gone = reaches_log_start and batch.attributes & HORIZON and batch.base_timestamp <= now_ms
+        expired = reaches_log_start and batch.attributes & HORIZON and batch.base_timestamp <= now_ms
         for record in batch.records:
-            stays = record.key is not None and newest.get(record.key) == record.offset
-            if is_control(batch) or (stays and not (gone and record.value is None)):
+            is_newest = record.key is not None and newest.get(record.key) == record.offset
+            if is_control(batch) or (is_newest and not (expired and record.value is None)):
                 kept.add(record.offset)
     return kept
 
@@ -71,14 +71,16 @@ def filtered(
         records = tuple(record for record in batch.records if record.offset in kept)
         if not records:
             continue
-        thinned = replace(batch, leader_epoch=leader_epoch)
+        filtered_batch = replace(batch, leader_epoch=leader_epoch)
         if len(records) < len(batch.records):
-            thinned = with_records(thinned, records)
+            filtered_batch = with_records(filtered_batch, records)
         has_tombstones = any(record.value is None for record in records)
         if has_tombstones and horizon is not None and not batch.attributes & (HORIZON | CONTROL):
-            thinned = with_records(thinned, records)
-            thinned = replace(thinned, base_timestamp=horizon, attributes=batch.attributes | HORIZON)
-        result.append(thinned)
+            filtered_batch = with_records(filtered_batch, records)
+            filtered_batch = replace(
+                filtered_batch, base_timestamp=horizon, attributes=batch.attributes | HORIZON
+            )
+        result.append(filtered_batch)
     return result
 
 

@@ -34,7 +34,7 @@ def record_lists(
     first_offset: int = 0,
     keys: SearchStrategy[bytes | None] = BLOBS,
     values: SearchStrategy[bytes | None] = BLOBS,
-    most: int = 8,
+    max_count: int = 8,
     gaps: bool = True,
 ) -> list[Record]:
     """Return records with ascending offsets."""
@@ -42,7 +42,7 @@ def record_lists(
         st.lists(
             st.tuples(st.integers(0, 200 if gaps else 0), TIMESTAMPS, keys, values, HEADERS),
             min_size=1,
-            max_size=most,
+            max_size=max_count,
         )
     )
     records = []
@@ -70,11 +70,11 @@ def batches(draw: DrawFn, *, first_offset: int = 0, gaps: bool = True) -> model.
 
 
 @st.composite
-def logs(draw: DrawFn, *, most: int = 6, gaps: bool = True) -> list[model.Batch]:
+def logs(draw: DrawFn, *, max_count: int = 6, gaps: bool = True) -> list[model.Batch]:
     """Return consecutive batches."""
     made: list[model.Batch] = []
     offset = draw(st.integers(0, 2**40))
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, max_count))):
         made.append(draw(batches(first_offset=offset, gaps=gaps)))
         offset = made[-1].next_offset
     return made

@@ -62,16 +62,16 @@ def test_bitmap_between_returns_the_values_of_the_range(
 class CountingBitmap(BitMap64):
     """Counts look-ups of constant cost, and rejects operations whose cost depends on the position."""
 
-    looks = 0
+    look_ups = 0
 
     @override
     def __and__(self, other: Any) -> Any:
-        self.looks += 1 + (int(other.max()) - int(other.min()) >> 20)
+        self.look_ups += 1 + (int(other.max()) - int(other.min()) >> 20)
         return super().__and__(other)
 
     @override
     def next_set_bit(self, value: int) -> int:
-        self.looks += 1
+        self.look_ups += 1
         return super().next_set_bit(value)
 
     @override
@@ -96,7 +96,7 @@ def test_look_ups_of_ascending_ranges_are_linear(gap: int) -> None:
         window = BitmapWindow(bitmap)
         found = [window.between(first * gap, (first + 100) * gap - 1) for first in range(0, count, 100)]
         assert np.concatenate(found).tolist() == list(range(0, count * gap, gap))
-        return bitmap.looks
+        return bitmap.look_ups
 
     assert cost(2000) <= 2 * 2000 + 100
     assert cost(4000) <= 2 * cost(2000) + 10

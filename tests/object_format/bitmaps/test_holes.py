@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BASES = st.integers(0, 2**60)
 SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
-BORDERS = [0, 2**16, 2**17, 2**20, 2**32 - 2**16, 2**32, 2**32 + 2**16, 2**33]
+BOUNDARIES = [0, 2**16, 2**17, 2**20, 2**32 - 2**16, 2**32, 2**32 + 2**16, 2**33]
 
 
 def serialized(holes: BitMap64) -> bytes:
@@ -81,25 +81,25 @@ def test_holes_are_the_complement_of_the_survivors(base: int, span: int, data: s
 
 @given(
     base=st.sampled_from([0, 5, 2**16, 2**32 - 70_000, 2**33 - 3]),
-    stretches=st.lists(
+    groups=st.lists(
         st.tuples(
-            st.sampled_from(BORDERS),
+            st.sampled_from(BOUNDARIES),
             st.integers(-2, 2),
             st.sampled_from([1, 2, 3000, 70_000, 140_000]),
             st.sampled_from([1, 2, 3, 20, 66_000]),
         ),
         max_size=4,
     ),
-    end=st.sampled_from(BORDERS),
+    end=st.sampled_from(BOUNDARIES),
     beyond=st.integers(-2, 2),
 )
 def test_holes_equal_the_slow_model_around_container_and_group_boundaries(
-    base: int, stretches: list[tuple[int, int, int, int]], end: int, beyond: int
+    base: int, groups: list[tuple[int, int, int, int]], end: int, beyond: int
 ) -> None:
     """The survivors are dense or sparse, in runs or scattered."""
     survivors = BitMap64()
-    for border, step, count, gap in stretches:
-        first = max(base + border + step, 0)
+    for boundary, step, count, gap in groups:
+        first = max(base + boundary + step, 0)
         if gap == 1:
             survivors.add_range(first, first + count)
         else:

@@ -72,14 +72,14 @@ def test_gzip_members_of_any_size_are_concatenated() -> None:
     """Members end at any position of a decoder's input; other trailing bytes are rejected."""
     parts = [bytes(range(256)) * count for count in (0, 1, 0, 0, 30, 4000, 3, 0, 16, 500)]
     data = b"".join(gzip.compress(part, level) for part in parts for level in (0, 6))
-    whole = b"".join(part * 2 for part in parts)
-    assert bytes(decompress(Codec.GZIP, data)) == whole
-    assert bytes(decompress(Codec.GZIP, data, limit=len(whole))) == whole
+    content = b"".join(part * 2 for part in parts)
+    assert bytes(decompress(Codec.GZIP, data)) == content
+    assert bytes(decompress(Codec.GZIP, data, limit=len(content))) == content
     with pytest.raises(DecompressedTooLargeError):
-        decompress(Codec.GZIP, data, limit=len(whole) - 1)
-    for spoilt in (data + b"\0", data[:-1], data + gzip.compress(b"")[:-1], b""):
+        decompress(Codec.GZIP, data, limit=len(content) - 1)
+    for damaged in (data + b"\0", data[:-1], data + gzip.compress(b"")[:-1], b""):
         with pytest.raises(CompressedDataError):
-            decompress(Codec.GZIP, spoilt)
+            decompress(Codec.GZIP, damaged)
 
 
 def test_zstd_of_the_highest_level_is_read() -> None:

@@ -88,9 +88,9 @@ def test_empty_blocks_are_counted() -> None:
 def test_damaged_frames_never_exceed_the_bound(codec: Codec) -> None:
     """A damaged frame is rejected, or its content is within the bound."""
     chance = random.Random(5)
-    whole = bytes(compress(codec, b"slate " * 50_000))
+    frame_bytes = bytes(compress(codec, b"slate " * 50_000))
     for _ in range(500):
-        frame = bytearray(whole[: chance.randrange(len(whole) + 1)] or whole)
+        frame = bytearray(frame_bytes[: chance.randrange(len(frame_bytes) + 1)] or frame_bytes)
         for _ in range(chance.randrange(4)):
             frame[chance.randrange(len(frame))] = chance.randrange(256)
         blocks, contents = _work(codec, bytes(frame))

@@ -41,8 +41,8 @@ def test_kernels_and_libraries_compress_to_the_same_bytes(codec: Codec, size: in
     """A job therefore writes the same files on every platform."""
     codec_table = native_codec_table()
     assert codec_table is not None
-    numbers = np.random.default_rng(1).integers(0, 1000, size // 4 + 1)
-    text = b"".join(b"%04d" % number for number in numbers.tolist())[:size]
+    values = np.random.default_rng(1).integers(0, 1000, size // 4 + 1)
+    text = b"".join(b"%04d" % number for number in values.tolist())[:size]
     out = np.empty(2 * size + 1000, np.uint8)
     written = compress_into(readable(text or b"-"), 0, size, int(codec), out, 0, codec_table)
     assert out[:written].tobytes() == compress(codec, text)
@@ -94,18 +94,18 @@ def damaged_frames(draw: st.DrawFn) -> tuple[Codec, bytes]:
                 data += draw(st.binary(min_size=1, max_size=8))
             case _:
                 # Changes of the header, at the start, have more effects.
-                most = draw(st.sampled_from([min(16, len(data)), len(data)]))
-                if most:
-                    data[draw(st.integers(0, most - 1))] ^= 1 << draw(st.integers(0, 7))
+                size = draw(st.sampled_from([min(16, len(data)), len(data)]))
+                if size:
+                    data[draw(st.integers(0, size - 1))] ^= 1 << draw(st.integers(0, 7))
     return codec, bytes(data)
 
 
 def batch_around(codec: Codec, compressed: bytes) -> bytes:
     """Return a batch with a record count of 0, so that its contents are arbitrary."""
-    front = bytearray(encode_batch([], [], [], codec=Codec.NONE))
-    front[8:12] = (BATCH_OVERHEAD + len(compressed) - 12).to_bytes(4, "big")
-    front[22] = codec
-    return bytes(front) + compressed
+    header = bytearray(encode_batch([], [], [], codec=Codec.NONE))
+    header[8:12] = (BATCH_OVERHEAD + len(compressed) - 12).to_bytes(4, "big")
+    header[22] = codec
+    return bytes(header) + compressed
 
 
 def decompressed_by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> list[bytes]:
@@ -173,48 +173,50 @@ def test_batches_open_identically_with_and_without_the_kernel(frames: list[tuple
 @given(lz4_frames(), st.integers(0, 5000))
 @example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=False), 1000)
 @example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=True), 0)
-def test_no_block_is_written_beyond_the_available_memory(frame: bytes, room: int) -> None:
+def test_no_block_is_written_beyond_the_available_memory(frame: bytes, capacity: int) -> None:
     """The maximum block size that the frame states does not matter."""
     codec_table = native_codec_table()
     assert codec_table is not None
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)
     block_into = kind(int(codec_table[LZ4_DECOMPRESS]))
-    given_room = []
+    capacity_given = []
 
     def watched(*arguments: int) -> int:
-        given_room.append(arguments[3])
+        capacity_given.append(arguments[3])
         return int(block_into(*arguments))
 
     function = kind(watched)
     watching = codec_table.copy()
     watching[LZ4_DECOMPRESS] = ctypes.cast(function, ctypes.c_void_p).value or 0
-    out = np.empty(room, np.uint8)
+    out = np.empty(capacity, np.uint8)
     length = lz4_into(readable(frame), 0, len(frame), out, 0, watching)
     expected = bytes(decompress(Codec.LZ4, frame))
-    assert length == (len(expected) if len(expected) <= room else -1)
-    assert all(0 <= each <= room for each in given_room)
+    assert length == (len(expected) if len(expected) <= capacity else -1)
+    assert all(0 <= each <= capacity for each in capacity_given)
 
 
-@pytest.mark.parametrize("room", [SCRATCH_BYTES, 1000])
-def test_a_rejected_frame_does_not_affect_the_next_one(room: int) -> None:
+@pytest.mark.parametrize("capacity", [SCRATCH_BYTES, 1000])
+def test_a_rejected_frame_does_not_affect_the_next_one(capacity: int) -> None:
     """The frame is truncated or does not fit. liblz4's own functions for frames would keep its state."""
     sized = lz4.frame.compress(b"x" * 5000, store_size=True)
-    broken = sized[:-20] if room == SCRATCH_BYTES else sized
-    sound = lz4.frame.compress(b"y" * 10, store_size=False)
-    out = np.empty(room, np.uint8)
+    broken = sized[:-20] if capacity == SCRATCH_BYTES else sized
+    valid = lz4.frame.compress(b"y" * 10, store_size=False)
+    out = np.empty(capacity, np.uint8)
     assert decompressed_by_kernel(batch_around(Codec.LZ4, broken), out) == []
-    assert decompressed_by_kernel(batch_around(Codec.LZ4, sound), out) == [b"y" * 10]
+    assert decompressed_by_kernel(batch_around(Codec.LZ4, valid), out) == [b"y" * 10]
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
-@pytest.mark.parametrize("room", [0, 1, 999, 1000, 2500])
-def test_the_kernel_stops_at_the_end_of_its_memory(codec: Codec, room: int) -> None:
+@pytest.mark.parametrize("capacity", [0, 1, 999, 1000, 2500])
+def test_the_kernel_stops_at_the_end_of_its_memory(codec: Codec, capacity: int) -> None:
     """Nothing is written after it."""
     data = batch_around(codec, compress(codec, b"x" * 500)) * 6
-    out = np.full(room + 64, 7, np.uint8)
-    found = decompressed_by_kernel(data, out[:room])
-    assert found == [b"x" * 500] * ((room - 1) // 500 if room else 0) or found == [b"x" * 500] * (room // 500)
-    assert (out[room:] == 7).all()
+    out = np.full(capacity + 64, 7, np.uint8)
+    found = decompressed_by_kernel(data, out[:capacity])
+    assert found == [b"x" * 500] * ((capacity - 1) // 500 if capacity else 0) or found == [b"x" * 500] * (
+        capacity // 500
+    )
+    assert (out[capacity:] == 7).all()
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))

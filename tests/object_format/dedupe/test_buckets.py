@@ -28,12 +28,12 @@ TABLE = KeyTable(1 << 16)
 
 def split(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[Blob]:
     """Return the blobs of a range of the log."""
-    cutter = BucketSplitter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
+    splitter = BucketSplitter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
     blobs: list[Blob] = []
     for section in log:
         for stored in section.stored():
-            blobs += cutter.feed(stored, offset_shift=section.shift)
-    return [*blobs, *cutter.flush()]
+            blobs += splitter.feed(stored, offset_shift=section.shift)
+    return [*blobs, *splitter.flush()]
 
 
 def find_survivors(
@@ -97,20 +97,20 @@ def test_survivors_equal_the_dictionary_model(
 
 
 def test_keys_are_distributed_to_all_buckets() -> None:
-    cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
-    blobs = [*cutter.feed(uncompressed_batch(2000), offset_shift=0), *cutter.flush()]
+    splitter = BucketSplitter(SEED, bits=4, now_ms=NOW)
+    blobs = [*splitter.feed(uncompressed_batch(2000), offset_shift=0), *splitter.flush()]
 
     sizes = [len(read_blob(blob.data)[1]) for blob in blobs]
 
     assert [blob.bucket for blob in blobs] == list(range(16))
-    assert sum(sizes) == cutter.records == 2000
+    assert sum(sizes) == splitter.records == 2000
     assert min(sizes) > 60
 
 
 def test_keys_of_one_bucket_are_distributed_over_the_table() -> None:
     """The slot in the table depends on the first word, the bucket on the second."""
-    cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
-    blobs = [*cutter.feed(uncompressed_batch(2000), offset_shift=0), *cutter.flush()]
+    splitter = BucketSplitter(SEED, bits=4, now_ms=NOW)
+    blobs = [*splitter.feed(uncompressed_batch(2000), offset_shift=0), *splitter.flush()]
 
     for blob in blobs:
         first_words = read_blob(blob.data)[0][::3]
@@ -119,9 +119,9 @@ def test_keys_of_one_bucket_are_distributed_over_the_table() -> None:
 
 def test_large_buckets_are_split_into_bounded_blobs() -> None:
     count = BLOB_RECORDS + 10
-    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
+    splitter = BucketSplitter(SEED, bits=0, now_ms=NOW)
 
-    blobs = [*cutter.feed(uncompressed_batch(count), offset_shift=5), *cutter.flush()]
+    blobs = [*splitter.feed(uncompressed_batch(count), offset_shift=5), *splitter.flush()]
 
     assert [blob.first_offset for blob in blobs] == [5, 5 + BLOB_RECORDS]
     (found,) = find_survivors(blobs, reaches_log_start=True, table=KeyTable(1 << 21))
@@ -130,12 +130,12 @@ def test_large_buckets_are_split_into_bounded_blobs() -> None:
 
 def test_distant_offsets_are_split_into_separate_blobs() -> None:
     """A packed offset is at most 2^28 above the base of its blob."""
-    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
-    blobs = [*cutter.feed(uncompressed_batch(1), offset_shift=0)]
-    blobs += cutter.feed(uncompressed_batch(2), offset_shift=2**28 - 1)
-    blobs += cutter.feed(uncompressed_batch(1), offset_shift=2**40)
+    splitter = BucketSplitter(SEED, bits=0, now_ms=NOW)
+    blobs = [*splitter.feed(uncompressed_batch(1), offset_shift=0)]
+    blobs += splitter.feed(uncompressed_batch(2), offset_shift=2**28 - 1)
+    blobs += splitter.feed(uncompressed_batch(1), offset_shift=2**40)
 
-    blobs += cutter.flush()
+    blobs += splitter.flush()
 
     assert [read_blob(blob.data)[1].tolist() for blob in blobs] == [[0, 2**28 - 1], [2**28], [2**40]]
     (found,) = find_survivors(blobs, reaches_log_start=True)
@@ -145,10 +145,10 @@ def test_distant_offsets_are_split_into_separate_blobs() -> None:
 def test_a_full_table_keeps_records_of_unknown_keys() -> None:
     table = KeyTable(1024)
     blobs: list[Blob] = []
-    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=100)
+    splitter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=100)
     for shift in (0, 200):
-        blobs += cutter.feed(uncompressed_batch(200), offset_shift=shift)
-    blobs += cutter.flush()
+        blobs += splitter.feed(uncompressed_batch(200), offset_shift=shift)
+    blobs += splitter.flush()
 
     (found,) = find_survivors(blobs, reaches_log_start=True, table=table)
 
@@ -159,8 +159,8 @@ def test_a_full_table_keeps_records_of_unknown_keys() -> None:
 
 
 def test_blobs_out_of_order_raise_a_fatal_error() -> None:
-    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=10)
-    blobs = [*cutter.feed(uncompressed_batch(20), offset_shift=0), *cutter.flush()]
+    splitter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=10)
+    blobs = [*splitter.feed(uncompressed_batch(20), offset_shift=0), *splitter.flush()]
     finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
     finder.feed(blobs[0].data)
 
@@ -177,10 +177,10 @@ def test_bytes_that_are_not_a_blob_are_rejected(data: bytes) -> None:
 def test_malformed_batches_are_rejected() -> None:
     data = bytearray(uncompressed_batch(2))
     data[61] = 0xFF
-    cutter = BucketSplitter(SEED, bits=2, now_ms=NOW)
+    splitter = BucketSplitter(SEED, bits=2, now_ms=NOW)
 
     with pytest.raises(MalformedBatchError):
-        list(cutter.feed(data, offset_shift=0))
+        list(splitter.feed(data, offset_shift=0))
 
 
 def test_invalid_seeds_and_bits_are_rejected() -> None:

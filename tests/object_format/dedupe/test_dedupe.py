@@ -40,7 +40,9 @@ def log_batches(draw: DrawFn, first_offset: int, *, keys: st.SearchStrategy[byte
     )
     batch = replace(batch, last_offset_delta=batch.last_offset_delta + draw(st.integers(0, 3)))
     kind = draw(
-        st.sampled_from(["plain", "plain", "plain", "control", "transactional", "horizon", "stamped"])
+        st.sampled_from(
+            ["unmarked", "unmarked", "unmarked", "control", "transactional", "horizon", "stamped"]
+        )
     )
     if kind == "control":
         return replace(batch, attributes=batch.attributes | model_log.CONTROL)
@@ -144,18 +146,18 @@ def test_keys_without_older_records_are_not_added_to_the_table(log: list[Section
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=whole, now_ms=NOW)
     for section in reversed(log[no_older_records:]):
         feed_section(finder, section, no_older_records=False)
-    answers = [finder.finish()]
-    remembered = answers[0].keys
+    results = [finder.finish()]
+    remembered = results[0].keys
     for section in log[:no_older_records]:
         feed_section(finder, section, no_older_records=True)
-        answers.append(finder.finish())
+        results.append(finder.finish())
 
-    assert set().union(*(answer.offsets for answer in answers)) == model_log.survivors(
+    assert set().union(*(result.offsets for result in results)) == model_log.survivors(
         log, reaches_log_start=whole, now_ms=NOW
     )
-    assert sum(answer.records_in for answer in answers) == len(all_records(log))
-    assert all(answer.keys == remembered for answer in answers)
-    assert answers[0].exact
+    assert sum(result.records_in for result in results) == len(all_records(log))
+    assert all(result.keys == remembered for result in results)
+    assert results[0].exact
 
 
 def feed_section(finder: SurvivorFinder, section: Section, *, no_older_records: bool) -> None:
@@ -229,12 +231,12 @@ def test_a_small_table_loses_no_newest_record(log: list[Section], whole: bool, s
 
 @given(sections(), st.booleans(), st.integers(1, 5))
 def test_sections_too_long_to_retain_lose_no_newest_record(
-    log: list[Section], whole: bool, most: int
+    log: list[Section], whole: bool, max_retained: int
 ) -> None:
     """The step is patched, as the limit of retained records is at least one step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", most)
-        found = find(log, reaches_log_start=whole, max_retained_records=most)
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", max_retained)
+        found = find(log, reaches_log_start=whole, max_retained_records=max_retained)
     check_survivors(log, found, whole=whole)
 
 
@@ -312,7 +314,7 @@ def check_survivors(log: Sequence[Section], found: Survivors, *, whole: bool) ->
     assert must_stay <= kept
     if found.exact:
         assert kept == must_stay
-    plain = [
+    data_records = [
         record
         for section in log
         for batch in section.batches
@@ -320,8 +322,8 @@ def check_survivors(log: Sequence[Section], found: Survivors, *, whole: bool) ->
         for record in batch.records
         if record.key is not None
     ]
-    newest = {record.key: record for record in plain}
-    for record in plain:
+    newest = {record.key: record for record in data_records}
+    for record in data_records:
         if record.offset in kept:
             assert newest[record.key].offset in kept
 
@@ -343,14 +345,14 @@ def test_a_full_table_counts_the_records_of_unknown_keys() -> None:
 
 def test_the_survivors_do_not_depend_on_the_seed() -> None:
     data = encode_batch([1] * 50, [b"%d" % (i % 20) for i in range(50)], [b"v"] * 50)
-    answers = []
+    results = []
     for seed in (bytes(16), bytes([1] * 16)):
         finder = SurvivorFinder(LARGE, seed, reaches_log_start=True, now_ms=NOW)
         finder.begin_section(unique_keys=False)
         finder.feed(data, offset_shift=0)
         finder.end_section()
-        answers.append(finder.finish().offsets)
-    assert answers[0] == answers[1]
+        results.append(finder.finish().offsets)
+    assert results[0] == results[1]
 
 
 def test_batches_with_all_records_are_copied_unchanged() -> None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.object_format.model_log import Section
 
 MANY_KEYS = st.binary(min_size=1, max_size=2)
-NO_ROOM = 1
-ROOM = 1 << 20
+NO_MEMORY = 1
+ENOUGH_MEMORY = 1 << 20
 
 
 def pieces_of(section: Section) -> list[bytes]:
@@ -41,10 +41,15 @@ def pieces_of(section: Section) -> list[bytes]:
 
 
 def find_with_early_filter(
-    log: Sequence[Section], early_filter: EarlyFilter, *, table: KeyTable, whole: bool, most: int
+    log: Sequence[Section], early_filter: EarlyFilter, *, table: KeyTable, whole: bool, max_retained: int
 ) -> Survivors:
     finder = SurvivorFinder(
-        table, SEED, reaches_log_start=whole, now_ms=NOW, max_retained_records=most, early_filter=early_filter
+        table,
+        SEED,
+        reaches_log_start=whole,
+        now_ms=NOW,
+        max_retained_records=max_retained,
+        early_filter=early_filter,
     )
     for section in reversed(log):
         finder.begin_section(unique_keys=section.unique_keys)
@@ -75,11 +80,11 @@ def contents(filtered: FilteredBatches) -> tuple[object, ...]:
         merged_codec=st.none() | st.sampled_from(Codec),
         max_batch_bytes=st.sampled_from([None, 200, 800]),
     ),
-    st.sampled_from([NO_ROOM, 700, 2000, ROOM]),
-    st.sampled_from([NO_ROOM, 150, 600, ROOM]),
-    st.sampled_from([NO_ROOM, 100, 400, ROOM]),
-    st.sampled_from([150, 600, ROOM]),
-    st.sampled_from([NO_ROOM, 300, ROOM]),
+    st.sampled_from([NO_MEMORY, 700, 2000, ENOUGH_MEMORY]),
+    st.sampled_from([NO_MEMORY, 150, 600, ENOUGH_MEMORY]),
+    st.sampled_from([NO_MEMORY, 100, 400, ENOUGH_MEMORY]),
+    st.sampled_from([150, 600, ENOUGH_MEMORY]),
+    st.sampled_from([NO_MEMORY, 300, ENOUGH_MEMORY]),
     st.sampled_from([KeyTable(16 * 12), LARGE]),
     st.sampled_from([2, 1_000_000]),
 )
@@ -92,20 +97,22 @@ def test_early_filter_writes_the_same_as_pass_2(
     scratch_bytes: int,
     group_bytes: int,
     table: KeyTable,
-    most: int,
+    max_retained: int,
 ) -> None:
     """This includes full tables, little memory, and sections that are too long to retain."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
         patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
         patch.setattr("object_format.dedupe.survivor_finder._GROUP_BYTES", group_bytes)
-        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", min(most, 32_768))
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", min(max_retained, 32_768))
         early_filter = EarlyFilter(
             retained_bytes=retained_bytes, open_bytes=open_bytes, output_bytes=output_bytes
         )
         early_filter.begin_partition(options)
         whole = options.delete_horizon_ms is not None
-        survivors = find_with_early_filter(log, early_filter, table=table, whole=whole, most=most)
+        survivors = find_with_early_filter(
+            log, early_filter, table=table, whole=whole, max_retained=max_retained
+        )
         assert early_filter.peak_bytes <= retained_bytes + open_bytes + output_bytes
         assert len(early_filter.sections) == len(log)
         horizon = options.delete_horizon_ms if survivors.exact else None
@@ -185,12 +192,12 @@ def test_pieces_with_delete_horizons_are_discarded_if_survivors_are_not_exact() 
     """Pieces without tombstones are kept."""
     newer = [compressed(range(5), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
     older = [compressed(range(10, 300), 0, Codec.ZSTD)]
-    for table, given_up in ((LARGE, False), (KeyTable(16 * 12), True)):
+    for table, discarded in ((LARGE, False), (KeyTable(16 * 12), True)):
         early_filter = EarlyFilter()
         early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW + 9))
         survivors = run(early_filter, [older, newer], table)
-        assert survivors.exact is not given_up
-        assert [piece is None for piece in early_filter.sections[0].pieces] == [given_up, False]
+        assert survivors.exact is not discarded
+        assert [piece is None for piece in early_filter.sections[0].pieces] == [discarded, False]
         assert early_filter.sections[1].is_complete
 
 
@@ -200,7 +207,7 @@ def test_pieces_with_delete_horizons_are_discarded_if_survivors_are_not_exact() 
     st.sampled_from([Codec.LZ4, Codec.ZSTD]),
 )
 def test_batches_are_merged_within_the_same_chunks_as_in_pass_2(
-    lengths: list[int], room: int, codec: Codec
+    lengths: list[int], scratch_bytes: int, codec: Codec
 ) -> None:
     """Chunks depend on what fits into the scratch memory, and batches are merged within chunks."""
     old = b"".join(
@@ -213,8 +220,8 @@ def test_batches_are_merged_within_the_same_chunks_as_in_pass_2(
         [NOW] * len(lengths), [b"a%d" % n for n in range(len(lengths))], [b"w"] * len(lengths), base_offset=50
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", room)
-        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", room)
+        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
         early_filter = EarlyFilter()
         early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
         survivors = run(early_filter, [[old], [new]])
@@ -224,13 +231,13 @@ def test_batches_are_merged_within_the_same_chunks_as_in_pass_2(
             old, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None, scratch=Scratch()
         )
         if made is None:  # a batch does not fit into the scratch memory
-            assert 2 * max(lengths) > room - 40
+            assert 2 * max(lengths) > scratch_bytes - 40
         else:
             assert contents(made.filtered) == contents(expected)
 
 
 def test_rows_count_as_retained_memory() -> None:
-    """For batches of one small record, rows take most of the memory."""
+    """For batches of one small record, rows take max_retained of the memory."""
     batches = [compressed([n], n, Codec.ZSTD) for n in range(200)]
     taken = sum(map(len, batches)) + len(batches) * BATCH_ROW.itemsize
     assert BATCH_ROW.itemsize > max(map(len, batches))
@@ -251,11 +258,11 @@ def test_peak_bytes_include_temporary_output() -> None:
     (piece,) = early_filter.sections[0].pieces
     assert piece is not None
     data = b"".join(piece.filtered.buffers)
-    thinned = data[: len(data) - len(batches[1])]
-    held = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
+    filtered = data[: len(data) - len(batches[1])]
+    retained = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
     opened = sum(memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches)
-    worked = 61 + memoryview(decompress(Codec.ZSTD, thinned[61:])).nbytes + len(batches[1])
-    assert early_filter.peak_bytes == held + opened + worked + len(data)
+    worked = 61 + memoryview(decompress(Codec.ZSTD, filtered[61:])).nbytes + len(batches[1])
+    assert early_filter.peak_bytes == retained + opened + worked + len(data)
 
 
 def test_a_section_need_not_fit_into_the_open_memory() -> None:
@@ -271,14 +278,14 @@ def test_a_section_need_not_fit_into_the_open_memory() -> None:
 
 def test_errors_at_the_end_of_a_section_name_the_origin() -> None:
     """Malformed records in retained pieces are detected at the end of the section."""
-    sound = compressed(range(5), 0, Codec.ZSTD)
+    valid = compressed(range(5), 0, Codec.ZSTD)
     broken = bytearray(compressed(range(5), 5, Codec.ZSTD))
     broken[-9:] = bytes(9)
     early_filter = EarlyFilter()
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
     finder.begin_section(unique_keys=False)
-    finder.feed(sound, offset_shift=0, origin="here")
+    finder.feed(valid, offset_shift=0, origin="here")
     finder.feed(bytes(broken), offset_shift=0, origin="there")
     with pytest.raises(
         MalformedBatchError, match=r"^there: malformed record batch at byte 0: the compressed"

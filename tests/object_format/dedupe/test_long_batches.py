@@ -36,7 +36,7 @@ def filtered(
 
 @given(sections(), st.integers(1, 5), st.integers(2, 9), st.sampled_from([None, HORIZON]))
 def test_chunks_do_not_change_the_result(
-    log: list[Section], most_records: int, stretch_offsets: int, horizon: int | None
+    log: list[Section], max_records: int, chunk_offsets: int, horizon: int | None
 ) -> None:
     """This holds for any number of records and offsets per chunk."""
     survivors = find(log)
@@ -44,8 +44,8 @@ def test_chunks_do_not_change_the_result(
         data = b"".join(section.stored())
         expected = filtered(data, survivors, shift=section.shift, horizon=horizon)
         with (
-            patch.object(filtering, "MAX_RECORDS", most_records),
-            patch.object(long_batches, "CHUNK_OFFSETS", stretch_offsets),
+            patch.object(filtering, "MAX_RECORDS", max_records),
+            patch.object(long_batches, "CHUNK_OFFSETS", chunk_offsets),
         ):
             found = filtered(data, survivors, shift=section.shift, horizon=horizon)
         assert b"".join(found.buffers) == b"".join(expected.buffers)
@@ -62,21 +62,25 @@ def tombstones(codec: Codec, count: int = 50) -> bytes:
     return encode_batch(np.full(count, NOW), keys, [None] * count, codec=codec)
 
 
-@pytest.mark.parametrize("most_records", [5, 1000])
+@pytest.mark.parametrize("max_records", [5, 1000])
 @pytest.mark.parametrize("codec", Codec)
-def test_a_batch_gets_no_delete_horizon_if_it_would_become_too_large(codec: Codec, most_records: int) -> None:
+def test_a_batch_gets_no_delete_horizon_if_it_would_become_too_large(codec: Codec, max_records: int) -> None:
     """Timestamp deltas grow, and a compressed batch must not exceed the limit when it is decompressed."""
-    everything, some = set(range(50)), set(range(0, 50, 2))
+    everything, every_second = set(range(50)), set(range(0, 50, 2))
     data = tombstones(codec)
-    plain = len(tombstones(Codec.NONE)) - 61
-    for limit, offsets in ((plain, everything), (plain, some), (2 * plain, everything)):
+    records_size = len(tombstones(Codec.NONE)) - 61
+    for limit, offsets in (
+        (records_size, everything),
+        (records_size, every_second),
+        (2 * records_size, everything),
+    ):
         with (
-            patch.object(filtering, "MAX_RECORDS", most_records),
+            patch.object(filtering, "MAX_RECORDS", max_records),
             patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
             patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
         ):
             found = filtered(data, survivors_at(offsets, offsets), horizon=NOW + 10**9)
-        stamped = codec is Codec.NONE or offsets is some or limit > plain
+        stamped = codec is Codec.NONE or offsets is every_second or limit > records_size
         batch = b"".join(found.buffers)
         opened = decode_batch(batch)
         assert opened.offsets.tolist() == sorted(offsets)

@@ -84,6 +84,6 @@ def test_the_largest_batch_fits_into_256_mib_besides_the_table(codec: Codec, pat
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert told["records_out"] == RECORDS
-    assert told["size"] > 0.99 * len(data) > 0.98 * SIZES[codec]
+    report = json.loads(ran.stdout)
+    assert report["records_out"] == RECORDS
+    assert report["size"] > 0.99 * len(data) > 0.98 * SIZES[codec]

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def single_record_batches(
-    count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1
+    count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, distance: int = 1
 ) -> list[model.Batch]:
     """Return batches of one record each, all of which survive."""
     return [
         replace(
-            model.batch_of([Record(i * apart, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
+            model.batch_of([Record(i * distance, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
             producer_id=5,
             producer_epoch=1,
             base_sequence=i,
@@ -41,7 +41,7 @@ def single_record_batches(
     ]
 
 
-def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBatches:
+def write(section: Section, codec: Codec | None, limit: int | None) -> FilteredBatches:
     """Return the output of pass 2 for a section of which all records survive."""
     return filter_batches(
         b"".join(section.stored()),
@@ -50,15 +50,15 @@ def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBa
         leader_epoch=0,
         delete_horizon_ms=None,
         merged_codec=codec,
-        max_batch_bytes=most,
+        max_batch_bytes=limit,
     )
 
 
 def merge(
-    batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
+    batches: list[model.Batch], codec: Codec | None = None, limit: int | None = None
 ) -> tuple[list[model.Batch], int]:
     """Return the output of pass 2 for batches of which all records survive, and the saved bytes."""
-    written = write(Section(batches=tuple(batches)), codec, most)
+    written = write(Section(batches=tuple(batches)), codec, limit)
     return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
 
 
@@ -120,15 +120,15 @@ def test_merged_batches_get_the_codec_of_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "most"), [(Codec.NONE, MAX_MERGED_BYTES), (Codec.LZ4, MAX_MERGED_COMPRESSED_BYTES)]
+    ("codec", "limit"), [(Codec.NONE, MAX_MERGED_BYTES), (Codec.LZ4, MAX_MERGED_COMPRESSED_BYTES)]
 )
-def test_merged_batches_stay_below_the_limit(codec: Codec, most: int) -> None:
+def test_merged_batches_stay_below_the_limit(codec: Codec, limit: int) -> None:
     """The limit applies to uncompressed records, even if the stored bytes are few."""
     value = bytes(3000)
     made, _saved = merge(single_record_batches(100, value=value, codec=codec))
-    assert 300_000 / most <= len(made) <= 300_000 / most + 2
+    assert 300_000 / limit <= len(made) <= 300_000 / limit + 2
     for batch in made:
-        assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= most
+        assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= limit
     assert model.records_of(made) == model.records_of(single_record_batches(100, value=value))
 
 
@@ -139,7 +139,7 @@ def test_merged_batches_stay_below_the_limit(codec: Codec, most: int) -> None:
     st.integers(61, 400) | st.integers(600, 1000),
 )
 def test_no_merged_batch_exceeds_max_batch_bytes(
-    log: list[Section], horizon: int | None, codec: Codec | None, most: int
+    log: list[Section], horizon: int | None, codec: Codec | None, limit: int
 ) -> None:
     """Each batch is either one filtered batch, unchanged, or consecutive filtered batches."""
     survivors = find(log)
@@ -151,7 +151,7 @@ def test_no_merged_batch_exceeds_max_batch_bytes(
             leader_epoch=0,
             delete_horizon_ms=horizon,
             merged_codec=codec,
-            max_batch_bytes=most,
+            max_batch_bytes=limit,
         )
         left = model_log.filtered(section.batches, set(survivors.offsets), leader_epoch=0, horizon=horizon)
         data = b"".join(written.buffers)
@@ -159,12 +159,12 @@ def test_no_merged_batch_exceeds_max_batch_bytes(
         assert model.records_of(made) == model.records_of(left)
         assert written.batch_count == len(made)
         for batch, row in zip(made, scan_batches(readable(data)), strict=True):
-            mine = [each for each in left if batch.base_offset <= each.base_offset < batch.next_offset]
-            if len(mine) == 1:
-                assert batch == mine[0]
+            sources = [each for each in left if batch.base_offset <= each.base_offset < batch.next_offset]
+            if len(sources) == 1:
+                assert batch == sources[0]
                 continue
-            assert row["size"] <= most
-            assert batch == model_log.merge(mine, codec)
+            assert row["size"] <= limit
+            assert batch == model_log.merge(sources, codec)
 
 
 def batches_with_one_survivor(count: int, large: Callable[[int], bytes], codec: Codec) -> list[model.Batch]:
@@ -184,7 +184,7 @@ def noise(size: int) -> Callable[[int], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("codec", "merged_codec", "large", "most"),
+    ("codec", "merged_codec", "large", "limit"),
     [
         (Codec.NONE, None, noise(40_000), None),
         (Codec.NONE, None, noise(5000), 16_384),
@@ -196,28 +196,28 @@ def noise(size: int) -> Callable[[int], bytes]:
     ],
 )
 def test_estimates_of_uneven_records_do_not_exceed_the_limits(
-    codec: Codec, merged_codec: Codec | None, large: Callable[[int], bytes], most: int | None
+    codec: Codec, merged_codec: Codec | None, large: Callable[[int], bytes], limit: int | None
 ) -> None:
     """A merged batch is limited by the final size of its records, and by its stored size."""
     batches = batches_with_one_survivor(8, large, codec)
     section = Section(batches=tuple(batches))
-    data = b"".join(write(section, merged_codec, most).buffers)
+    data = b"".join(write(section, merged_codec, limit).buffers)
     unpacked = model.decode_all(data)
     sizes = scan_batches(readable(data))["size"].tolist()
     largest = max(scan_batches(readable(b"".join(section.stored())))["size"].tolist())
     for batch, size in zip(unpacked, sizes, strict=True):
-        held = sum(len(model.encode_record(record, batch)) for record in batch.records)
+        records_size = sum(len(model.encode_record(record, batch)) for record in batch.records)
         if len({record.offset // 100 for record in batch.records}) > 1:
             packed = (codec if merged_codec is None else merged_codec) is not Codec.NONE
-            assert held <= (MAX_MERGED_COMPRESSED_BYTES if packed else MAX_MERGED_BYTES)
-            assert size <= (most or held + 600)
+            assert records_size <= (MAX_MERGED_COMPRESSED_BYTES if packed else MAX_MERGED_BYTES)
+            assert size <= (limit or records_size + 600)
         else:
             assert size <= largest
-    assert len(unpacked) < len(batches) or most is None
+    assert len(unpacked) < len(batches) or limit is None
 
 
 def test_batches_with_distant_offsets_are_not_merged() -> None:
-    batches = single_record_batches(4, apart=2**30)
+    batches = single_record_batches(4, distance=2**30)
     made, _saved = merge(batches)
     assert [len(batch.records) for batch in made] == [2, 2]
     assert model.records_of(made) == model.records_of(batches)
@@ -225,13 +225,13 @@ def test_batches_with_distant_offsets_are_not_merged() -> None:
 
 def test_large_batches_are_not_merged() -> None:
     large = model.batch_of([Record(5 + i, NOW, b"large %d" % i, bytes(100)) for i in range(50)])
-    around = single_record_batches(4)
-    behind = [model_log.moved(batch, 100) for batch in around]
-    behind = [
-        replace(batch, records=tuple(replace(each, key=b"behind %d" % i) for each in batch.records))
-        for i, batch in enumerate(behind)
+    small = single_record_batches(4)
+    following = [model_log.moved(batch, 100) for batch in small]
+    following = [
+        replace(batch, records=tuple(replace(each, key=b"following %d" % i) for each in batch.records))
+        for i, batch in enumerate(following)
     ]
-    made, _saved = merge([*around, large, *behind])
+    made, _saved = merge([*small, large, *following])
     assert [len(batch.records) for batch in made] == [4, 50, 4]
     assert made[1] == large
 

@@ -25,9 +25,9 @@ def random_keys() -> npt.NDArray[np.uint8]:
     return np.random.default_rng(1).integers(0, 256, TRIED * LENGTH, np.uint8)
 
 
-def selected(keys: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+def selected(keys: npt.NDArray[np.uint8], indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     """Return the selected keys."""
-    picked: npt.NDArray[np.uint8] = keys.reshape(TRIED, LENGTH)[places].reshape(-1)
+    picked: npt.NDArray[np.uint8] = keys.reshape(TRIED, LENGTH)[indexes].reshape(-1)
     return picked
 
 

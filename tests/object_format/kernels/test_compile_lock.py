@@ -114,5 +114,5 @@ def test_no_lock_is_taken_in_a_read_only_directory(tmp_path: Path) -> None:
     """Numba does not cache anything there, either."""
     (tmp_path / "a file").touch()
 
-    with compile_lock(tmp_path / "a file" / "a.lock", ManualClock()) as held:
-        assert not held
+    with compile_lock(tmp_path / "a file" / "a.lock", ManualClock()) as is_locked:
+        assert not is_locked

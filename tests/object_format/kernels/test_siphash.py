@@ -82,14 +82,14 @@ def test_the_kernel_equals_the_model(data: bytes, key: bytes) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=40), st.integers(1, 40))
-def test_keys_hashed_in_lanes_have_the_same_fingerprints(keys: list[bytes | None], room: int) -> None:
+def test_keys_hashed_in_lanes_have_the_same_fingerprints(keys: list[bytes | None], capacity: int) -> None:
     """The result does not depend on the lengths of the keys, or on where the columns are full."""
     batch = encode_records([Record(offset=i, timestamp=0, key=key, value=None) for i, key in enumerate(keys)])
     records = readable(batch[BATCH_OVERHEAD:])
     rows = scan_batches(readable(batch))
     rows["records_start"], rows["records_end"] = 0, records.size  # as after decompression
     fingerprinter = Fingerprinter(KEY, now_ms=0)
-    columns = Columns(room)
+    columns = Columns(capacity)
     cursor = np.zeros(4, np.int64)
     seen: list[bytes] = []
     more = True

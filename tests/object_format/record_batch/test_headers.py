@@ -53,9 +53,9 @@ def test_a_parsed_header_has_the_fields_of_the_model(batch: model.Batch, before:
     ("bit", "name"), [(0x10, "is_transactional"), (0x20, "is_control"), (0x08, "timestamp_type")]
 )
 def test_attribute_bits_set_their_properties(bit: int, name: str) -> None:
-    plain = read_header(model.encode(model.Batch()))
+    unmarked = read_header(model.encode(model.Batch()))
     marked = read_header(model.encode(model.Batch(attributes=bit)))
-    assert (bool(getattr(plain, name)), bool(getattr(marked, name))) == (False, True)
+    assert (bool(getattr(unmarked, name)), bool(getattr(marked, name))) == (False, True)
 
 
 def test_the_delete_horizon_replaces_the_base_timestamp() -> None:
@@ -99,11 +99,11 @@ def test_assigned_offsets_are_consecutive(log: list[model.Batch], first: int, ep
 @given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
 def test_set_base_offsets_equals_assign_offsets(batch: model.Batch, first: int, epoch: int) -> None:
     """`set_base_offsets` works on separate buffers. `stored_checksums` reads the CRC."""
-    placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
-    set_base_offsets([memoryview(placed)], [first], epoch)
-    assert stored_checksums([memoryview(placed)]) == [read_header(placed).crc]
+    changed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
+    set_base_offsets([memoryview(changed)], [first], epoch)
+    assert stored_checksums([memoryview(changed)]) == [read_header(changed).crc]
     assign_offsets(assigned, first, epoch)
-    assert placed == assigned
+    assert changed == assigned
 
 
 def test_assign_offsets_starts_a_section_by_default() -> None:

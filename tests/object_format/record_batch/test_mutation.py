@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 def damages(draw: DrawFn) -> Callable[[bytes], bytes]:
     """Return functions that flip, cut, insert or overwrite bytes at any position."""
     kind = draw(st.sampled_from(["flip", "cut", "insert", "overwrite"]))
-    place = draw(st.floats(0, 1, exclude_max=True))
+    fraction = draw(st.floats(0, 1, exclude_max=True))
     count = draw(st.integers(1, 9))
     blob = draw(st.binary(min_size=count, max_size=count))
     bit = 1 << draw(st.integers(0, 7))
 
     def damage(data: bytes) -> bytes:
-        at = int(place * len(data))
+        at = int(fraction * len(data))
         match kind:
             case "flip":
                 return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] if data else data
@@ -74,7 +74,7 @@ def decoded(data: bytes, *, verify: bool) -> list[Record] | None:
         return None
 
 
-@given(logs(most=3), st.lists(damages(), min_size=1, max_size=3))
+@given(logs(max_count=3), st.lists(damages(), min_size=1, max_size=3))
 def test_damage_is_detected_or_affects_only_offsets(
     log: list[model.Batch], several: list[Callable[[bytes], bytes]]
 ) -> None:
@@ -90,7 +90,7 @@ def test_damage_is_detected_or_affects_only_offsets(
         assert replace(record, offset=0) in truth
 
 
-@given(logs(most=3), st.lists(damages(), min_size=1, max_size=3))
+@given(logs(max_count=3), st.lists(damages(), min_size=1, max_size=3))
 def test_damaged_bytes_raise_only_the_documented_error(
     log: list[model.Batch], several: list[Callable[[bytes], bytes]]
 ) -> None:
@@ -129,8 +129,8 @@ def test_kernels_and_model_agree_on_damaged_records(
 
 @given(batches(), st.integers(8, 60), st.binary(min_size=1, max_size=4))
 def test_kernels_and_model_agree_on_damaged_headers(batch: model.Batch, at: int, blob: bytes) -> None:
-    sound = model.encode(batch)
-    data = (sound[:at] + blob + sound[at + len(blob) :])[: len(sound)]
+    valid = model.encode(batch)
+    data = (valid[:at] + blob + valid[at + len(blob) :])[: len(valid)]
     data = data[:17] + struct.pack(">I", crc32c.crc32c(data[21:])) + data[21:]
     try:
         expected = model.records_of(model.decode_all(data, verify=False))
@@ -148,9 +148,9 @@ def test_arbitrary_bytes_are_rejected(noise: bytes) -> None:
 def test_a_false_record_count_does_not_allocate_memory(codec: Codec) -> None:
     batch = model.batch_of([Record(0, 1, b"k", b"v")], codec=codec, last_offset_delta=2**31 - 1)
     data = model.encode_with_records(batch, model.encode_record(batch.records[0], batch), count=2**31 - 1)
-    sound = encode_batch([1], [b"k"], [b"v"], codec=codec)
-    decode_batch(sound)  # compiles the kernels before memory is counted
-    assert not validate_batches(sound, require_keys=True).problems
+    valid = encode_batch([1], [b"k"], [b"v"], codec=codec)
+    decode_batch(valid)  # compiles the kernels before memory is counted
+    assert not validate_batches(valid, require_keys=True).problems
     tracemalloc.start()
     try:
         with pytest.raises(MalformedBatchError) as caught:

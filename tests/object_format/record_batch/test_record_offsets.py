@@ -45,12 +45,12 @@ def stored(batches: list[tuple[set[int], int, Codec]]) -> list[bytes]:
 
 @given(BATCHES, st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.sampled_from([0, 2**40]))
 def test_offsets_equal_those_of_decoded_records(
-    batches: list[tuple[set[int], int, Codec]], room: int, pieces: int, ranges: int, shift: int
+    batches: list[tuple[set[int], int, Codec]], capacity: int, pieces: int, ranges: int, shift: int
 ) -> None:
     """This holds for any buffer size, and any division of the batches."""
     made = stored(batches)
     with (
-        patch.object(record_offsets, "_PENDING_OFFSETS", room),
+        patch.object(record_offsets, "_PENDING_OFFSETS", capacity),
         patch.object(record_offsets, "_LONG_RANGE", 9),
         patch.object(record_offsets, "_RANGES", ranges),
     ):
@@ -69,13 +69,13 @@ def test_offsets_equal_those_of_decoded_records(
 def test_batches_without_gaps_are_not_decompressed() -> None:
     """Their records may even be damaged. A batch with gaps must be readable."""
     whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, codec=Codec.LZ4)
-    spoilt = whole[:61] + bytes(len(whole) - 61)
+    damaged = whole[:61] + bytes(len(whole) - 61)
     gapped = encode_batch(
         [0] * 2, [b"k"] * 2, [b"v"] * 2, base_offset=3, offset_deltas=[0, 2], codec=Codec.LZ4
     )
     found = RecordOffsets()
 
-    found.add(spoilt + gapped, offset_shift=0)
+    found.add(damaged + gapped, offset_shift=0)
 
     assert list(found.take()) == [0, 1, 2, 3, 5]
     with pytest.raises(MalformedBatchError) as caught:
@@ -84,10 +84,10 @@ def test_batches_without_gaps_are_not_decompressed() -> None:
 
 
 def test_records_that_do_not_ascend_are_rejected() -> None:
-    sound = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, offset_deltas=[0, 5, 9])
-    swapped = bytearray(sound)
-    second, third = (61 + each * (len(sound) - 61) // 3 for each in (1, 2))
-    swapped[second + 3], swapped[third + 3] = sound[third + 3], sound[second + 3]
+    valid = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, offset_deltas=[0, 5, 9])
+    swapped = bytearray(valid)
+    second, third = (61 + each * (len(valid) - 61) // 3 for each in (1, 2))
+    swapped[second + 3], swapped[third + 3] = valid[third + 3], valid[second + 3]
 
     with pytest.raises(MalformedBatchError) as caught:
         RecordOffsets().add(swapped, offset_shift=0)

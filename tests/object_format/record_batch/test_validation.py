@@ -70,14 +70,14 @@ def test_a_single_batch_is_validated_like_one_of_many(batch: model.Batch, data: 
         if data.draw(st.booleans(), label="with its checksum"):
             encoded[17:21] = crc32c.crc32c(bytes(encoded[21:])).to_bytes(4, "big")
     require_keys = data.draw(st.booleans(), label="keys are required")
-    alone = validate_batches(encoded, require_keys=require_keys)
+    single = validate_batches(encoded, require_keys=require_keys)
     first = model.encode(ONE)
-    among = validate_batches(first + encoded, require_keys=require_keys)
-    assert alone.batches == tuple(
-        each._replace(position=each.position - len(first)) for each in among.batches[1:]
+    several = validate_batches(first + encoded, require_keys=require_keys)
+    assert single.batches == tuple(
+        each._replace(position=each.position - len(first)) for each in several.batches[1:]
     )
-    assert [(each.fault, each.batch, each.record_indexes) for each in alone.problems] == [
-        (each.fault, each.batch - 1, each.record_indexes) for each in among.problems
+    assert [(each.fault, each.batch, each.record_indexes) for each in single.problems] == [
+        (each.fault, each.batch - 1, each.record_indexes) for each in several.problems
     ]
 
 
@@ -88,28 +88,28 @@ def test_fast_validation_equals_full_validation(log: list[model.Batch], data: st
     if encoded and data.draw(st.booleans(), label="spoilt"):
         where = data.draw(st.integers(0, len(encoded) - 1), label="where")
         encoded[where] ^= data.draw(st.integers(1, 255), label="by")
-        for position, header in _headers_while_sound(encoded):
+        for position, header in _valid_headers(encoded):
             if data.draw(st.booleans(), label="with its checksum"):
                 write_checksum(memoryview(encoded), position, header.size)
     require_keys = data.draw(st.booleans(), label="keys are required")
     one_by_one = validate_batches(encoded, require_keys=require_keys)
-    at_once = fast_validate_batches(readable(encoded), require_keys=require_keys)
+    fast = fast_validate_batches(readable(encoded), require_keys=require_keys)
     if one_by_one.problems or not encoded:
-        assert at_once is None
+        assert fast is None
         return
-    assert at_once is not None
+    assert fast is not None
     each = one_by_one.batches
     for name in ("position", "size", "record_count", "producer_id", "base_sequence", "attributes"):
-        assert at_once.rows[name].tolist() == [getattr(batch, name) for batch in each]
-    assert at_once.max_batch_size == max(batch.size for batch in each)
-    assert at_once.min_timestamp == min(batch.min_timestamp for batch in each)
-    assert at_once.max_timestamp == max(batch.max_timestamp for batch in each)
-    assert at_once.max_timestamps_match == all(
+        assert fast.rows[name].tolist() == [getattr(batch, name) for batch in each]
+    assert fast.max_batch_size == max(batch.size for batch in each)
+    assert fast.min_timestamp == min(batch.min_timestamp for batch in each)
+    assert fast.max_timestamp == max(batch.max_timestamp for batch in each)
+    assert fast.max_timestamps_match == all(
         batch.header_max_timestamp == batch.max_timestamp for batch in each
     )
 
 
-def _headers_while_sound(data: bytearray) -> list[tuple[int, BatchHeader]]:
+def _valid_headers(data: bytearray) -> list[tuple[int, BatchHeader]]:
     found: list[tuple[int, BatchHeader]] = []
     with suppress(MalformedBatchError):
         found.extend(iter_headers(data))

@@ -195,11 +195,11 @@ def test_two_readers_of_one_file_are_independent() -> None:
         for number in range(9)
     ]
     data = write_file(sections).data
-    ahead, behind = (ForwardReader(BytesSource(data), name="a.seg", read_size=100) for _ in range(2))
+    first, second = (ForwardReader(BytesSource(data), name="a.seg", read_size=100) for _ in range(2))
 
     for section in sections:
         expected = b"".join(section.encoded())
-        for reader in (ahead, behind):
+        for reader in (first, second):
             assert reader.next_section() is not None
             assert b"".join(bytes(block.payload) for block in reader.blocks()) == expected
 

@@ -58,7 +58,7 @@ BLOCKS = split(FILE.data)
 BOUNDARIES = [8]
 for _block in BLOCKS:
     BOUNDARIES.append(BOUNDARIES[-1] + 12 + len(_block.payload))
-PLACES = st.one_of(st.integers(0, len(FILE.data)), st.sampled_from(BOUNDARIES))
+POSITIONS = st.one_of(st.integers(0, len(FILE.data)), st.sampled_from(BOUNDARIES))
 
 
 @st.composite
@@ -66,7 +66,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     """Return the file with up to three edits, many of them at block boundaries."""
     data = bytearray(FILE.data)
     for _ in range(draw(st.integers(1, 3))):
-        first, second = sorted((draw(PLACES), draw(PLACES)))
+        first, second = sorted((draw(POSITIONS), draw(POSITIONS)))
         match draw(st.integers(0, 5)):
             case 0:
                 data[first : first + 8] = draw(st.binary(min_size=1, max_size=8))
@@ -146,7 +146,7 @@ def test_arbitrary_bytes_are_rejected(garbage: bytes) -> None:
 
 
 def _index_of(kind: int, number: int = 0) -> int:
-    return [place for place, block in enumerate(BLOCKS) if block.kind == kind][number]
+    return [index for index, block in enumerate(BLOCKS) if block.kind == kind][number]
 
 
 def _moved(kind: int, to: int) -> list[Block]:
@@ -157,8 +157,8 @@ def _moved(kind: int, to: int) -> list[Block]:
 
 def _changed(kind: int, change: Callable[[bytes], bytes], number: int = 0) -> list[Block]:
     blocks = list(BLOCKS)
-    place = _index_of(kind, number)
-    blocks[place] = blocks[place]._replace(payload=change(blocks[place].payload))
+    index = _index_of(kind, number)
+    blocks[index] = blocks[index]._replace(payload=change(blocks[index].payload))
     return blocks
 
 
@@ -166,13 +166,13 @@ def _patched(kind: int, at: int, value: bytes, number: int = 0) -> list[Block]:
     return _changed(kind, lambda payload: payload[:at] + value + payload[at + len(value) :], number)
 
 
-def _with(place: int, *blocks: Block) -> list[Block]:
-    return [*BLOCKS[:place], *blocks, *BLOCKS[place:]]
+def _with(index: int, *blocks: Block) -> list[Block]:
+    return [*BLOCKS[:index], *blocks, *BLOCKS[index:]]
 
 
 def _without(kind: int, number: int = 0) -> list[Block]:
-    place = _index_of(kind, number)
-    return BLOCKS[:place] + BLOCKS[place + 1 :]
+    index = _index_of(kind, number)
+    return BLOCKS[:index] + BLOCKS[index + 1 :]
 
 
 I64 = struct.Struct(">q")
@@ -258,7 +258,7 @@ def test_skipped_blocks_are_verified(what: str) -> None:
         list(iter(reader.next_section, None))
 
 
-OPTIONAL_PLACES = [
+OPTIONAL_INDEXES = [
     1,
     2,
     _index_of(SECTION_INDEX),
@@ -269,9 +269,9 @@ OPTIONAL_PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", OPTIONAL_PLACES)
-def test_an_unknown_optional_block_is_skipped(place: int) -> None:
-    data = complete(_with(place, UNKNOWN, UNKNOWN)[:-2])
+@pytest.mark.parametrize("index", OPTIONAL_INDEXES)
+def test_an_unknown_optional_block_is_skipped(index: int) -> None:
+    data = complete(_with(index, UNKNOWN, UNKNOWN)[:-2])
 
     read = read_file(data)
 

@@ -88,9 +88,9 @@ def test_adjacent_ranges_contain_every_block_once(
     section = Section(bodies, block_target=block_target)
     whole = section.read(section.start, section.end)
     inner = {section.start + int(cut * (section.end - section.start)) for cut in cuts}
-    borders = sorted({section.start, section.end} | inner)
+    boundaries = sorted({section.start, section.end} | inner)
 
-    found = [section.read(start, end) for start, end in pairwise(borders)]
+    found = [section.read(start, end) for start, end in pairwise(boundaries)]
 
     assert [block for _, blocks, _ in found for block in blocks] == whole[1]
     assert b"".join(whole[1]) == b"".join(make_batch(n, 1, body=body) for n, body in enumerate(bodies))

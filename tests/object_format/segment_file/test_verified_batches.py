@@ -76,11 +76,11 @@ def test_the_file_equals_that_of_appended_bytes(sizes: list[int], target: int, k
     """This includes blocks, their checksums, index and footer."""
     batches = _batches(sizes)
     files = []
-    for is_placed in (True, False):
+    for is_verified in (True, False):
         data = bytearray()
         writer = make_writer(data.extend, kind=kind, block_target=target)
         writer.begin_section(TOPIC, 0)
-        if is_placed:
+        if is_verified:
             writer.append_verified(_verified(batches))
         else:
             writer.append(bytearray(b"".join(batches)), stable=True)
@@ -117,11 +117,11 @@ def test_verified_batches_can_be_appended_repeatedly() -> None:
 def test_a_block_with_changed_bytes_is_rejected() -> None:
     """The block's checksum is that of the producer's bytes, so later damage is detected."""
     batches = _batches([100, 200])
-    placed, data = _verified(batches), bytearray()
+    verified, data = _verified(batches), bytearray()
     batches[1][150] ^= 1
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
-    writer.append_verified(placed)
+    writer.append_verified(verified)
     _finish(writer, 2)
     with pytest.raises(Exception, match="checksum"):
         read_file(bytes(data))

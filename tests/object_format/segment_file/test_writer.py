@@ -225,7 +225,7 @@ def test_offsets_ascend_across_appends_and_restart_in_each_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "message"),
+    ("fields", "message"),
     [
         ((0, 4, 2, 1, 2, None), "2 records, but the batch headers count 3"),
         ((1, 4, 3, 1, 2, None), "batches have offsets 0 to 4, not in 1 to 4"),
@@ -241,9 +241,9 @@ def test_offsets_ascend_across_appends_and_restart_in_each_section() -> None:
     ],
 )
 def test_fields_that_disagree_with_the_batches_are_rejected(
-    numbers: tuple[int, int, int, int, int, list[int] | None], message: str
+    fields: tuple[int, int, int, int, int, list[int] | None], message: str
 ) -> None:
-    base, last, records, low, high, holes = numbers
+    base, last, records, low, high, holes = fields
     if holes is None and "timestamps" in message:
         holes = [1, 3]
     data = bytearray()
