@@ -3,7 +3,7 @@
 Stopping loses nothing that was accepted:
 
 1. `/healthz` reports it for `drain_ms`.
-2. No new connection is accepted, and waiting fetches are answered with what is available.
+2. No new connection is accepted, and waiting fetches return what is available.
 3. Open files are flushed at once, and every append is acknowledged.
 4. The session ends.
 """
@@ -271,7 +271,7 @@ class Agent:
         return addresses
 
     async def _warm_up(self) -> None:
-        """Warm up before clients can connect: a refused client can choose another agent."""
+        """Warm up before clients can connect: a client without a connection can choose another agent."""
         with warn_if_slow(_COMPILING):
             await self.pools.kernels.run(warm_up)
 

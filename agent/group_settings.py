@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MigrationPolicy(StrEnum):
-    """Whether a group with members may go from one of Kafka's group protocols to the other."""
+    """Directions in which a group with members may change its group protocol."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -24,12 +24,12 @@ class MigrationPolicy(StrEnum):
 
     @property
     def allows_upgrade(self) -> bool:
-        """Whether a member of the consumer protocol may join a classic group."""
+        """Return True if a member of the consumer protocol may join a classic group."""
         return self in {MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL}
 
     @property
     def allows_downgrade(self) -> bool:
-        """Whether a consumer group becomes a classic one when only members of that protocol are left."""
+        """Return True if a consumer group becomes a classic group once it has only classic members."""
         return self in {MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL}
 
 
@@ -107,15 +107,15 @@ class GroupSettings:
     def check(self, config: GroupConfig) -> None:
         """Raise InvalidConfigError for settings of a group that go too far (Kafka's GroupConfig.validate)."""
         session, heartbeat = config.session_timeout_ms, config.heartbeat_interval_ms
-        for name, value, (least, most) in (
+        for name, value, (lowest, highest) in (
             (HEARTBEAT_INTERVAL, heartbeat, self._heartbeat_range),
             (SESSION_TIMEOUT, session, self._session_range),
         ):
-            if value is not None and not least <= value <= most:
+            if value is not None and not lowest <= value <= highest:
                 raise InvalidConfigError(
                     f"group setting {name} cannot be {value}",
                     setting=name,
-                    remedy=f"give {least} to {most}, or change the agents' settings that bound it",
+                    remedy=f"give {lowest} to {highest}, or change the agents' settings that bound it",
                 )
         if self.session_timeout_of(config) <= self.heartbeat_interval_of(config):
             raise InvalidConfigError(
@@ -126,12 +126,12 @@ class GroupSettings:
             )
 
     def session_timeout_of(self, config: GroupConfig) -> int:
-        """How long members of a consumer group with these settings may be silent."""
+        """Return the session timeout of members of a consumer group with these settings."""
         own = config.session_timeout_ms
         return self.group_consumer_session_timeout_ms if own is None else _within(own, self._session_range)
 
     def heartbeat_interval_of(self, config: GroupConfig) -> int:
-        """How often such members send heartbeats."""
+        """Return the heartbeat interval of members of a consumer group with these settings."""
         own = config.heartbeat_interval_ms
         return (
             self.group_consumer_heartbeat_interval_ms if own is None else _within(own, self._heartbeat_range)
@@ -154,5 +154,5 @@ _ORDERED = (
 
 
 def _within(value: int, bounds: tuple[int, int]) -> int:
-    """The nearest value within bounds: they may have become narrower since it was set."""
+    """Return the nearest value within the bounds, which may have changed since the setting was made."""
     return min(max(value, bounds[0]), bounds[1])

@@ -1,9 +1,9 @@
 """Warm-up: calls the kernels of both paths once before clients connect.
 
-The first kernel of a process starts numba's runtime, which takes half a second of CPU time and keeps the GIL.
-No heartbeat would be answered meanwhile. The first call of any kernel also waits for kernels that are being
-compiled in the same process, which may take minutes if nothing is cached and a compaction runs in the
-process. The event loop must therefore not be the first to call a kernel.
+The first kernel of a process starts numba's runtime, which takes half a second of CPU time and keeps the GIL,
+so that no heartbeat is processed. The first call of any kernel also waits for kernels that are being compiled
+in the same process, which may take minutes if nothing is cached and a compaction runs in the process. The
+event loop must therefore not be the first to call a kernel.
 """
 
 from __future__ import annotations

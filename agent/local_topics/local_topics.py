@@ -222,8 +222,8 @@ def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[Ap
         rules = append_rules_of(validated.topic.config)
         appended = log.append_as_leader(validated.data, epoch, validated_by=rules, flush=False)
     except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
-        refused = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
-        return [refused] * len(validated.batches)
+        rejected = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
+        return [rejected] * len(validated.batches)
     except SiltstoneError as error:
         return [AppendResult(error=error)] * len(validated.batches)
     results = []

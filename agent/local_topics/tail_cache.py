@@ -46,7 +46,7 @@ class TailCache:
         self._manager: LogManager | None = None
         self._directory = directory
         self._limit = max_pending_bytes
-        self._pool = WorkPool("local copies", threads=1, max_waiting=_MAX_PENDING_FILES)
+        self._pool = WorkPool("tail cache", threads=1, max_waiting=_MAX_PENDING_FILES)
         self._writes: set[asyncio.Task[None]] = set()
         self.pending_bytes = 0
         self.written_bytes = 0

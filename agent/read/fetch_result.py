@@ -45,10 +45,10 @@ class FetchResult:
         return self.next_offset >= self.high_watermark
 
 
-def unknown_partition(place: str) -> UnknownPartitionError:
+def unknown_partition(name: str) -> UnknownPartitionError:
     """Return the error for a partition that the catalog does not have."""
     return UnknownPartitionError(
-        f"partition {place} does not exist", remedy="use one of the topic's partitions"
+        f"partition {name} does not exist", remedy="use one of the topic's partitions"
     )
 
 

@@ -113,15 +113,15 @@ class LogLookup:
         """Query the extents of the cursors; blocking."""
         for cursor in cursors:
             partition = cursor.fetch.partition_id
-            most = min(cursor.fetch.max_bytes, max_bytes)
+            wanted_bytes = min(cursor.fetch.max_bytes, max_bytes)
             if not cursor.fetch.topic.config.compacts:
-                most = max(most, self._settings.extent_lookup_bytes)
+                wanted_bytes = max(wanted_bytes, self._settings.extent_lookup_bytes)
             cursor.extents = self._extents.extents(
                 partition.topic_id,
                 partition.partition,
                 cursor.served.next_offset,
                 max_extents=self._settings.max_fetch_extents,
-                max_bytes=most,
+                max_bytes=wanted_bytes,
             )
 
     def invalidate_extents(self, cursors: Sequence[Cursor]) -> None:

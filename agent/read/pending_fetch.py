@@ -48,9 +48,9 @@ async def fetch_within_budget(
     budget = read_path.budget
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_ms / 1000
-    needed, most = min(MIN_SHARE, max(max_bytes, 1)), max_bytes
+    needed, limit = min(MIN_SHARE, max(max_bytes, 1)), max_bytes
     while await budget.wait_for_space(needed, deadline - loop.time()):
-        planned = min(most, budget.share)
+        planned = min(limit, budget.share)
         try:
             results = await read_path.fetch(
                 wanted,
@@ -69,5 +69,5 @@ async def fetch_within_budget(
             return PendingFetch(results, size, budget)
         # Other fetches took the memory meanwhile. Only a batch, which is never cut, exceeds the minimum.
         needed = MIN_SHARE if planned > MIN_SHARE else budget.required_free_bytes(size)
-        most = MIN_SHARE
+        limit = MIN_SHARE
     return PendingFetch(await read_path.bounds(wanted), 0, budget)

@@ -327,7 +327,7 @@ class ReadPath:
 
     def _count(self, results: Sequence[FetchResult]) -> None:
         outcomes = Counter(
-            "refused" if result.error else "records" if result.size else "empty" for result in results
+            "failed" if result.error else "records" if result.size else "empty" for result in results
         )
         for outcome, count in outcomes.items():
             self._metrics.fetches.labels(outcome).inc(count)

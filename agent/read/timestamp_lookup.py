@@ -159,10 +159,10 @@ class TimestampLookup:
     def _range(
         self, extent: Extent, index: SectionIndex, timestamp: int, from_position: int
     ) -> ByteRange | None:
-        place = index.range_for_timestamp(
+        found = index.range_for_timestamp(
             timestamp, self._settings.default_fetch_bytes, from_position=from_position
         )
-        return place and ByteRange(extent.object_name, extent.position + place[0], place[1])
+        return found and ByteRange(extent.object_name, extent.position + found[0], found[1])
 
 
 def _first_record(

@@ -47,10 +47,10 @@ class SealedSection(NamedTuple):
                 self.batches, [base + offset for offset in self.offsets], self.offset_counts
             )
         runs = [result.runs[number] for number in self.runs]
-        places = zip(self.batches, runs, self.offsets, self.offset_counts, strict=True)
+        rows = zip(self.batches, runs, self.offsets, self.offset_counts, strict=True)
         kept = [
             (batch, run.base_offset + offset, count)
-            for batch, run, offset, count in places
+            for batch, run, offset, count in rows
             if run.refusal is None and not run.duplicate
         ]
         return AppendedBatches(*zip(*kept, strict=True)) if kept else _NOTHING
@@ -239,15 +239,15 @@ def _results(section: SealedSection, result: SectionResult) -> list[AppendResult
     start, high = result.log_start_offset, result.high_watermark
     if not section.runs:
         (run,) = result.runs
-        places = [run.base_offset + offset if run.refusal is None else -1 for offset in section.offsets]
+        base_offsets = [run.base_offset + offset if run.refusal is None else -1 for offset in section.offsets]
         rest = (run.duplicate, run.refusal, run.detail, None, start, high)
-        rows = zip(places, *map(repeat, rest), strict=False)
+        rows = zip(base_offsets, *map(repeat, rest), strict=False)
         # The constructor of a named tuple is a Python function, which takes several times as long.
         return list(map(tuple.__new__, repeat(AppendResult), rows))
     runs = [(run.base_offset, run.duplicate, run.refusal, run.detail) for run in result.runs]
     batch_results = []
     for number, offset in zip(section.runs, section.offsets, strict=True):
         base, duplicate, refusal, detail = runs[number]
-        place = base + offset if refusal is None else -1
-        batch_results.append(AppendResult(place, duplicate, refusal, detail, None, start, high))
+        base_offset = base + offset if refusal is None else -1
+        batch_results.append(AppendResult(base_offset, duplicate, refusal, detail, None, start, high))
     return batch_results

@@ -180,11 +180,11 @@ class WritePath:
         self,
         appends: Sequence[ValidatedBatches],
         size: int,
-        places: Iterable[tuple[PendingAppend, int]],
+        targets: Iterable[tuple[PendingAppend, int]],
     ) -> None:
         """Put the appends into the open file and as many further files as they fill."""
         file = self._buffer.open
-        for validated, (pending, first_batch) in zip(appends, places, strict=False):
+        for validated, (pending, first_batch) in zip(appends, targets, strict=False):
             full = self._buffer.add(validated, pending, first_batch)
             if full:
                 self._closed.extend(full)
@@ -241,10 +241,10 @@ class WritePath:
         self._stopping = True
         tasks = [self._committer, *self._uploads]
         self._committer = None
-        begun = [task for task in tasks if task is not None]
-        for task in begun:
+        running = [task for task in tasks if task is not None]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     def _schedule(self) -> None:
         """Start the uploads that are possible now, and the timer of the open file."""
