@@ -1,8 +1,8 @@
-"""Every benchmark, one after the other, each in a process of its own.
+"""Run all benchmarks, each in a separate process.
 
     python -m benchmarks [--quick] [--json]
 
-Options go to each of them; `python -m benchmarks.NAME --help` tells what one measures.
+The options are passed to each benchmark. `python -m benchmarks.NAME --help` describes one of them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PARTS = {
     "kafka_steps",
     "kafka_wire",
 }
-"""Modules of this package that measure nothing by themselves."""
+"""Modules of this package that are not benchmarks."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run them; the exit code is 1 when one of them failed."""
+    """Run the benchmarks; return 1 if one of them failed."""
     failed = []
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name in _PARTS:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.catalog_commit [--json] [--quick] [--extents N] [--catalog postgresql://…]
 
-Each case commits files that have one section per partition, once without and once with an idempotent producer
-in every section, and is set against two things measured in the same run on the same server: a bare
-`select 1`, and an INSERT of the same number of extent rows in one statement and nothing else. The server is a
-private one with its durable settings unless `--catalog` names another. With `--extents` the table of extents
-holds that many before, of other partitions: what a commit costs must not follow from them.
+Each case commits files with one section per partition, once without and once with an idempotent producer in
+every section. It is compared with two measurements of the same run on the same server: `select 1`, and a
+single INSERT of the same number of extent rows. The server is a private one with durable settings unless
+`--catalog` is given. With `--extents`, the table contains that many extents of other partitions before: they
+must not affect the cost of a commit.
 """
 
 from __future__ import annotations
@@ -108,21 +108,23 @@ def _measure_commits(
 
 
 _INSERT = b"""
-INSERT INTO plain_extents
+INSERT INTO copied_extents
 SELECT a, b, c, c, c, c, c, c, a, c, c, 0, 0, 0, 0, false, 0, NULL
 FROM unnest(%s, %s, %s) AS v (a, b, c)
 """
 
 
-def _measure_plain_insert(
+def _measure_single_insert(
     connection: psycopg.Connection[Any], ids: Ids, partitions: int, rounds: int
 ) -> dict[str, float]:
     topic_ids = arrays.uuids([ids.new_uuid()] * partitions)
-    numbers = arrays.integers(range(partitions))
+    partition_numbers = arrays.integers(range(partitions))
     offsets = iter(range(rounds + WARM_UP))
 
     def insert() -> None:
-        connection.execute(_INSERT, (topic_ids, numbers, arrays.bigints([next(offsets)] * partitions)))
+        connection.execute(
+            _INSERT, (topic_ids, partition_numbers, arrays.bigints([next(offsets)] * partitions))
+        )
 
     for _ in range(WARM_UP):
         insert()
@@ -143,7 +145,7 @@ _FILLED_AT_ONCE = 1_000_000
 
 
 def fill(connection: psycopg.Connection[Any], extents: int) -> None:
-    """Extents of partitions that nobody commits to, a thousand each."""
+    """Insert extents of other partitions, a thousand each."""
     connection.execute("SET statement_timeout = 0")
     for begin in range(0, extents, _FILLED_AT_ONCE):
         connection.execute(_FILL, (begin, min(begin + _FILLED_AT_ONCE, extents)))
@@ -151,7 +153,7 @@ def fill(connection: psycopg.Connection[Any], extents: int) -> None:
 
 
 def measure(url: str, rounds: int, extents: int = 0) -> dict[str, Any]:
-    """All cases on one server, which holds so many extents before."""
+    """Measure all cases on a server with this number of existing extents."""
     clock = SystemClock()
     ids = SystemIds(clock)
     with (
@@ -161,25 +163,25 @@ def measure(url: str, rounds: int, extents: int = 0) -> dict[str, Any]:
         arrays.register(connection)
         fill(connection, extents)
         connection.execute("CREATE TEMPORARY TABLE marker (n int)")
-        connection.execute("DROP TABLE IF EXISTS plain_extents")
-        connection.execute("CREATE TABLE plain_extents (LIKE extents INCLUDING INDEXES)")
+        connection.execute("DROP TABLE IF EXISTS copied_extents")
+        connection.execute("CREATE TABLE copied_extents (LIKE extents INCLUDING INDEXES)")
         bare = _milliseconds(lambda: connection.execute("SELECT 1"), rounds * 4)
         cases = []
         for partitions in PARTITIONS:
             commit = _measure_commits(catalog, ids, partitions, rounds, idempotent=False)
             idempotent = _measure_commits(catalog, ids, partitions, rounds, idempotent=True)
-            insert = _measure_plain_insert(connection, ids, partitions, rounds)
+            insert = _measure_single_insert(connection, ids, partitions, rounds)
             cases.append(
                 {
                     "partitions": partitions,
                     "commit": commit,
                     "commit_idempotent": idempotent,
-                    "plain_insert": insert,
-                    "ratio_to_plain_insert": round(commit["p50_ms"] / insert["p50_ms"], 2),
+                    "single_insert": insert,
+                    "ratio_to_single_insert": round(commit["p50_ms"] / insert["p50_ms"], 2),
                     "ratio_to_select_1": round(commit["p50_ms"] / bare["p50_ms"], 1),
                 }
             )
-        connection.execute("DROP TABLE plain_extents")
+        connection.execute("DROP TABLE copied_extents")
     return {
         "benchmark": "catalog_commit",
         "rounds": rounds,
@@ -192,10 +194,10 @@ def measure(url: str, rounds: int, extents: int = 0) -> dict[str, Any]:
 @click.command(help=__doc__.splitlines()[0] if __doc__ else None)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="Fewer rounds.")
-@click.option("--extents", type=click.IntRange(min=0), default=0, help="How many extents there are before.")
-@click.option("--catalog", "url", help="A PostgreSQL of your own instead of a private one.")
+@click.option("--extents", type=click.IntRange(min=0), default=0, help="Number of existing extents.")
+@click.option("--catalog", "url", help="URL of a PostgreSQL database to use instead of a private one.")
 def main(*, as_json: bool, quick: bool, extents: int, url: str | None) -> None:
-    """Run and print."""
+    """Run the benchmark and print the report."""
     rounds = 40 if quick else 300
     if url is None:
         with (
@@ -213,7 +215,7 @@ def main(*, as_json: bool, quick: bool, extents: int, url: str | None) -> None:
         print(
             f"{case['partitions']:>5} partitions: p50 {case['commit']['p50_ms']:>7} ms, "
             f"p99 {case['commit']['p99_ms']:>7} ms, idempotent p50 {case['commit_idempotent']['p50_ms']} ms, "
-            f"{case['ratio_to_plain_insert']} times a plain INSERT, "
+            f"{case['ratio_to_single_insert']} times a plain INSERT, "
             f"{case['ratio_to_select_1']} times select 1"
         )
 

@@ -1,6 +1,6 @@
-"""Simulates the named workloads anew and writes their figures into docs/explanation/cost.md: `make cost`.
+"""Simulate the named workloads and write their figures to docs/explanation/cost.md: `make cost`.
 
-Takes a few minutes for each. With names, only those: `python -m benchmarks.cost trial changelog`.
+Each workload takes a few minutes. Arguments select workloads: `python -m benchmarks.cost trial changelog`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from planner.settings import PlannerSettings
 
 WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")
 COMPARED: Final = {"platform": "section_bytes=1"}
-"""Another policy to stand beside the default, by workload: one that leaves short extents as they are."""
+"""Policy to compare with the default, by workload: it never merges short extents."""
 
 _DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "explanation" / "cost.md"
 
 
 def main() -> None:
-    """Write the figures of the workloads that are named, or of all."""
+    """Write the figures of the named workloads, or of all."""
     prices = load_prices()
     for name in sys.argv[1:] or WORKLOADS:
         workload, base = load_workload(name), PlannerSettings()

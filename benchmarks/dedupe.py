@@ -1,15 +1,14 @@
-"""How fast pass 1 and pass 2 of the dedupe are on one core, in memory.
+"""How fast both passes of deduplication are, on one core and in memory.
 
     python -m benchmarks.dedupe [--quick] [--json]
 
-Each case is one partition, fed as a compaction task feeds it: sections of at most 8 MiB in blocks of 256 KiB,
-newest section first in pass 1, oldest first in pass 2. Figures are medians of five rounds (of three with
-`--quick`) per second of processor time, so that others on the machine disturb little. In each round, the
-blocks are also copied plainly into one buffer, and `ratio_to_copy` is the throughput of both passes divided
-by that of this copy. What pass 1 does for pass 2 (`object_format.dedupe.early_filter`) is in its time; where
-that is all of it, `pass2_records_per_s` is null. Bytes are those of the input as it is stored. `key_table`
-fills a table of 128 MiB with distinct keys to its capacity; its `inserts_per_s_full` is that of the last
-hundredth.
+Each case is one partition, fed as in a compaction task: sections of at most 8 MiB in blocks of 256 KiB,
+newest section first in pass 1, oldest first in pass 2. Figures are medians of five rounds (three with
+`--quick`) per second of processor time, so that other processes have little effect. Each round also copies
+the blocks to one buffer; `ratio_to_copy` is the throughput of both passes divided by that of this copy. The
+time of the early filter (`object_format.dedupe.early_filter`) is part of pass 1. If it leaves nothing to pass
+2, `pass2_records_per_s` is null. Bytes are those of the stored input. `key_table` fills a table of 128 MiB
+with distinct keys; its `inserts_per_s_full` is the rate of the last hundredth.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dedupe_data import Case, Section, make_sections
-from benchmarks.measuring import machine, median_of_sums, seconds_in_turns
+from benchmarks.measuring import machine, median_of_sums, seconds_by_round
 from object_format.codecs.codec import Codec
 from object_format.dedupe import (
     EarlyFilter,
@@ -46,15 +45,15 @@ _NOW = 1_700_000_100_000
 _ROUNDS = 5
 _QUICK_ROUNDS = 3
 
-_PLAIN = Case(keys=1_000_000, records=4_000_000)
+_UNCOMPRESSED = Case(keys=1_000_000, records=4_000_000)
 _MANY_KEYS = Case(keys=10_000_000, records=12_000_000)
 _LARGE_VALUES = Case(keys=500_000, records=1_000_000, value_bytes=1024)
-_LZ4 = replace(_PLAIN, codec=Codec.LZ4)
-_ZSTD = replace(_PLAIN, codec=Codec.ZSTD)
-_SINGLE = replace(_PLAIN, batch_records=1)
+_LZ4 = replace(_UNCOMPRESSED, codec=Codec.LZ4)
+_ZSTD = replace(_UNCOMPRESSED, codec=Codec.ZSTD)
+_SINGLE = replace(_UNCOMPRESSED, batch_records=1)
 
 QUICK = (
-    _PLAIN,
+    _UNCOMPRESSED,
     _MANY_KEYS,
     _LARGE_VALUES,
     replace(_LZ4, keys=250_000, records=1_000_000),
@@ -62,9 +61,9 @@ QUICK = (
     replace(_SINGLE, records=2_000_000),
 )
 FULL = (
-    _PLAIN,
-    replace(_PLAIN, zipf=True),
-    replace(_PLAIN, batch_records=16),
+    _UNCOMPRESSED,
+    replace(_UNCOMPRESSED, zipf=True),
+    replace(_UNCOMPRESSED, batch_records=16),
     _SINGLE,
     _MANY_KEYS,
     replace(_MANY_KEYS, zipf=True),
@@ -76,9 +75,9 @@ FULL = (
         replace(case, codec=codec)
         for codec in (Codec.LZ4, Codec.ZSTD)
         for case in (
-            _PLAIN,
-            replace(_PLAIN, zipf=True),
-            replace(_PLAIN, batch_records=16),
+            _UNCOMPRESSED,
+            replace(_UNCOMPRESSED, zipf=True),
+            replace(_UNCOMPRESSED, batch_records=16),
             replace(_SINGLE, records=1_500_000),
             _MANY_KEYS,
             _LARGE_VALUES,
@@ -88,7 +87,7 @@ FULL = (
 
 
 class _Passes:
-    """Both passes over one partition; the second takes the first's last answer."""
+    """Both passes over one partition. Pass 2 uses the survivors of the last pass 1."""
 
     def __init__(self, sections: Sequence[Section], records: int, table: KeyTable) -> None:
         self._sections = sections
@@ -123,15 +122,15 @@ class _Passes:
         self.survivors = finder.finish()
 
     @property
-    def all_ahead(self) -> bool:
-        """Whether pass 1 has left nothing to pass 2, whose time then is that of looking it up."""
+    def all_early(self) -> bool:
+        """Return True if the early filter has left nothing to pass 2."""
         return all(done is not None for section in self._early_filter.sections for done in section.pieces)
 
     def second(self) -> None:
         assert self.survivors is not None
         self.bytes_out = 0
-        for section, ahead in zip(self._sections, reversed(self._early_filter.sections), strict=True):
-            for block, done in zip(section.blocks, ahead.pieces, strict=True):
+        for section, early in zip(self._sections, reversed(self._early_filter.sections), strict=True):
+            for block, done in zip(section.blocks, early.pieces, strict=True):
                 filtered = (
                     done.filtered
                     if done
@@ -153,12 +152,12 @@ def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
         "pass1": passes.first,
         "pass2": passes.second,
     }
-    taken = seconds_in_turns(steps, rounds)
+    taken = seconds_by_round(steps, rounds)
     both = median_of_sums(taken["pass1"], taken["pass2"])
     survivors = passes.survivors
     assert survivors is not None
     assert survivors.exact
-    ahead = passes.all_ahead
+    early = passes.all_early
     return {
         "name": case.name,
         "codec": case.codec.name.lower(),
@@ -171,7 +170,7 @@ def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
         "bytes_in": passes.bytes_in,
         "bytes_out": passes.bytes_out,
         "pass1_records_per_s": round(case.records / statistics.median(taken["pass1"])),
-        "pass2_records_per_s": None if ahead else round(case.records / statistics.median(taken["pass2"])),
+        "pass2_records_per_s": None if early else round(case.records / statistics.median(taken["pass2"])),
         "both_records_per_s": round(case.records / both),
         "both_mb_per_s": round(passes.bytes_in / both / 1e6),
         "copy_mb_per_s": round(passes.bytes_in / statistics.median(taken["copy"]) / 1e6),
@@ -180,7 +179,7 @@ def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
 
 
 def fill_key_table(table: KeyTable) -> dict[str, int]:
-    """Distinct random fingerprints, until the table is at its capacity."""
+    """Insert distinct random fingerprints until the table is full."""
 
     def insert(words: npt.NDArray[np.uint32], count: int) -> float:
         start = time.process_time()
@@ -189,7 +188,7 @@ def fill_key_table(table: KeyTable) -> dict[str, int]:
         )
         return time.process_time() - start
 
-    insert(np.ones(WORDS, np.uint32), 1)  # compiled, or loaded
+    insert(np.ones(WORDS, np.uint32), 1)  # compiles the kernel, or loads it
     table.clear()
     capacity = table.capacity
     rng = np.random.default_rng(2)
@@ -225,17 +224,15 @@ def print_table(key_table: dict[str, int], cases: list[dict[str, Any]]) -> None:
 
 
 def _in_millions(rate: int | None) -> str:
-    return f"{'ahead':>8}" if rate is None else f"{rate / 1e6:>8.2f}"
+    return f"{'early':>8}" if rate is None else f"{rate / 1e6:>8.2f}"
 
 
 def main() -> None:
-    """Print the table, or one JSON object."""
+    """Print a table, or one JSON object."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="the six cases that matter most, in three rounds"
-    )
+    parser.add_argument("--quick", action="store_true", help="six important cases, in three rounds")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
     table = KeyTable(TABLE_BYTES)

@@ -1,8 +1,8 @@
-"""A partition's worth of record batches for the dedupe benchmark, made at memory speed.
+"""Generates the record batches of a partition for the dedupe benchmark, at memory speed.
 
-Keys are 36 characters like those of a UUID, values are slices of made-up JSON. A section has at most 8 MiB,
-as those of ingestion files do, and is cut into blocks as a segment file is; base offsets are relative to the
-section. Checksums of batches stay 0: neither pass reads them.
+Keys have 36 characters like those of a UUID, and values are slices of synthetic JSON. As in ingestion files,
+a section has at most 8 MiB, is divided into blocks, and has relative base offsets. Checksums of batches are
+0: neither pass reads them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _POOL_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks of whole batches, and what to add to their base offsets."""
+    """Blocks of complete batches, and the difference to absolute offsets."""
 
     blocks: tuple[memoryview, ...]
     shift: int
@@ -54,7 +54,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Case:
-    """What a partition is made of."""
+    """Parameters of a partition."""
 
     keys: int
     records: int
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Says it all, for people."""
+        """Description for people."""
         codec = "uncompressed" if self.codec is Codec.NONE else self.codec.name.lower()
         keys = f"{self.keys // 1_000_000} M keys" if self.keys >= 1_000_000 else f"{self.keys} keys"
         spread = "zipf" if self.zipf else "uniform"
@@ -73,7 +73,10 @@ class Case:
 
 
 def draw_keys(case: Case, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The number of each record's key. Uniform: each key is there at least once, if records suffice."""
+    """Return the key number of each record.
+
+    If uniform, each key occurs at least once if there are enough records.
+    """
     if case.zipf:
         return (case.keys ** rng.random(case.records)).astype(np.int64) - 1  # exponent 1
     ids = np.arange(case.records, dtype=np.int64)
@@ -84,7 +87,7 @@ def draw_keys(case: Case, rng: np.random.Generator) -> npt.NDArray[np.int64]:
 
 @njit(nogil=True, cache=True)
 def mix(value: Integer) -> Integer:
-    """A bijection of 64 bits (splitmix64's)."""
+    """Return a bijection of 64 bits (splitmix64)."""
     value = np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -93,7 +96,7 @@ def mix(value: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def write_key(out: ByteArray, at: Integer, number: Integer) -> None:
-    """36 characters: the hexadecimal digits of 128 bits, with four hyphens."""
+    """Write 36 characters: the hexadecimal digits of 128 bits, with four hyphens."""
     bits = mix(number)
     digits = 0
     for i in range(KEY_BYTES):
@@ -111,7 +114,7 @@ def write_key(out: ByteArray, at: Integer, number: Integer) -> None:
 def write_batch(
     out: ByteArray, at: Integer, base: Integer, ids: IntArray, value_bytes: Integer, pool: ByteArray
 ) -> Integer:
-    """One batch with the keys `ids`; the position behind it."""
+    """Write one batch with the keys `ids`; return the position after it."""
     start = at
     out[at : at + BATCH_OVERHEAD] = 0
     at += BATCH_OVERHEAD
@@ -124,8 +127,8 @@ def write_batch(
         at = write_varlong(out, at, KEY_BYTES)
         write_key(out, at, ids[i])
         at = write_varlong(out, at + KEY_BYTES, value_bytes)
-        place = np.int64(mix(base + i) % np.uint64(pool.size - value_bytes))
-        copy_bytes(pool, place, out, at, value_bytes)
+        position = np.int64(mix(base + i) % np.uint64(pool.size - value_bytes))
+        copy_bytes(pool, position, out, at, value_bytes)
         out[at + value_bytes] = 0
         at += value_bytes + 1
     store(out, start + BASE_OFFSET, base, 8)
@@ -148,7 +151,7 @@ def write_batches(
     pool: ByteArray,
     ends: IntArray,
 ) -> None:
-    """Batches one behind the other; `ends` takes the position behind each."""
+    """Write consecutive batches; `ends` gets their ends."""
     at = 0
     for i in range(ends.size):
         first = i * batch_records
@@ -157,31 +160,31 @@ def write_batches(
 
 
 def make_pool(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Text to take values from: JSON whose numbers and words vary."""
+    """Return text to take values from: JSON with varying draws and words."""
     words = np.array(["shipped", "pending", "returned", "Berlin", "Lagos", "Osaka", "Lima", "Oslo"])
     rows = _POOL_BYTES // 80
-    numbers = rng.integers(0, 1_000_000, (rows, 3)).tolist()
+    draws = rng.integers(0, 1_000_000, (rows, 3)).tolist()
     chosen = words[rng.integers(0, words.size, (rows, 2))].tolist()
     text = "".join(
         f'{{"order":{order},"state":"{state}","city":"{city}",'
         f'"amount":{amount}.{cents % 100:02},"seq":{cents}}}'
-        for (order, amount, cents), (state, city) in zip(numbers, chosen, strict=True)
+        for (order, amount, cents), (state, city) in zip(draws, chosen, strict=True)
     )
     return np.frombuffer(text.encode(), np.uint8)
 
 
 def make_sections(case: Case) -> list[Section]:
-    """The partition, oldest section first."""
+    """Yield the sections of the partition, oldest first."""
     rng = np.random.default_rng(1)
     ids = draw_keys(case, rng)
     pool = make_pool(rng)
-    most = BATCH_OVERHEAD + case.batch_records * (_MAX_RECORD + case.value_bytes)
-    step = _SECTION_BYTES // most * case.batch_records
+    max_batch_bytes = BATCH_OVERHEAD + case.batch_records * (_MAX_RECORD + case.value_bytes)
+    step = _SECTION_BYTES // max_batch_bytes * case.batch_records
     sections = []
     for first in range(0, case.records, step):
         part = ids[first : first + step]
         ends = np.empty(-(-part.size // case.batch_records), np.int64)
-        out = np.empty(ends.size * most, np.uint8)
+        out = np.empty(ends.size * max_batch_bytes, np.uint8)
         write_batches(out, part, case.batch_records, case.value_bytes, pool, ends)
         if case.codec is not Codec.NONE:
             out, ends = _compressed(out, ends, case.codec)

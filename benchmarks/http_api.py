@@ -1,11 +1,11 @@
-"""How many records a second go into an agent and out of it through HTTP, in JSON.
+"""How many records per second can be produced and consumed as JSON over HTTP.
 
     python -m benchmarks.http_api [--json] [--quick]
 
-The agent runs in a process of its own with its defaults, an embedded catalog and a local directory as its
-object store; the load comes from this process over 16 connections, on the same cores. Reads are made
-twice: by the agent that wrote (from memory) and by a fresh one (from the object store). `json_parse` and
-`json_render`, measured here without an agent, are the limits of one core.
+The agent is a separate process with default settings, an embedded catalog and a local directory as its object
+store. The load comes from this process over 16 connections, on the same cores. Everything is read twice: from
+the agent that wrote it (from memory) and from a new agent (from the object store). `json_parse` and
+`json_render`, measured without an agent, are the limits of one core.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _agent(addresses: Connection, store: StoreConfig, catalog_url: str) -> None:
 
 @contextmanager
 def _running(store: StoreConfig, catalog_url: str) -> Iterator[str]:
-    """The base URL of an agent in a process of its own."""
+    """Yield the base URL of an agent in a separate process."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_agent, args=(theirs, store, catalog_url))
@@ -84,25 +84,25 @@ async def _produce(url: str, requests: int, per_request: int) -> dict[str, float
 
 
 async def send_one(http: httpx.AsyncClient, body: bytes) -> None:
-    """Create the topic, and warm everything up."""
+    """Create the topic, and warm up the agent."""
     await http.post("/v1/topics", json={"name": "bench", "partitions": PARTITIONS})
     await http.post("/v1/topics/bench/records", content=body, headers={"content-type": "application/json"})
 
 
 async def _consume(url: str) -> dict[str, float]:
-    """Read every partition from its start to its end."""
+    """Read every partition from start to end."""
     records = size = 0
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
 
         async def read(partition: int) -> tuple[int, int]:
             offset = count = length = 0
             while True:
-                answer = await http.get(
+                response = await http.get(
                     f"/v1/topics/bench/partitions/{partition}/records",
                     params={"offset": offset, "max_records": 10_000, "max_bytes": 4 * 1024 * 1024},
                 )
-                page = orjson.loads(answer.raise_for_status().content)
-                count, length = count + len(page["records"]), length + len(answer.content)
+                page = orjson.loads(response.raise_for_status().content)
+                count, length = count + len(page["records"]), length + len(response.content)
                 offset = page["next_offset"]
                 if offset >= page["high_watermark"]:
                     return count, length
@@ -115,7 +115,7 @@ async def _consume(url: str) -> dict[str, float]:
 
 
 def _limits(count: int) -> dict[str, dict[str, float]]:
-    """Parsing and rendering alone, on one core."""
+    """Measure parsing and rendering alone, on one core."""
     records = [Record(number, 1000, b"N1", VALUE.encode()) for number in range(count)]
     batch = bytearray(encode_records(records))
     fetched = FetchResult(partition=0, batches=[batch], next_offset=count, high_watermark=count)
@@ -142,7 +142,7 @@ def _rates(records: int, size: int, seconds: float) -> dict[str, float]:
 
 
 def measure(directory: Path, *, quick: bool) -> dict[str, Any]:
-    """All figures."""
+    """Return all figures."""
     requests, per_request = (40, 1000) if quick else (400, 2000)
     store = StoreConfig(url=str(directory / "objects"))
     with EmbeddedPostgres(directory / "catalog") as postgres:
@@ -163,7 +163,7 @@ def measure(directory: Path, *, quick: bool) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="A few seconds instead of a minute.")
 def main(*, as_json: bool, quick: bool) -> None:
-    """Measure and print."""
+    """Run the benchmark and print the report."""
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(Path(directory), quick=quick)
     if as_json:

@@ -1,13 +1,13 @@
-"""How fast, and at what cost, an agent serves Kafka clients.
+"""How fast an agent serves Kafka clients, and how much processor time it uses.
 
     python -m benchmarks.kafka_api [--json] [--quick] [--only PART …]
 
-One agent in a process of its own with its defaults, an embedded catalog, and a local directory as its
-object store; the load is librdkafka in this process, on the same cores. `loopback` is the same transport with
-nothing behind it, `disk` writes and syncs files of 8 MiB as that store does, and the ratios are to them.
-Fetches are made twice: from the agent that has just written (the tail), and from a fresh one (the object
-store). The cost of single requests is the processor time of the whole agent, its share of the kernel and the
-writing of files included, taken with a plain socket; `steps` takes the agent's own code for them apart.
+The agent is a separate process with default settings, an embedded catalog, and a local directory as its
+object store. The load is librdkafka in this process, on the same cores. `loopback` is the same transport
+without an agent, `disk` writes and syncs files of 8 MiB like the object store, and ratios compare with these.
+Everything is fetched twice: from the agent that has just written it (the tail), and from a new one (the
+object store). The cost of single requests is measured with a plain socket. It is the processor time of the
+whole agent, including the kernel and the writing of files. `steps` divides the time in the agent's own code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _throughput(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
     with cluster.agent() as agent:
         figures["produce"] = kafka_loads.produce(agent, "plain", megabytes, idempotent=False)
         figures["produce_idempotent"] = kafka_loads.produce(agent, "idempotent", megabytes, idempotent=True)
-        # What the agent's memory holds for certain.
+        # This much certainly fits into the agent's memory.
         kafka_loads.produce(agent, "tail", 200, idempotent=False)
         readings = [kafka_loads.consume(agent, "tail") for _ in range(5)]
         figures["fetch_tail"] = sorted(readings, key=lambda each: each["mb_per_second"])[len(readings) // 2]
@@ -95,9 +95,9 @@ _STEPS = {
 @click.command(help=__doc__)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="Half a minute instead of several.")
-@click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, help="These parts alone.")
+@click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, help="Run only these parts.")
 def main(*, as_json: bool, quick: bool, parts: tuple[str, ...]) -> None:
-    """Measure and print."""
+    """Run the benchmark and print the report."""
     report: dict[str, Any] = {"benchmark": "kafka_api", "machine": machine()}
     for name in parts or PARTS:
         with tempfile.TemporaryDirectory() as directory, Cluster(Path(directory)) as cluster:

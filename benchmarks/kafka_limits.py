@@ -1,4 +1,4 @@
-"""What the disk below an agent can take, for the Kafka benchmark."""
+"""Throughput of the disk below an agent, for the Kafka benchmark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from object_store.open import StoreConfig, open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FILE_BYTES = 8 * 1024 * 1024  # of an ingestion file that is full
+_FILE_BYTES = 8 * 1024 * 1024  # size of a full ingestion file
 _AT_ONCE = 4
 
 
 def disk_mb_per_second(directory: Path, megabytes: int) -> dict[str, float]:
-    """Files of 8 MiB into a local store with nothing before it: one after the other, and four at a time."""
+    """Write files of 8 MiB to a local store: sequentially, and four at a time."""
     clock = SystemClock()
     files = max(megabytes * 1_000_000 // _FILE_BYTES // 2, 2 * _AT_ONCE)
     body = [memoryview(bytes(_FILE_BYTES))]

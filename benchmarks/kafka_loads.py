@@ -1,4 +1,4 @@
-"""What librdkafka does to an agent in the Kafka benchmark."""
+"""Loads of librdkafka for the Kafka benchmark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS = ("buffer", "put", "commit", "wake_up")
 
 
 def producer(agent: AgentProcess, **changes: object) -> Producer:
-    """A producer with batches of 1 MB."""
+    """Return a producer with batches of 1 MB."""
     return Producer(
         {
             "bootstrap.servers": agent.kafka,
@@ -39,7 +39,7 @@ def producer(agent: AgentProcess, **changes: object) -> Producer:
 
 
 def consumer(agent: AgentProcess, **changes: object) -> Consumer:
-    """A consumer without a group's coordination, with fetches of 1 MiB a partition."""
+    """Return a consumer outside of groups, with fetches of 1 MiB per partition."""
     return Consumer(
         {
             "bootstrap.servers": agent.kafka,
@@ -56,7 +56,7 @@ def consumer(agent: AgentProcess, **changes: object) -> Consumer:
 
 
 def produce(agent: AgentProcess, topic: str, megabytes: int, *, idempotent: bool) -> dict[str, float]:
-    """Records of 1 KiB into 12 partitions, all acknowledged."""
+    """Produce records of 1 KiB to 12 partitions, all acknowledged."""
     agent.create_topic(topic, PARTITIONS)
     each = megabytes * 1_000_000 // RECORD_BYTES // PARTITIONS
     client = producer(agent, **{"enable.idempotence": idempotent})
@@ -66,7 +66,7 @@ def produce(agent: AgentProcess, topic: str, megabytes: int, *, idempotent: bool
     begin = perf_counter()
     for start in range(0, each, 1000):
         for partition in range(PARTITIONS):
-            _hand_over(client, topic, partition, payload, min(1000, each - start))
+            _enqueue(client, topic, partition, payload, min(1000, each - start))
     left = client.flush(120)
     seconds = perf_counter() - begin
     cpu = agent.cpu_seconds() - cpu
@@ -77,8 +77,8 @@ def produce(agent: AgentProcess, topic: str, megabytes: int, *, idempotent: bool
     return _rates(records, seconds, cpu)
 
 
-def _hand_over(client: Producer, topic: str, partition: int, payload: bytes, count: int) -> None:
-    """`count` records into the client's queue, as soon as it has room."""
+def _enqueue(client: Producer, topic: str, partition: int, payload: bytes, count: int) -> None:
+    """Add `count` records to the client's queue as it has space."""
     left = count
     while left:
         taken = client.produce_batch(topic, [{"value": payload}] * left, partition=partition)
@@ -88,14 +88,14 @@ def _hand_over(client: Producer, topic: str, partition: int, payload: bytes, cou
 
 
 def _warm_up(topic: str, client: Producer) -> None:
-    """A record into each partition."""
+    """Produce a record to each partition."""
     for partition in range(PARTITIONS):
         client.produce(topic, b"x" * RECORD_BYTES, partition=partition)
     client.flush(60)
 
 
 def log_end(agent: AgentProcess, topic: str) -> int:
-    """Records that were ever put into a topic."""
+    """Return the number of records that were ever written to a topic."""
     with closing(consumer(agent)) as client:
         return _records_in(client, topic)
 
@@ -108,9 +108,9 @@ def _records_in(client: Consumer, topic: str) -> int:
 
 
 def consume(agent: AgentProcess, topic: str) -> dict[str, float]:
-    """Everything in a topic, from its begin to its end, by a client that is connected.
+    """Consume a whole topic with a connected client.
 
-    It asks for little at a time: librdkafka lets who asks for many records wait until it has that many.
+    It requests few records at a time, because librdkafka waits until it has the requested number.
     """
     with closing(consumer(agent)) as client:
         expected = _records_in(client, topic)
@@ -136,7 +136,7 @@ def _rates(records: int, seconds: float, cpu: float) -> dict[str, float]:
 
 
 def many(agent: AgentProcess, *, partitions: int, clients: int, seconds: float) -> dict[str, Any]:
-    """Small records from many clients to every partition, for a while: how many, and every error."""
+    """Produce small records from many clients to every partition; return their number, and every error."""
     agent.create_topic("many", partitions)
     errors: list[str] = []
     delivered = [0] * clients
@@ -174,7 +174,7 @@ def _produce_for_a_while(
     delivered: list[int],
     errors: list[str],
 ) -> None:
-    def told(error: KafkaError | None, _: object) -> None:
+    def on_delivery_report(error: KafkaError | None, _: object) -> None:
         if error is None:
             delivered[number] += 1
         else:
@@ -186,11 +186,11 @@ def _produce_for_a_while(
         for _ in range(20):
             partition = (partition + 37) % partitions
             try:
-                client.produce("many", b"x" * 200, partition=partition, on_delivery=told)
+                client.produce("many", b"x" * 200, partition=partition, on_delivery=on_delivery_report)
             except KafkaException as error:
                 errors.append(str(error))
         client.poll(0.1)
-        # Else what is offered had no bound, and would wait for longer than the client waits for its requests.
+        # Otherwise the queue would be unbounded, and requests would exceed the client's timeout.
         while len(client) > _MAX_UNANSWERED:
             client.poll(0.1)
     if client.flush(60):
@@ -198,7 +198,7 @@ def _produce_for_a_while(
 
 
 def latency(agent: AgentProcess, topic: str, *, records: int) -> dict[str, Any]:
-    """From a record's way into the producer to its way out of a consumer, in milliseconds, and the parts."""
+    """Measure milliseconds from producer to consumer, in total and by part."""
     agent.create_topic(topic, 1)
     sender = producer(agent, **{"linger.ms": 0})
     sender.produce(topic, bytes(_TIME_BYTES), partition=0)
@@ -214,11 +214,11 @@ def latency(agent: AgentProcess, topic: str, *, records: int) -> dict[str, Any]:
     sender.flush(60)
     reading.join()
     after = agent.metrics()
-    cuts = quantiles(taken, n=100)
+    percentiles = quantiles(taken, n=100)
     return {
         "records": records,
         "p50_ms": round(median(taken), 1),
-        "p99_ms": round(cuts[98], 1),
+        "p99_ms": round(percentiles[98], 1),
         "mean_parts_ms": {part: _mean_ms(before, after, part) for part in _PARTS},
     }
 

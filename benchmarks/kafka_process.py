@@ -1,4 +1,4 @@
-"""Processes that the Kafka benchmark measures: an agent, and a bare server on the same transport."""
+"""Processes that the Kafka benchmark measures: an agent, and a minimal server on the same transport."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentProcess:
-    """An agent in a process of its own."""
+    """An agent in a separate process."""
 
     kafka: str
     http: str
@@ -37,36 +37,36 @@ class AgentProcess:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where its Kafka clients connect."""
+        """Address for Kafka clients."""
         host, _, port = self.kafka.rpartition(":")
         return host, int(port)
 
     def cpu_seconds(self) -> float:
-        """Processor time of all its threads, in the kernel too."""
+        """Processor time of all threads, including the kernel."""
         return sum(self.cpu_parts())
 
     def cpu_parts(self) -> tuple[float, float]:
-        """Processor time of all its threads: its own, and the kernel's."""
+        """Processor time of all threads: in user space, and in the kernel."""
         times = self.process.cpu_times()
         return times.user, times.system
 
     def loop_seconds(self) -> float:
-        """Processor time of the thread of its event loop, in the kernel too."""
+        """Processor time of the event loop's thread, including the kernel."""
         (loop,) = (each for each in self.process.threads() if each.id == self.process.pid)
         return float(loop.user_time + loop.system_time)
 
     def resident_bytes(self) -> int:
-        """Memory that it occupies."""
+        """Resident memory."""
         return int(self.process.memory_info().rss)
 
     def create_topic(self, name: str, partitions: int, **config: str) -> None:
-        """A topic; underscores in names of settings stand for dots."""
+        """Create a topic; underscores in setting names are replaced by dots."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         body = {"name": name, "partitions": partitions, "config": settings}
         httpx.post(f"http://{self.http}/v1/topics", json=body, trust_env=False).raise_for_status()
 
     def metrics(self) -> dict[str, float]:
-        """Every sample, by its name; samples of one name that differ by labels are added up."""
+        """Return all samples by name; samples that differ in labels are added up."""
         text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
         found: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -76,7 +76,7 @@ class AgentProcess:
         return found
 
     def buckets(self, name: str) -> dict[float, float]:
-        """A histogram's cumulative counts by upper bound in seconds."""
+        """Return the cumulative counts of a histogram by upper bound in seconds."""
         text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
         return {
             float(sample.labels["le"]): sample.value
@@ -88,7 +88,7 @@ class AgentProcess:
 
 
 class Cluster:
-    """A catalog and a directory of objects, and agents over them, one after the other."""
+    """A catalog and a directory of objects, for a sequence of agents."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -106,7 +106,7 @@ class Cluster:
     def agent(
         self, *, flush_interval_ms: int = 250, local_directories: tuple[Path, ...] = ()
     ) -> Iterator[AgentProcess]:
-        """An agent with its defaults, but for what is said."""
+        """Yield an agent with default settings except for the given ones."""
         settings = AgentSettings(
             http_port=0,
             kafka_host="127.0.0.1",
@@ -114,8 +114,8 @@ class Cluster:
             flush_interval_ms=flush_interval_ms,
             local_directories=local_directories,
         )
-        with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, told):
-            yield AgentProcess(told["kafka"], told["http"], process)
+        with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, addresses):
+            yield AgentProcess(addresses["kafka"], addresses["http"], process)
 
 
 def _serve_agent(addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str) -> None:
@@ -123,9 +123,9 @@ def _serve_agent(addresses: Connection, settings: AgentSettings, store: StoreCon
 
 
 @contextmanager
-def bare_server(answer_bytes: int) -> Iterator[AgentProcess]:
-    """A server that receives frames as an agent does, and answers each with a frame of that many bytes."""
-    with _spawned(_serve_bare, (answer_bytes,)) as (process, port):
+def bare_server(response_bytes: int) -> Iterator[AgentProcess]:
+    """Yield a server that receives frames like an agent and responds to each with a frame of a fixed size."""
+    with _spawned(_serve_bare, (response_bytes,)) as (process, port):
         yield AgentProcess(f"127.0.0.1:{port}", "", process)
 
 
@@ -144,11 +144,11 @@ def _spawned(
         process.join()
 
 
-def _serve_bare(ready: Connection, answer_bytes: int) -> None:
+def _serve_bare(ready: Connection, response_bytes: int) -> None:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         shared = memoryview(bytearray(RECEIVE_BYTES))
-        server = await loop.create_server(lambda: _Bare(shared, answer_bytes), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: _Bare(shared, response_bytes), "127.0.0.1", 0)
         ready.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
@@ -156,11 +156,11 @@ def _serve_bare(ready: Connection, answer_bytes: int) -> None:
 
 
 class _Bare(asyncio.BufferedProtocol):
-    def __init__(self, shared: memoryview, answer_bytes: int) -> None:
+    def __init__(self, shared: memoryview, response_bytes: int) -> None:
         self._receiver = FrameReceiver(
-            shared, max_frame_bytes=2**30, reserve=lambda _: True, deliver=lambda _: self._answer()
+            shared, max_frame_bytes=2**30, reserve=lambda _: True, deliver=lambda _: self._respond()
         )
-        self._payload = bytes(answer_bytes)
+        self._payload = bytes(response_bytes)
         self._transport: asyncio.Transport | None = None
 
     @override
@@ -175,6 +175,6 @@ class _Bare(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._receiver.received(nbytes)
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         if self._transport is not None:
             self._transport.writelines([len(self._payload).to_bytes(4, "big"), self._payload])

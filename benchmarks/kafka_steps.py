@@ -1,17 +1,16 @@
-"""The agent's own code for single Kafka requests, taken apart: no socket, no disk, no catalog, one process.
+"""Processor time of single Kafka requests in the agent's own code, without sockets, disk and catalog.
 
-Produce requests of `PARTITIONS` partitions go through the dispatch and the write path as a connection's
-would, `REQUESTS` of them to an ingestion file, with a store and a catalog that only answer. Fetches read back
-what the tail holds.
+Produce requests for `PARTITIONS` partitions go through dispatch and write path like those of a connection,
+`REQUESTS` of them per ingestion file. Store and catalog are stubs. Fetches read from the tail.
 
-`request` is what each request costs by itself: to read and judge it and put it into the open file, and to
-answer it. `flush` is what the file costs, which all requests in it share: to lay it out with its checksums,
-and to hand out the results and keep the tail. Steps are told apart by processor time; a figure is the fastest
-of its rounds, in microseconds for each request, for what else the machine does only ever adds to it.
+`request` is the cost of each request: to parse and validate it and add it to the open file, and to respond.
+`flush` is the cost of the file, divided by its requests: to build it with its checksums, and to publish the
+results and update the tail. All figures are processor time in microseconds per request, of the fastest round,
+because other load only adds to the time.
 
-`fetch` is without a session, `session` within one, as Java's consumer asks: every partition has moved on.
-`waiting` is such a request that came too early: to note who waits, and to answer once something is there.
-`lz4` and `zstd` are Produce requests with compressed batches; what their file costs is left out.
+`fetch` is without a session. `session` is within one, like Java's consumer, and every partition has new
+records. `waiting` is such a request that arrives before the records: to register it, and to respond after the
+write. `lz4` and `zstd` are Produce requests with compressed batches, without the cost of their file.
 """
 
 from __future__ import annotations
@@ -69,29 +68,29 @@ if TYPE_CHECKING:
 REQUESTS = 40
 _NAME = "cost"
 _DAY_MS = 86_400_000
-_PATIENCE_MS = 10_000
-_MANY_TURNS = 20  # of the loop, until everyone waits
+_MAX_WAIT_MS = 10_000
+_LOOP_ITERATIONS = 20  # of the event loop, until all fetches wait
 
 
-class _Places:
-    """Store, catalog and session that only answer, and note when they were asked."""
+class _Stubs:
+    """Stubs of store, catalog and session, which record when they are called."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.session_id = topic.topic_id
         self.ends = [0] * topic.partition_count
-        self.asked: dict[str, float] = {}
-        self.settled = asyncio.Event()
+        self.called_at: dict[str, float] = {}
+        self.committed_event = asyncio.Event()
 
     def put(self, name: str, body: Sequence[Buffer], *, purpose: object) -> int:
         del name, purpose
-        self.asked["put"] = process_time()
+        self.called_at["put"] = process_time()
         return sum(len(memoryview(part)) for part in body)
 
     def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
-        self.asked["commit"] = process_time()
+        self.called_at["commit"] = process_time()
         results = tuple(self._append(section) for section in commit.sections)
-        self.asked["committed"] = process_time()
+        self.called_at["committed"] = process_time()
         return results
 
     def _append(self, section: SectionCommit) -> SectionResult:
@@ -111,8 +110,8 @@ class _Places:
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         del file, results
-        self.asked["settled"] = process_time()
-        self.settled.set()
+        self.called_at["published"] = process_time()
+        self.committed_event.set()
 
     def get(self, name: str) -> Topic:
         assert name == _NAME
@@ -135,7 +134,7 @@ class _Places:
 
 
 class _Bench:
-    """The parts of an agent that a Produce and a Fetch go through, with everything else left out."""
+    """The parts of an agent that Produce and Fetch requests use."""
 
     def __init__(self) -> None:
         clock = SystemClock()
@@ -148,34 +147,34 @@ class _Bench:
             config=TopicConfig(),
             created_ms=clock.now_ms(),
         )
-        self.places = places = _Places(topic)
+        self.stubs = stubs = _Stubs(topic)
         self.pools = pools = Pools.open(settings)
         metrics = AgentMetrics()
         health = CallHealth(clock, limit_seconds=1.0)
         retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
         tail = HotTail(settings.tail_bytes)
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
-        directory = TopicDirectory(cast("Any", places), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
+        directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
         notifier = CommitNotifier(cast("Any", None), bounds, health=health, retry=retry)
         self.write_path = WritePath(
             settings=settings,
-            store=cast("ObjectStore", places),
-            log=places,
-            session=cast("Session", places),
+            store=cast("ObjectStore", stubs),
+            log=stubs,
+            session=cast("Session", stubs),
             pools=pools,
             retry=retry,
             clock=clock,
             ids=ids,
             metrics=metrics,
             store_health=health,
-            listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, places),
+            listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, stubs),
         )
         local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1), pools.disks)
         read_path = ReadPath(
             settings=settings,
             log=LogLookup(
                 settings=settings,
-                bounds=places,
+                bounds=stubs,
                 extents=cast("Any", None),
                 bounds_cache=bounds,
                 pool=pools.catalog,
@@ -217,74 +216,74 @@ class _Bench:
         self.dispatch = RequestDispatcher(APIS, cast("KafkaServices", services))
 
     async def produce(self, frames: Sequence[memoryview]) -> dict[str, float]:
-        """Take the requests, write the file, answer them; processor seconds of each step."""
-        asked = self.places.asked
+        """Handle the requests, write the file, and respond; return processor seconds of each step."""
+        called_at = self.stubs.called_at
         begin = process_time()
         waiting = [await self.dispatch.handle(frame, "127.0.0.1") for frame in frames]
         taken = process_time()
         self.write_path.flush()
-        await self.places.settled.wait()
-        self.places.settled.clear()
-        begin_answers = process_time()
+        await self.stubs.committed_event.wait()
+        self.stubs.committed_event.clear()
+        responses_start = process_time()
         for each in waiting:
             assert callable(each)
             await each()
         answered = process_time()
         return {
-            "take": taken - begin,
-            "lay_out": asked["put"] - taken,
-            "settle": asked["settled"] - asked["committed"],
-            "answer": answered - begin_answers,
+            "handle": taken - begin,
+            "build_file": called_at["put"] - taken,
+            "publish": called_at["published"] - called_at["committed"],
+            "respond": answered - responses_start,
         }
 
-    async def fetch(self, frames: Sequence[memoryview], least: int) -> float:
-        """Read back, a batch of each partition at a time; processor seconds."""
+    async def fetch(self, frames: Sequence[memoryview], min_bytes: int) -> float:
+        """Read one batch of each partition per request; return processor seconds."""
         begin = process_time()
         for frame in frames:
-            await self._read(frame, least)
+            await self._read(frame, min_bytes)
         return process_time() - begin
 
-    async def _read(self, frame: memoryview, least: int) -> None:
-        answer = await self.dispatch.handle(frame, "127.0.0.1")
-        assert isinstance(answer, RetainedBuffers)
-        assert sum(len(buffer) for buffer in answer.buffers) > least
-        answer.release()
+    async def _read(self, frame: memoryview, min_bytes: int) -> None:
+        response = await self.dispatch.handle(frame, "127.0.0.1")
+        assert isinstance(response, RetainedBuffers)
+        assert sum(len(buffer) for buffer in response.buffers) > min_bytes
+        response.release()
 
     async def session(self, offset: int) -> int:
-        """A new session from there on; its number."""
-        answer = await self.dispatch.handle(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
-        assert isinstance(answer, RetainedBuffers)
-        answer.release()
-        read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(answer.buffers)), 9))
+        """Return the id of a new session that starts at this offset."""
+        response = await self.dispatch.handle(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
+        assert isinstance(response, RetainedBuffers)
+        response.release()
+        read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(response.buffers)), 9))
         session_id: int = read.session_id
         return session_id
 
-    async def fetch_waiting(self, frames: Sequence[memoryview], produce: memoryview, least: int) -> float:
-        """Ask for what comes next and then write it; processor seconds of those who ask."""
+    async def fetch_waiting(self, frames: Sequence[memoryview], produce: memoryview, min_bytes: int) -> float:
+        """Fetch the next records and then write them; return the processor seconds of the fetches."""
         begin = process_time()
-        waiting = [asyncio.ensure_future(self._read(frame, least)) for frame in frames]
-        for _ in range(_MANY_TURNS):
+        waiting = [asyncio.ensure_future(self._read(frame, min_bytes)) for frame in frames]
+        for _ in range(_LOOP_ITERATIONS):
             await asyncio.sleep(0)
         noted = process_time() - begin
         await self.produce([produce])
         await asyncio.gather(*waiting)
-        return noted + process_time() - self.places.asked["settled"]
+        return noted + process_time() - self.stubs.called_at["published"]
 
 
 def steps(rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds for each request by step: the fastest round of each."""
+    """Return microseconds per request by step, of the fastest round."""
     return uvloop.run(_steps(rounds))
 
 
 def _fetch_frame(offset: int, batch_bytes: int, session: tuple[int, int] = (0, -1)) -> memoryview:
     request = fetch_request(offset, batch_bytes)
     request.session_id, request.session_epoch = session
-    request.max_wait = _PATIENCE_MS
+    request.max_wait = _MAX_WAIT_MS
     return memoryview(frame_of("fetch", FETCH, request)[4:])
 
 
 def _batch(codec: Codec = Codec.NONE) -> bytes:
-    """16 records of 1 KiB: zeros, or what compresses like text."""
+    """Return 16 records of 1 KiB: zeros, or data that compresses like text."""
     size = BATCH_BYTES // 16 - 10
     if codec is Codec.NONE:
         return bytes(encode_records([Record(number, 1, None, bytes(size)) for number in range(16)]))
@@ -295,8 +294,8 @@ def _batch(codec: Codec = Codec.NONE) -> bytes:
 
 
 async def _steps(rounds: int) -> dict[str, dict[str, float]]:
-    taken = await _measured(_plain_round, rounds)
-    produced = ("take", "answer", "lay_out", "settle")
+    taken = await _measured(_uncompressed_round, rounds)
+    produced = ("handle", "respond", "build_file", "publish")
     report = {
         "request": {name: taken[name] for name in produced[:2]},
         "flush": {name: taken[name] for name in produced[2:]},
@@ -312,14 +311,14 @@ async def _steps(rounds: int) -> dict[str, dict[str, float]]:
 async def _measured(
     one_round: Callable[[_Bench], Awaitable[dict[str, float]]], rounds: int
 ) -> dict[str, float]:
-    """The fastest round of each figure, in microseconds for each request."""
+    """Return the fastest round of each figure, in microseconds per request."""
     bench = _Bench()
     bench.write_path.start()
     freeze_garbage()
     fastest: dict[str, float] = {}
     for number in range(rounds + 1):
         figures = await one_round(bench)
-        if number:  # the first one only warms up
+        if number:  # the first round only warms up
             fastest = {name: min(fastest.get(name, 1.0), taken) for name, taken in figures.items()}
     await bench.write_path.stop()
     bench.pools.close()
@@ -327,7 +326,7 @@ async def _measured(
 
 
 def _produce_frame(batch: bytes) -> memoryview:
-    """A request that may be written to, as the write path does."""
+    """Return a writable request, as the write path modifies it."""
     return memoryview(bytearray(frame_of("produce", PRODUCE, produce_request(batch))[4:]))
 
 
@@ -336,18 +335,18 @@ async def _compressed_round(codec: Codec, bench: _Bench) -> dict[str, float]:
     return await bench.produce([_produce_frame(batch) for _ in range(REQUESTS)])
 
 
-async def _plain_round(bench: _Bench) -> dict[str, float]:
+async def _uncompressed_round(bench: _Bench) -> dict[str, float]:
     batch = _batch()
-    least = PARTITIONS * len(batch)
+    min_bytes = PARTITIONS * len(batch)
     figures = await bench.produce([_produce_frame(batch) for _ in range(REQUESTS)])
-    newest = bench.places.ends[0]
+    newest = bench.stubs.ends[0]
     offsets = [newest - 16 * (each + 1) for each in range(REQUESTS)]
     frames = [_fetch_frame(offset, len(batch)) for offset in offsets]
-    figures["fetch"] = await bench.fetch(frames, least)
+    figures["fetch"] = await bench.fetch(frames, min_bytes)
     session = await bench.session(newest - 16)
     frames = [_fetch_frame(offset, len(batch), (session, n)) for n, offset in enumerate(offsets, 1)]
-    figures["session"] = await bench.fetch(frames, least)
+    figures["session"] = await bench.fetch(frames, min_bytes)
     sessions = [await bench.session(newest - 16) for _ in range(REQUESTS)]
     frames = [_fetch_frame(newest, len(batch), (session, 1)) for session in sessions]
-    figures["waiting"] = await bench.fetch_waiting(frames, _produce_frame(batch), least)
+    figures["waiting"] = await bench.fetch_waiting(frames, _produce_frame(batch), min_bytes)
     return figures

@@ -1,4 +1,4 @@
-"""A Kafka client of a few lines on a plain socket, for what a real client's own cost would hide."""
+"""Minimal Kafka client on a plain socket, without the cost of a real client."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PRODUCE, FETCH = 9, 12
 PARTITIONS = 10
 BATCH_BYTES = 16 * 1024
 _FRAME_BYTES = 1024 * 1024
-_REST_SECONDS = 3.0
+_IDLE_SECONDS = 3.0
 TAIL_BYTES = AgentSettings().tail_bytes
 
 
 def request_frame(name: str, version: int, request: Struct) -> bytes:
-    """A whole request with the client id "bench"."""
+    """Return a whole request with the client id "bench"."""
     message = Message.of(name, version)
     out = Output()
     message.write_request(out, request)
@@ -42,7 +42,7 @@ def request_frame(name: str, version: int, request: Struct) -> bytes:
 
 
 class Wire:
-    """One connection, with requests of any number on their way."""
+    """One connection with any number of requests in flight."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, timeout=60)
@@ -62,12 +62,12 @@ class Wire:
         self._socket.sendall(frame)
 
     def receive(self) -> memoryview:
-        """The next answer, without its length; valid until the next call."""
+        """Return the next response without its length; valid until the next call."""
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
 
-    def answer(self, name: str, version: int) -> Struct:
-        """The next answer, read; it is to a request of that kind."""
+    def response(self, name: str, version: int) -> Struct:
+        """Return the next response, decoded as one of this API and version."""
         skipped = 5 if Message.of(name, version).is_flexible and name != "api_versions" else 4
         read: Struct = Message.of(name, version).read_response(
             Cursor(memoryview(bytes(self.receive())), skipped)
@@ -86,13 +86,13 @@ class Wire:
 
 
 def loopback_mb_per_second(megabytes: int) -> dict[str, float]:
-    """The bare transport: frames of 1 MiB in, answers of 1 MiB out, with nothing behind it."""
+    """Measure the transport alone: requests or responses of 1 MiB."""
     frames = max(megabytes, 16)
     body = bytes(_FRAME_BYTES)
     large, small = struct.pack(">i", len(body)) + body, struct.pack(">i", 8) + bytes(8)
     figures = {}
-    for name, frame, answer_bytes in (("in", large, 8), ("out", small, _FRAME_BYTES)):
-        with bare_server(answer_bytes) as server, Wire(server.address) as wire:
+    for name, frame, response_bytes in (("in", large, 8), ("out", small, _FRAME_BYTES)):
+        with bare_server(response_bytes) as server, Wire(server.address) as wire:
             begin = perf_counter()
             _pipelined(wire, frame, frames, depth=4)
             figures[name] = round(frames * _FRAME_BYTES / (perf_counter() - begin) / 1e6, 1)
@@ -112,13 +112,13 @@ def _pipelined(wire: Wire, frame: bytes, count: int, depth: int) -> None:
 
 
 def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, float]]:
-    """Processor time of the whole agent for a Produce of 10 partitions of 16 KiB each, and for its Fetch.
+    """Measure the agent's processor time for a Produce of 10 partitions with 16 KiB each, and for its Fetch.
 
-    Forty produce requests are on their way at a time, one connection, so that an ingestion file is about full
-    when it is written; the time includes its write and commit. Fetches come one after the other, from memory.
-    `produce` fills the memory of a fresh agent, page by page, as far as its tail has room. Behind that is the
-    steady state (`produce_steady`): a request gets the memory of one that has left the tail. `transport_us`
-    is what the same frames cost a server that does nothing with them: the limit.
+    Forty produce requests are in flight on one connection, so that an ingestion file is almost full when it
+    is written. The time includes write and commit. Fetches are sequential and served from memory. `produce`
+    fills the memory of a new agent until its tail is full. `produce_steady` is the steady state, in which a
+    request reuses the memory of one that has left the tail. `transport_us` is the cost of the same frames for
+    a server that ignores them: the lower limit.
     """
     agent.create_topic("cost", PARTITIONS)
     batch = encode_records([Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)])
@@ -140,12 +140,12 @@ def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, floa
 
 
 def _cost(server: AgentProcess, requests: int, work: Callable[[], None]) -> dict[str, float]:
-    """Microseconds of processor time for each request: all of it, the kernel's share, and the loop's.
+    """Measure microseconds of processor time per request: in total, in the kernel, and of the event loop.
 
-    The loop's thread receives, takes and answers requests and hands out results; the others lay files out,
-    write and commit them. What the agent does at rest in as much time is the background, a part of all.
+    The loop's thread receives requests, handles them, and distributes results. Other threads build, write and
+    commit files. The background is the cost of an idle agent in the same time, which is part of the total.
     """
-    at_rest = _rest(server)
+    idle_share = _idle_share(server)
     before, loop = server.cpu_parts(), server.loop_seconds()
     begin = perf_counter()
     work()
@@ -156,26 +156,26 @@ def _cost(server: AgentProcess, requests: int, work: Callable[[], None]) -> dict
         "cpu_us": user + kernel,
         "of_it_kernel_us": kernel,
         "of_it_loop_us": loop,
-        "of_it_background_us": at_rest * took,
+        "of_it_background_us": idle_share * took,
     }
     return {name: round(each / requests * 1e6, 1) for name, each in seconds.items()}
 
 
-def _rest(server: AgentProcess) -> float:
-    """Processor seconds that a server takes in each second without a request."""
+def _idle_share(server: AgentProcess) -> float:
+    """Return processor seconds per second of a server without requests."""
     before = server.cpu_seconds()
-    sleep(_REST_SECONDS)
-    return (server.cpu_seconds() - before) / _REST_SECONDS
+    sleep(_IDLE_SECONDS)
+    return (server.cpu_seconds() - before) / _IDLE_SECONDS
 
 
-def _transport_cost(frame: bytes, answer_bytes: int, requests: int, *, depth: int) -> float:
-    with bare_server(answer_bytes) as server, Wire(server.address) as wire:
+def _transport_cost(frame: bytes, response_bytes: int, requests: int, *, depth: int) -> float:
+    with bare_server(response_bytes) as server, Wire(server.address) as wire:
         _pipelined(wire, frame, 100, depth)
         return _cost(server, requests, lambda: _pipelined(wire, frame, requests, depth))["cpu_us"]
 
 
 def _counted(wire: Wire, frame: bytes, count: int, depth: int) -> None:
-    """Send produce requests, and insist that each is answered without an error."""
+    """Send produce requests, and check that each response is without errors."""
     waiting: deque[int] = deque()
     for number in range(count):
         wire.send(frame)
@@ -188,15 +188,15 @@ def _counted(wire: Wire, frame: bytes, count: int, depth: int) -> None:
 
 def _check(wire: Wire, waiting: deque[int]) -> None:
     waiting.popleft()
-    for topic in wire.answer("produce", PRODUCE).responses:
+    for topic in wire.response("produce", PRODUCE).responses:
         for partition in topic.partition_responses:
             if partition.error_code:
                 raise RuntimeError(f"produce was refused: {partition}")
 
 
 def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int) -> dict[str, float]:
-    """Read what the last of those requests wrote, a batch of each partition at a time."""
-    newest = requests  # of the records of 80 more requests, all before are there
+    """Read the records of the last requests, one batch of each partition at a time."""
+    newest = requests  # 80 more requests were sent before, so these records exist
     frames = [
         request_frame("fetch", FETCH, fetch_request(16 * (newest - number % 100), batch_bytes))
         for number in range(100)
@@ -208,9 +208,9 @@ def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int
 def _read_all(wire: Wire, frames: list[bytes], count: int, batch_bytes: int) -> None:
     for number in range(count):
         wire.send(frames[number % len(frames)])
-        answer = wire.receive()
-        if len(answer) < PARTITIONS * batch_bytes:
-            raise RuntimeError(f"a fetch brought {len(answer)} bytes")
+        response = wire.receive()
+        if len(response) < PARTITIONS * batch_bytes:
+            raise RuntimeError(f"a fetch brought {len(response)} bytes")
 
 
 def produce_request(batch: bytes) -> Struct:
@@ -234,7 +234,7 @@ def fetch_request(offset: int, batch_bytes: int) -> Struct:
 
 
 def idle_cost(agent: AgentProcess, count: int) -> dict[str, float]:
-    """Memory that idle connections take; each has asked one question."""
+    """Measure the memory of idle connections after one request each."""
     question = request_frame("api_versions", 0, Struct())
     before = agent.resident_bytes()
     sockets: list[socket.socket] = []

@@ -3,10 +3,9 @@
     python -m benchmarks.kernels [--quick] [--json]
 
 Records have 36-byte keys and 100-byte values, in uncompressed batches of 500. Each figure is the median of
-several rounds, in millions a second of the processor's time (not the clock's), with its share of what
-`memcpy` does with the same bytes in the same run. Inserting into the key table goes over no bytes in order,
-and has no share; `insert_50` and `insert_95` are the last 1 % before the table is half full, and as full as
-it gets.
+several rounds, in millions per second of processor time, and as a share of the rate at which `memcpy` copies
+the same bytes in the same run. Inserting into the key table does not read bytes sequentially, and has no
+share. `insert_50` and `insert_95` are the last 1 % before the table is half full, and before it is full.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SEED = bytes(range(16))
 
 
 def make_chunks(records: int) -> list[bytes]:
-    """Batches whose keys occur twice on average, in chunks as a segment file has them."""
+    """Return batches with two records per key on average, in chunks like the blocks of a segment file."""
     random = np.random.default_rng(1)
     ids = random.integers(0, records // 2, records)
     value = random.bytes(_VALUE_BYTES)
@@ -47,7 +46,7 @@ def make_chunks(records: int) -> list[bytes]:
 
 
 def find(chunks: list[bytes], table: KeyTable, records: int) -> SurvivorFinder:
-    """Pass 1 over everything as one section of distinct keys, which holds nothing back."""
+    """Run pass 1 over one section of distinct keys, so that nothing is retained."""
     finder = SurvivorFinder(table, _SEED, reaches_log_start=True, now_ms=0, expected_records=records)
     finder.begin_section(unique_keys=True)
     for chunk in chunks:
@@ -57,12 +56,12 @@ def find(chunks: list[bytes], table: KeyTable, records: int) -> SurvivorFinder:
 
 
 def decode(chunks: list[bytes]) -> list[RecordColumns]:
-    """Every chunk's records as columns."""
+    """Decode the records of every chunk."""
     return [columns for chunk in chunks for columns in decode_batches(chunk)]
 
 
 def median_seconds(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Steps in turns, so that a busy machine slows all of them alike; the first round only compiles."""
+    """Measure steps alternately, so that other load affects all of them; the first round compiles."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds + 1):
         for name, step in steps.items():
@@ -73,7 +72,7 @@ def median_seconds(steps: dict[str, Callable[[], object]], rounds: int) -> dict[
 
 
 def measure_passes(records: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Everything that goes over batches."""
+    """Measure all operations on batches."""
     chunks = make_chunks(records)
     table = KeyTable(64 * 2**20)
     survivors = find(chunks, table, records).finish()
@@ -105,7 +104,7 @@ def measure_passes(records: int, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def measure_inserts(table_bytes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """The rate of the last 1 % before each load."""
+    """Return the rate of the last 1 % before each load."""
     table = KeyTable(table_bytes)
     slots = table.table_bytes // 12
     words = np.random.default_rng(2).integers(1, 2**32, 3 * table.capacity, np.uint32)
@@ -132,7 +131,7 @@ def measure_inserts(table_bytes: int, rounds: int) -> dict[str, dict[str, float]
 
 
 def main() -> None:
-    """Print the table, or one JSON object."""
+    """Print a table, or one JSON object."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

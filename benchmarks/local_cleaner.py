@@ -1,4 +1,4 @@
-"""How fast the local tier's cleaner is; a part of `benchmarks.local_tier`."""
+"""How fast the local tier's cleaner is; part of `benchmarks.local_tier`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _REQUEST = 64
 def measure_cleaner(
     root: Path, opened: Callable[[Path], UnifiedLog], count: int, rounds: int
 ) -> dict[str, float]:
-    """Clean a log that is all dirty: records and bytes a second that it goes through, and what it keeps.
+    """Clean a log that is completely dirty: records and bytes per second, and the retained share.
 
-    Records of 100 bytes in batches of 16 KiB, a quarter as many keys as records, each key as likely as any
-    other: nearly every batch is opened, filtered and written anew.
+    Records of 100 bytes are in batches of 16 KiB. There are a quarter as many keys as records, with uniform
+    probability, so that almost every batch is opened, filtered and rewritten.
     """
     requests = _requests(count)
     taken: list[float] = []

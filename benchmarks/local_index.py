@@ -1,4 +1,4 @@
-"""How fast an offset is found in an index; a part of `benchmarks.local_tier`."""
+"""How fast an offset is found in an index; part of `benchmarks.local_tier`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def measure_lookups(root: Path, entries: int, lookups: int, rounds: int) -> dict[str, float]:
-    """Microseconds of a look-up anywhere, and at the tail."""
+    """Return microseconds per look-up of any offset, and of the latest ones."""
     path = root / "lookup.index"
     table = np.empty((entries, 2), ">i4")
     table[:, 0] = np.arange(entries) * 3

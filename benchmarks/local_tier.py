@@ -1,21 +1,21 @@
-"""How fast the local tier's log is: appends, reads, recovery, cleaning, look-ups in an index.
+"""How fast the local tier's log is: appends, reads, recovery, cleaning, index look-ups.
 
     python -m benchmarks.local_tier [--quick] [--json] [--directory DIR]
 
-Batches of 16 KiB and of 1 MiB, uncompressed records of 1,000 bytes. `append` is what a leader does:
-validation, offsets, producer state, write, index; requests carry about 1 MiB of batches of one producer, and
-nothing is synced until the end, outside of the clock. `append_judged` is the same of batches that the agent
-has validated already, as it does. `append_sync` counts that sync. `follow` appends what has its offsets.
-`read` reads from the start to the end in steps of 1 MiB, out of memory. `recover` reads everything through
-and builds all indexes anew, after a crash. Each is in MB/s of wall time, the median of several rounds, with
-its share of the limit that was measured beside it in the same round: the same bytes written to a file in the
-same pieces, and synced (`disk write`: with the sync; `memory write`: without), and read back (`memory
-read`). `cpu` is processor seconds per GB, `own` those of them that were not spent in the kernel.
+Batches have 16 KiB or 1 MiB, and contain uncompressed records of 1,000 bytes. `append` does the work of a
+leader: validation, offsets, producer state, write, index. Requests contain about 1 MiB of batches of one
+producer, and the sync at the end is not measured. `append_validated` appends batches that the agent has
+validated already. `append_sync` includes the sync. `follow` appends batches with offsets. `read` reads from
+start to end in steps of 1 MiB, from memory. `recover` reads everything and rebuilds all indexes, as after a
+crash. Each figure is in MB/s of wall time, the median of several rounds, with its share of a limit that is
+measured in the same round. The limits are the same bytes written to a file in the same pieces (`disk write`:
+with sync; `memory write`: without) and read again (`memory read`). `cpu` is processor seconds per GB, and
+`own` the part outside the kernel.
 
-Before each write as much is written to a file that is thrown away, as the page cache may get its memory for
-nothing or, on a virtual machine, dearly: what is compared begins alike.
+Before each write, the same amount is written to a temporary file, because the page cache may get its memory
+cheaply or, on a virtual machine, at a high cost. All measurements then start from the same state.
 
-`look-up` goes to random offsets in an index of ten million entries; `clean` is described in
+`look-up` searches random offsets in an index of ten million entries. `clean` is described in
 `benchmarks.local_cleaner`.
 """
 
@@ -58,15 +58,15 @@ _MAX_BATCH = 2**21
 _SEQUENCES = 2**31
 
 
-class _Threadless:
-    """Drops what a log wants done later: syncs would run beside what is measured."""
+class _NoScheduler:
+    """Drops scheduled work of a log, because syncs would disturb the measurement."""
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
-        """Nothing."""
+        """Ignore the task."""
 
 
 class Stopwatch:
-    """Wall and processor seconds of named steps, round by round."""
+    """Wall and processor seconds of named steps, per round."""
 
     def __init__(self) -> None:
         self.wall: dict[str, list[float]] = {}
@@ -84,7 +84,7 @@ class Stopwatch:
 
 
 def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
-    """A log with Kafka's default settings."""
+    """Yield a log with Kafka's default settings."""
     clock = SystemClock()
     return open_log(
         RealFileSystem(),
@@ -93,14 +93,14 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
         topic_partition=TopicPartition("benchmark", 0),
         clock=clock,
         ids=SeededIds(1, clock),
-        scheduler=_Threadless(),
+        scheduler=_NoScheduler(),
         on_failure=print,
         recovery_point=recovery_point,
     )
 
 
 def make_requests(batch_bytes: int, total: int) -> tuple[list[bytes], int]:
-    """Produce requests of about 1 MiB, and how many records they have."""
+    """Return produce requests of about 1 MiB, and their number of records."""
     count = batch_bytes // (_VALUE + 20)
     values = [np.random.default_rng(7).bytes(_VALUE)] * count
     now = SystemClock().now_ms()
@@ -122,7 +122,7 @@ def make_requests(batch_bytes: int, total: int) -> tuple[list[bytes], int]:
 
 
 def write_plainly(path: Path, pieces: list[bytearray], watch: Stopwatch) -> None:
-    """The limit: the same pieces to one file."""
+    """Write the same pieces to one file, as the limit."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         with watch.time("disk write"):
@@ -141,7 +141,7 @@ def write_plainly(path: Path, pieces: list[bytearray], watch: Stopwatch) -> None
 
 
 def touch_memory(path: Path, pieces: list[bytearray]) -> None:
-    """Leave the page cache as much free memory as the pieces take, used a moment ago."""
+    """Leave as much recently used free memory in the page cache as the pieces take."""
     os.sync()
     with path.open("wb", buffering=0) as file:
         for piece in pieces:
@@ -150,10 +150,10 @@ def touch_memory(path: Path, pieces: list[bytearray]) -> None:
 
 
 def measure_appends(root: Path, pieces: list[bytearray], watch: Stopwatch) -> None:
-    """As leader and as follower, to logs that are deleted at once."""
+    """Append as leader and as follower, to logs that are deleted immediately."""
     rules = LogConfig(max_message_bytes=_MAX_BATCH).append_rules
     appends: dict[str, Callable[[UnifiedLog, bytearray], object]] = {
-        "append_judged": lambda log, piece: log.append_as_leader(piece, 0, validated_by=rules),
+        "append_validated": lambda log, piece: log.append_as_leader(piece, 0, validated_by=rules),
         "follow": lambda log, piece: log.append_as_follower(piece),
     }
     for name, append in appends.items():
@@ -167,7 +167,7 @@ def measure_appends(root: Path, pieces: list[bytearray], watch: Stopwatch) -> No
 
 
 def measure_round(root: Path, requests: list[bytes], pieces: list[bytearray], watch: Stopwatch) -> None:
-    """Everything once."""
+    """Measure everything once."""
     for piece, request in zip(pieces, requests, strict=True):
         piece[:] = request
     touch_memory(root / "plain", pieces)
@@ -193,7 +193,7 @@ def measure_round(root: Path, requests: list[bytes], pieces: list[bytearray], wa
 
 LIMITS = {
     "append": "disk write",
-    "append_judged": "disk write",
+    "append_validated": "disk write",
     "append_sync": "disk write",
     "follow": "disk write",
     "read": "memory read",
@@ -202,7 +202,7 @@ LIMITS = {
 
 
 def measure_log(root: Path, batch_bytes: int, total: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Figures of one size of batches."""
+    """Return the figures for one batch size."""
     requests, records = make_requests(batch_bytes, total)
     size = sum(map(len, requests))
     watch, pieces = Stopwatch(), [bytearray(request) for request in requests]
@@ -231,7 +231,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer bytes and fewer rounds")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    parser.add_argument("--directory", type=Path, help="a directory on the disk that is to be measured")
+    parser.add_argument("--directory", type=Path, help="a directory on the disk to measure")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     quick = arguments.quick
@@ -257,7 +257,7 @@ def main() -> None:
 
 
 def print_table(label: str, figures: dict[str, dict[str, float]]) -> None:
-    """The steps of one size of batches."""
+    """Print the steps of one batch size."""
     print(f"\nbatches of {label:<12}{'MB/s':>10}{'records/s':>14}{'cpu s/GB':>10}{'own':>7}{'of limit':>10}")
     for step, row in figures.items():
         share = f"{row['share_of_limit']:>10.0%}" if "share_of_limit" in row else ""

@@ -1,10 +1,10 @@
-"""Topics with storage.mode=local: how long a small Produce takes at a steady rate, durable and not.
+"""Latency of small Produce requests to topics with storage.mode=local at a steady rate, durable and not.
 
     python -m benchmarks.local_topics [--quick] [--json] [--rate 1000] [--seconds 10]
 
-One agent, one connection that sends a request of one 100-byte record at each tick, whatever the answers do;
-latencies count from the tick at which a request was due. Beside it, in the same run, what the bare loopback
-answers to the same frames takes, and a write with fsync on the same disk.
+One connection to one agent sends a request with one 100-byte record at each tick, without waiting for
+responses. Latencies count from the tick. In the same run, the loopback transport alone and a write with fsync
+on the same disk are measured for comparison.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from object_format.record_batch.records import Record, encode_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_WARM_UP = 0.2  # of the requests
+_WARM_UP = 0.2  # share of the requests
 
 
 def main() -> None:
-    """Measure, and print a table or JSON."""
+    """Run the benchmark and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two seconds each")
     parser.add_argument("--json", action="store_true")
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measure(rate: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Latencies in milliseconds by case."""
+    """Return latencies in milliseconds by case."""
     figures = {}
     with tempfile.TemporaryDirectory() as name, Cluster(Path(name)) as cluster:
         directory = Path(name)
@@ -79,14 +79,14 @@ def _frame(topic: str) -> bytes:
 
 
 def _require_taken(wire: Wire) -> None:
-    (topic,) = wire.answer("produce", PRODUCE).responses
+    (topic,) = wire.response("produce", PRODUCE).responses
     (partition,) = topic.partition_responses
     if partition.error_code:
         raise RuntimeError(f"produce was refused: {partition}")
 
 
 def _paced(wire: Wire, frame: bytes, rate: int, seconds: float) -> list[float]:
-    """Send at the rate; answers are received by another thread, in order."""
+    """Send at a fixed rate; another thread receives the responses in order."""
     count = int(rate * seconds)
     due: deque[float] = deque()
     taken: list[float] = []
@@ -125,9 +125,9 @@ def _synced_writes(path: Path, count: int) -> list[float]:
 
 
 def _summary(seconds: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(seconds, n=100)
+    percentiles = statistics.quantiles(seconds, n=100)
     to_ms: Callable[[float], float] = lambda value: round(value * 1000, 3)  # noqa: E731
-    return {"p50": to_ms(cuts[49]), "p99": to_ms(cuts[98]), "max": to_ms(max(seconds))}
+    return {"p50": to_ms(percentiles[49]), "p99": to_ms(percentiles[98]), "max": to_ms(max(seconds))}
 
 
 if __name__ == "__main__":

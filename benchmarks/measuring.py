@@ -1,4 +1,4 @@
-"""Timing things in turns, so that what disturbs the machine disturbs them all alike."""
+"""Measures steps alternately, so that load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def seconds_in_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of each step in each round, after one round that only warms up."""
+def seconds_by_round(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return processor seconds of each step in each round, after one round to warm up."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for round_number in range(rounds + 1):
         for name, step in steps.items():
@@ -27,12 +27,12 @@ def seconds_in_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> 
 
 
 def median_of_sums(*series: list[float]) -> float:
-    """The median over rounds of what several steps took together."""
+    """Return the median over rounds of the total of several steps."""
     return statistics.median(map(sum, zip(*series, strict=True)))
 
 
 def processor_seconds_of_children() -> float:
-    """What all processes below this one have taken so far, ended ones included; 0 where there is no /proc."""
+    """Return the processor time of all processes below this one, including ended ones; 0 without /proc."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -49,7 +49,7 @@ def processor_seconds_of_children() -> float:
 
 
 def machine() -> dict[str, str | int]:
-    """What the figures were measured on."""
+    """Describe the machine of the measurement."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.exists():

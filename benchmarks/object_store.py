@@ -1,11 +1,11 @@
-"""How fast bytes go into the object stores and out of them.
+"""How fast the object stores read and write.
 
     python -m benchmarks.object_store [--json] [--quick]
 
-The local directory is set against plain files with the same fsync, S3 against `http.client` with the same
-server: a minimal one on loopback, in a process of its own, that keeps nothing. `put_as_file` is the same PUT
-with the buffers behind a file-like object instead of joined. Bodies are given as an agent gives them: 32
-buffers each.
+The local directory is compared with plain files with the same fsync. S3 is compared with `http.client` and
+the same server: a minimal one on loopback in a separate process, which stores nothing. `put_as_file` is the
+same PUT with a file-like object over the buffers instead of joined buffers. Bodies consist of 32 buffers, as
+in an agent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PURPOSE = Purpose.COMPACTION
 
 
 class _Server(socketserver.StreamRequestHandler):
-    """Enough of S3 for this page: a GET of `…/<size>` answers with so many bytes."""
+    """Minimal S3 server: a GET of `…/<size>` returns that many bytes."""
 
     rbufsize = MIB
 
@@ -79,7 +79,7 @@ class _Server(socketserver.StreamRequestHandler):
 
 
 def _document(path: str) -> bytes:
-    """What begins or completes a multipart upload."""
+    """Return the response that starts or completes a multipart upload."""
     name = "InitiateMultipartUploadResult" if path.endswith("uploads") else "CompleteMultipartUploadResult"
     return f"<{name}><UploadId>1</UploadId></{name}>".encode()
 
@@ -105,7 +105,7 @@ def _running_server() -> Iterator[str]:
 
 
 class _Buffers(io.RawIOBase):
-    """A seekable file over buffers that are not joined."""
+    """Seekable file over separate buffers."""
 
     def __init__(self, buffers: list[bytes]) -> None:
         self._buffers = buffers
@@ -144,7 +144,7 @@ class _Buffers(io.RawIOBase):
 
 
 def _rate(call: Callable[[], object], size: int, rounds: int) -> float:
-    """Median MB/s."""
+    """Return median MB/s."""
     call()
     taken = []
     for _ in range(rounds):
@@ -244,7 +244,7 @@ def _s3(buffers: list[bytes], rounds: int) -> dict[str, float]:
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """MB/s by store and object size, with the ratios to plain ways."""
+    """Return MB/s by store and object size, with ratios to the plain alternatives."""
     os.environ.update(
         AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none", AWS_EC2_METADATA_DISABLED="true"
     )

@@ -1,11 +1,11 @@
-"""How long planning takes on a large catalog, and what a round of retention and a fsck of bounds cost there.
+"""How long planning, retention and a check of bounds take on a large catalog.
 
     python -m benchmarks.planning [--json] [--quick] [--catalog postgresql://…]
 
-Fills a catalog with rows alone (no objects): 100,000 partitions in 200 topics, half of them compacted, and
-1,000,000 extents in 500 ingestion and 2,000 compacted files. Set against one scan of the partitions' rows and
-the transfer of as many extents as the plan looked at, in the same run. The server is a private one with its
-durable settings unless `--catalog` names another, which must be empty.
+Fills a catalog with rows only (no objects): 100,000 partitions in 200 topics, half of them compacted, and
+1,000,000 extents in 500 ingestion and 2,000 compacted files. The times are compared with a scan of the
+partitions' rows, and with the transfer of as many extents as the plan examined, in the same run. The server
+is a private one with durable settings unless `--catalog` names another one, which must be empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INGESTION_FILES = 500
 
 @dataclass(frozen=True)
 class Size:
-    """How large the catalog is; each partition has as many extents, the last one in an ingestion file."""
+    """Size of the catalog. Partitions have equal numbers of extents, the last in an ingestion file."""
 
     topics: int = 200
     partitions: int = 500
@@ -49,7 +49,7 @@ class Size:
 
     @property
     def extents(self) -> int:
-        """All of them."""
+        """Total number of extents."""
         return self.topics * self.partitions * self.extents_each
 
 
@@ -59,7 +59,7 @@ SELECT md5('topic' || t)::uuid, 'topic-' || t, %(partitions)s,
        CASE WHEN t %% 2 = 0 THEN '{"cleanup.policy": "compact"}' ELSE '{}' END::jsonb, 1
 FROM generate_series(1, %(topics)s) AS t
 """
-# Of compacted topics one partition in ten is due, with nothing clean; the others have a tenth that is dirty.
+# Every tenth partition of compacted topics is due and completely dirty; a tenth of the others is dirty.
 _PARTITIONS = b"""
 INSERT INTO partitions (
     topic_id, partition, last_stable_offset, high_watermark, log_end_offset, first_dirty_offset,
@@ -105,7 +105,7 @@ FROM generate_series(1, %(topics)s) AS t, generate_series(0, %(partitions)s - 1)
 
 
 def fill(url: str, size: Size) -> None:
-    """Make the rows, by SQL alone."""
+    """Create the rows with SQL only."""
     params = {
         "topics": size.topics,
         "partitions": size.partitions,
@@ -133,7 +133,7 @@ def _timed(call: Callable[[], object], rounds: int) -> dict[str, float]:
 
 
 def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
-    """Plan, expire, and the same data by plain queries."""
+    """Plan, expire, and read the same data with plain queries."""
     clock = SystemClock()
     fill(url, size)
     settings = PlannerSettings()
@@ -179,9 +179,9 @@ def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
 @click.command(help=__doc__.splitlines()[0] if __doc__ else None)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="A tenth of the partitions, fewer rounds.")
-@click.option("--catalog", "url", help="An empty PostgreSQL database of your own instead of a private one.")
+@click.option("--catalog", "url", help="URL of an empty PostgreSQL database to use instead of a private one.")
 def main(*, as_json: bool, quick: bool, url: str | None) -> None:
-    """Run and print."""
+    """Run the benchmark and print the report."""
     size, rounds = (Size(topics=20), 2) if quick else (Size(), 5)
     if url is None:
         with (

@@ -1,10 +1,10 @@
-"""How fast segment files are written and read forward, against what memory and checksum allow.
+"""How fast segment files are written and read forward, compared with memory and checksums.
 
     python -m benchmarks.segment_file [--quick] [--json]
 
-Everything runs in memory and in turns; figures are medians in MB/s of batch bytes. `memcpy` (into one buffer
-of a megabyte) and `crc32c` over the same bytes are the limits: a writer must checksum once, a reader must
-copy once, out of its source, and checksum once.
+Everything runs in memory, with alternating steps. Figures are medians in MB/s of batch bytes. `memcpy` (to
+one buffer of a megabyte) and `crc32c` of the same bytes are the limits: a writer computes one checksum; a
+reader copies once from its source and computes one checksum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _APPEND_BYTES = 1024 * 1024
 
 
 def make_batches(total: int, size: int) -> bytearray:
-    """About `total` bytes of one-record batches of `size` bytes each."""
+    """Return about `total` bytes of one-record batches of `size` bytes each."""
     data = bytearray()
     for offset in range(total // size):
         data += _BATCH.pack(offset, size - 12, 0, 2, 0, 0, 0, 1, 1, -1, -1, -1, 1)
@@ -45,7 +45,7 @@ def write(
     *,
     stable: bool,
 ) -> None:
-    """One file with the same `count` batches in each section, appended in pieces of about a megabyte."""
+    """Write a file with the same `count` batches in each section, appended in pieces of about a megabyte."""
     writer = SegmentFileWriter(
         kind=SegmentKind.INGESTION, file_id=UUID(int=1), writer_id=UUID(int=2), created_ms=0, sink=sink
     )
@@ -75,7 +75,7 @@ class _Memory:
 
 
 def read(data: bytes, *, skip: bool) -> None:
-    """Forward through the file, with or without looking at its blocks."""
+    """Read the file forward, with or without accessing its blocks."""
     reader = ForwardReader(_Memory(data), name="benchmark", size=len(data))
     while reader.next_section() is not None:
         if not skip:
@@ -84,7 +84,7 @@ def read(data: bytes, *, skip: bool) -> None:
 
 
 def measure(total: int, size: int, sections: int, rounds: int) -> dict[str, int]:
-    """MB/s by what was done; the first round only warms up."""
+    """Return MB/s by operation; the first round only warms up."""
     data = make_batches(total // sections, size)
     count = len(data) // size
     parts: list[bytes | memoryview] = []
@@ -125,7 +125,7 @@ CASES = {
 
 
 def main() -> None:
-    """Print the table, or one JSON object."""
+    """Print a table, or one JSON object."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,18 +1,17 @@
-"""How fast whole compaction jobs are through Spark: `local[2]`, with a driver of 1 GiB.
+"""How fast whole compaction jobs run on Spark: `local[2]`, with a driver of 1 GiB.
 
     python -m benchmarks.spark_compact [--quick] [--json] [--only PART …]
         [--records N] [--keys N] [--table-mib N]
 
-`jobs` are as many one-task jobs as there are cores, each over a partition in ingestion files of 8 MiB, from
-a local directory, uncompressed and in LZ4, and from an S3 server on loopback (moto's, which is slow itself:
-its figures say how jobs behave, not how fast they could be). Bytes are those of the input as it is stored.
-`shuffle` is one job whose keys are spread over buckets, with a table of 16 MiB: `survivors` runs its first
-two stages alone, from reading to bitmaps, as the median of three runs, `whole` the job; `--records`,
-`--keys` and `--table-mib` are for it. Seconds are of wall-clock time in a session that is warm: each of its
-Python workers has done a task of the kind. `survivors_processor_seconds` are those of Java and all workers.
-Phases are seconds that all tasks together spent. `share_of_time` is of both cores for the whole run:
-reading objects, codecs, kernels, and writing objects; what is left is Spark, checksums and blocks, and
-Python.
+`jobs` runs as many one-task jobs as there are cores, each over a partition in ingestion files of 8 MiB: from
+a local directory, uncompressed and with LZ4, and from an S3 server on loopback (moto, which is slow: these
+figures show how jobs behave, not their possible speed). Bytes are those of the stored input. `shuffle` is one
+job whose keys are distributed to buckets, with a table of 16 MiB. `survivors` runs its first two stages only,
+from reading to bitmaps, as the median of three runs; `whole` is the complete job. `--records`, `--keys` and
+`--table-mib` apply to it. Seconds are wall-clock time in a warm session: each of its Python workers has run a
+task of the kind. `survivors_processor_seconds` are those of Java and all workers. Phases are seconds of all
+tasks together. `share_of_time` refers to both cores during the whole run: reading objects, codecs, kernels,
+and writing objects. The remainder is Spark, checksums and blocks, and Python.
 """
 
 from __future__ import annotations
@@ -80,15 +79,15 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benc
 
 @dataclass
 class Results:
-    """A catalog that takes everything."""
+    """Stub of the catalog that accepts all results."""
 
     results: list[JobResult] = field(default_factory=list)
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
-        """Nobody waits for it."""
+        """Ignore the heartbeat."""
 
     def complete(self, result: JobResult) -> None:
-        """Keep it, so that its files can be deleted."""
+        """Remember the result, so that its files can be deleted."""
         self.results.append(result)
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
@@ -102,7 +101,7 @@ class Results:
 
 
 class Bench:
-    """A session and a store."""
+    """A Spark session and an object store."""
 
     def __init__(self, spark: SparkSession, config: StoreConfig) -> None:
         self.spark = spark
@@ -112,7 +111,7 @@ class Bench:
         self.store = open_store(config, self.clock, self.ids)
 
     def job(self, case: Case, table_bytes: int = TABLE_BYTES) -> Job:
-        """A claimed job over a new partition, whose files are written."""
+        """Return a claimed job over a new partition with written files."""
         topic_id = self.ids.new_uuid()
         session_id = self.ids.new_uuid()
         sections = make_sections(case)
@@ -155,7 +154,7 @@ class Bench:
         )
 
     def run(self, jobs: list[Job], plan: PlanChoice) -> tuple[CompactionReport, float]:
-        """Run them; their outputs are deleted."""
+        """Run jobs and delete their outputs."""
         book = Results()
         begin = time.perf_counter()
         report = run_jobs(
@@ -173,7 +172,7 @@ class Bench:
         return report, seconds
 
     def survivors(self, job: Job) -> tuple[float, float]:
-        """Seconds of the first two stages of the shuffle plan: those that passed, and of processors."""
+        """Run the first two stages of the shuffle plan; return wall-clock and processor seconds."""
         plan = plan_shuffle(job.spec)
         packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec))
         found = survivors_of(self.spark, StageFunctions(self.config, packed, plan), plan)
@@ -185,7 +184,7 @@ class Bench:
 def write_file(
     store: ObjectStore, section: Section, records: int, topic_id: UUID, session_id: UUID, file_id: UUID
 ) -> JobInput:
-    """An ingestion file of one section."""
+    """Write an ingestion file with one section."""
     pieces: list[bytes | memoryview] = []
     writer = SegmentFileWriter(
         kind=SegmentKind.INGESTION, file_id=file_id, writer_id=session_id, created_ms=_NOW, sink=pieces.append
@@ -223,7 +222,7 @@ def write_file(
 
 
 def figures(report: CompactionReport, input_bytes: int, seconds: float) -> dict[str, Any]:
-    """What is told of a run."""
+    """Return the figures of a run."""
     assert not report.failures, report.failures
     return {
         "seconds": seconds,
@@ -243,7 +242,7 @@ def figures(report: CompactionReport, input_bytes: int, seconds: float) -> dict[
 
 
 def measure_jobs(bench: Bench, case: Case) -> dict[str, Any]:
-    """As many jobs as there are cores."""
+    """Run as many jobs as there are cores."""
     bench.run([bench.job(replace(case, keys=1000, records=4000)) for _ in range(CORES)], PlanChoice.TASK)
     jobs = [bench.job(case) for _ in range(CORES)]
     report, seconds = bench.run(jobs, PlanChoice.TASK)
@@ -251,7 +250,7 @@ def measure_jobs(bench: Bench, case: Case) -> dict[str, Any]:
 
 
 def measure_shuffle(bench: Bench, case: Case, table_bytes: int) -> dict[str, Any]:
-    """One job, spread."""
+    """Run one job with a shuffle."""
     bench.run([bench.job(_WARM_SHUFFLE)], PlanChoice.SHUFFLE)
     job = bench.job(case, table_bytes)
     rounds = [bench.survivors(job) for _ in range(_ROUNDS)]
@@ -277,10 +276,10 @@ def _size(jobs: list[Job]) -> int:
 
 @contextmanager
 def s3_on_loopback() -> Iterator[str]:
-    """The address of a server that ends with the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Yield the address of an S3 server that stops at the end of the block."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
@@ -299,14 +298,14 @@ def s3_on_loopback() -> Iterator[str]:
 
 
 def make_bucket(endpoint: str) -> None:
-    """The bucket `benchmark`: a PUT, that moto takes from anybody."""
+    """Create the bucket `benchmark`; moto accepts any PUT."""
     urlopen(Request(f"{endpoint}/benchmark", method="PUT"), timeout=10).close()
 
 
 def measure(
     parts: Collection[str], *, quick: bool, shuffled: Case, table_bytes: int = SHUFFLE_TABLE_BYTES
 ) -> dict[str, Any]:
-    """The figures of some parts."""
+    """Return the figures of the given parts."""
     os.environ.update(_CREDENTIALS)
     result: dict[str, Any] = {"machine": machine(), "master": f"local[{CORES}]", "driver_memory": "1g"}
     settings = SparkSettings(master=f"local[{CORES}]")
@@ -330,8 +329,8 @@ def measure(
     return result
 
 
-def tell(result: dict[str, Any]) -> None:
-    """For people."""
+def print_report(result: dict[str, Any]) -> None:
+    """Print the figures for people."""
     for name in ("jobs_local", "jobs_lz4", "jobs_s3"):
         if name in result:
             _tell_run(name, result[name], result[name]["records"])
@@ -361,16 +360,18 @@ def _tell_run(name: str, run: dict[str, Any], records: int) -> None:
 
 
 def main() -> None:
-    """Runs it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="less data")
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--only", action="append", choices=_PARTS, help="this part, and others so named")
-    parser.add_argument("--records", type=int, help="how many the shuffled job has")
-    parser.add_argument("--keys", type=int, help="how many keys they have; a quarter as many by default")
-    parser.add_argument("--table-mib", type=int, default=SHUFFLE_TABLE_BYTES >> 20, help="its key table")
+    parser.add_argument("--only", action="append", choices=_PARTS, help="run this part only (repeatable)")
+    parser.add_argument("--records", type=int, help="number of records of the shuffled job")
+    parser.add_argument("--keys", type=int, help="number of their keys; by default a quarter of the records")
+    parser.add_argument(
+        "--table-mib", type=int, default=SHUFFLE_TABLE_BYTES >> 20, help="size of its key table"
+    )
     arguments = parser.parse_args()
     shuffled = _QUICK_SHUFFLE if arguments.quick else _SHUFFLE
     records = arguments.records or shuffled.records
@@ -384,7 +385,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result, indent=2))
     else:
-        tell(result)
+        print_report(result)
 
 
 if __name__ == "__main__":
