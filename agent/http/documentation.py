@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
-from agent.http.models import PRODUCE_BODY, CreateTopicBody
+from agent.http.models import PRODUCE_BODY, CreateTopicBody, ErrorResponse
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -27,6 +27,22 @@ _REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
     "CreateTopicBody": TypeAdapter(CreateTopicBody),
     "ProduceBody": PRODUCE_BODY,
 }
+
+_ERRORS = {
+    404: "The topic or the partition does not exist.",
+    408: "The request body did not arrive in time.",
+    409: "A topic with this name exists.",
+    413: "The request body is too large.",
+    415: "The request body is not uncompressed JSON.",
+    416: "The offset is out of range. The error has the bounds of the partition.",
+    422: "A parameter or the request body is invalid.",
+    503: "Retry after `Retry-After` seconds.",
+}
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of a route's error responses."""
+    return {status: {"model": ErrorResponse, "description": _ERRORS[status]} for status in statuses}
 
 
 def describes_body(name: str) -> dict[str, Any]:

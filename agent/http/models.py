@@ -166,6 +166,13 @@ class ProduceResponse(BaseModel):
     rejected: int = Field(description="Number of records that were rejected.")
 
 
+class HealthResponse(BaseModel):
+    """The health of the agent."""
+
+    status: Literal["ok", "unhealthy"] = Field(description="Overall health.")
+    problems: dict[str, str] = Field(description="Reasons by component; empty if the agent is healthy.")
+
+
 class ErrorDetail(BaseModel):
     """An error and its remedy. Some errors have further fields, such as `high_watermark`."""
 

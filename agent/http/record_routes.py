@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from agent.http.context import HttpContext
-from agent.http.documentation import describes_body
-from agent.http.models import ErrorResponse, ProduceResponse, RecordsResponse
+from agent.http.documentation import describes_body, error_responses
+from agent.http.models import ProduceResponse, RecordsResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
 from agent.http.request_body import json_body
@@ -116,15 +116,15 @@ def router(context: HttpContext) -> APIRouter:
 
 
 _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {
-    200: {"model": ProduceResponse},
-    404: {"model": ErrorResponse},
-    413: {"model": ErrorResponse},
-    422: {"model": ProduceResponse},
-    503: {"model": ErrorResponse},
+    200: {"model": ProduceResponse, "description": "At least one record was appended, or there was none."},
+    **error_responses(404, 408, 413, 415),
+    422: {
+        "model": ProduceResponse,
+        "description": "All records were rejected, or the request body is invalid. There is an `error`.",
+    },
+    **error_responses(503),
 }
 _READ_RESPONSES: dict[int | str, dict[str, object]] = {
-    200: {"model": RecordsResponse},
-    404: {"model": ErrorResponse},
-    416: {"model": ErrorResponse},
-    503: {"model": ErrorResponse},
+    200: {"model": RecordsResponse, "description": "The records."},
+    **error_responses(404, 416, 422, 503),
 }

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from agent.http.context import HttpContext
-from agent.http.documentation import describes_body
+from agent.http.documentation import describes_body, error_responses
 from agent.http.errors import InvalidBodyError
 from agent.http.models import (
     CreateTopicBody,
@@ -40,12 +40,18 @@ def router(context: HttpContext) -> APIRouter:
     routes = APIRouter(prefix="/v1/topics", tags=["topics"])
     catalog, pool = context.topics, context.pools.catalog
 
-    @routes.get("")
+    @routes.get("", response_description="All topics.", responses=error_responses(503))
     async def list_topics() -> TopicsResponse:
         """List all topics, sorted by name."""
         return TopicsResponse(topics=[topic_response(topic) for topic in await pool.run(catalog.list)])
 
-    @routes.post("", status_code=201, openapi_extra=describes_body("CreateTopicBody"))
+    @routes.post(
+        "",
+        status_code=201,
+        response_description="The topic was created.",
+        responses=error_responses(408, 409, 413, 415, 422, 503),
+        openapi_extra=describes_body("CreateTopicBody"),
+    )
     async def create_topic(request: Request) -> TopicResponse:
         """Create a topic. `config` accepts Kafka's settings, such as `cleanup.policy`, and `storage.mode`."""
         async with json_body(
@@ -58,19 +64,28 @@ def router(context: HttpContext) -> APIRouter:
         create = partial(catalog.create, wanted.name, wanted.partitions, wanted.config)
         return topic_response(await pool.run(create))
 
-    @routes.get("/{topic}")
+    @routes.get("/{topic}", response_description="The topic.", responses=error_responses(404, 422, 503))
     async def describe_topic(topic: str) -> TopicResponse:
         """Describe one topic."""
         return topic_response(await pool.run(partial(catalog.get, topic)))
 
-    @routes.delete("/{topic}", status_code=204)
+    @routes.delete(
+        "/{topic}",
+        status_code=204,
+        response_description="The topic was deleted.",
+        responses=error_responses(404, 422, 503),
+    )
     async def delete_topic(topic: str) -> Response:
         """Delete a topic and all its records. This cannot be undone."""
         await pool.run(partial(catalog.delete, topic))
         context.directory.invalidate(topic)
         return Response(status_code=204)
 
-    @routes.get("/{topic}/partitions")
+    @routes.get(
+        "/{topic}/partitions",
+        response_description="The partitions.",
+        responses=error_responses(404, 422, 503),
+    )
     async def list_partitions(topic: str) -> PartitionsResponse:
         """Return the bounds of each partition of a topic."""
         found = await pool.run(partial(catalog.get, topic))
