@@ -117,9 +117,11 @@ class Agent:
         bounds_cache = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         # Identifies this agent in notifications of commits; its sessions may change.
         origin = ids.new_uuid()
-        self._announcer = CommitAnnouncer(partial(catalog.log.announce, origin=origin), self.pools.catalog)
+        self._announcer = CommitAnnouncer(
+            partial(catalog.commits.announce, origin=origin), self.pools.catalog
+        )
         self.commit_notifier = CommitNotifier(
-            catalog.watcher(deaf_to=origin), bounds_cache, health=self.catalog_health, retry=retry
+            catalog.watcher(ignored_origin=origin), bounds_cache, health=self.catalog_health, retry=retry
         )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
@@ -135,7 +137,7 @@ class Agent:
         self.write_path = WritePath(
             settings=settings,
             store=store,
-            log=catalog.log,
+            log=catalog.commits,
             session=self.session,
             pools=self.pools,
             retry=retry,
@@ -163,13 +165,15 @@ class Agent:
             limit=settings.max_read_bytes,
             health=self.store_health,
         )
-        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.local_logs.reader)
+        self._timestamps = TimestampLookup(
+            catalog.extents, reader, self.pools, settings, self.local_logs.reader
+        )
         self.read_path = ReadPath(
             settings=settings,
             log=LogLookup(
                 settings=settings,
                 bounds=catalog.topics,
-                extents=catalog.log,
+                extents=catalog.extents,
                 bounds_cache=bounds_cache,
                 pool=self.pools.catalog,
                 clock=clock,
@@ -296,7 +300,7 @@ class Agent:
         leaders = await self.local_logs.lead_partitions(brokers, self.commit_notifier)
         self._groups = GroupCoordinator(
             groups=self._catalog.groups,
-            offsets=self._catalog.offsets,
+            offsets=self._catalog.group_offsets,
             topics=self._catalog.topics,
             configs=self._catalog.group_configs,
             brokers=brokers,

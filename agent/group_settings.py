@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from catalog.config.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from catalog.config.definitions import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from catalog.errors import InvalidConfigError
 from core.settings import Bytes, check_bounds, check_order, internal, setting
 
 if TYPE_CHECKING:
-    from catalog.config.group_config import GroupConfig
+    from catalog.config.values import GroupConfig
 
 
 class MigrationPolicy(StrEnum):

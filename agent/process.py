@@ -57,7 +57,7 @@ def run(
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             store.check()
-            tie(store, catalog.home, ids)
+            tie(store, catalog.store_binding, ids)
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 

@@ -20,7 +20,7 @@ from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal
 from agent.write.pending_append import PendingAppend
 from agent.write.validation import ValidatedBatch, append_rules_of
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.errors import InvalidRecordError

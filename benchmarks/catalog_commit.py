@@ -102,7 +102,7 @@ def _measure_commits(
     for number in range(rounds + WARM_UP):
         commit = _file(topic, session_id, ids, number, idempotent=idempotent)
         begin = perf_counter()
-        catalog.log.commit(commit)
+        catalog.commits.commit(commit)
         taken.append((perf_counter() - begin) * 1000)
     return _figures(taken[WARM_UP:])
 

@@ -49,7 +49,7 @@ from agent.write.commit_listeners import AppendMetrics
 from agent.write.write_path import WritePath
 from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch_request, produce_request
 from benchmarks.kafka_wire import request_frame as frame_of
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
 from core.clock import SystemClock
 from core.ids import SystemIds

@@ -74,7 +74,7 @@ FROM generate_series(1, %(topics)s) AS t, generate_series(0, %(partitions)s - 1)
 _FILES = b"""
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
-    born_bytes, live_bytes
+    initial_bytes, live_bytes
 )
 SELECT file_id, 'v1/' || kind || '/' || number, kind, 8388608, 1, file_id, %(now_ms)s, count(*), sum(length),
        sum(length)

@@ -90,9 +90,9 @@ class Results:
         """Remember the result, so that its files can be deleted."""
         self.results.append(result)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
         """End the benchmark."""
-        del lasting
+        del permanent
         raise AssertionError(f"attempt {attempt_id} at job {job_id}: {reason}")
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:

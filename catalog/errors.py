@@ -1,10 +1,10 @@
-"""What the catalog refuses or fails to do, each derived from the kind that says what the caller must do.
+"""Errors of the catalog. The base class of each says what the caller must do.
 
 ::
 
     RetryableError      CatalogUnavailableError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
-                        JobInputsChangedError, CommitForgottenError
+                        JobInputsChangedError, CommitResultExpiredError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
                         InvalidCommitError, UnstorableValueError, JobOutputError, CatalogAddressError,
                         SchemaVersionError, CatalogInUseError
@@ -18,15 +18,15 @@ from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableE
 
 
 class CatalogUnavailableError(RetryableError):
-    """The catalog's PostgreSQL did not answer in time; what was asked may have happened or not."""
+    """PostgreSQL did not respond in time; the operation may have happened or not."""
 
 
 class SessionFencedError(StaleStateError):
-    """The session may no longer commit: it was fenced, has ended or was never registered."""
+    """The session may not commit: it was fenced, has ended, or was never registered."""
 
 
 class JobSupersededError(StaleStateError):
-    """Another attempt owns the job, or the job is over: this attempt's files are garbage."""
+    """Another attempt owns the job, or the job has finished: this attempt's files are garbage."""
 
 
 class ExtentsUnavailableError(StaleStateError):
@@ -34,15 +34,15 @@ class ExtentsUnavailableError(StaleStateError):
 
 
 class JobInputsChangedError(StaleStateError):
-    """Inputs of a job went away while it ran: it cannot be swapped in."""
+    """Inputs of a job were removed while it ran, so its outputs cannot be published."""
 
 
-class CommitForgottenError(StaleStateError):
-    """A file was committed so long ago that the answer to a retry is no longer kept."""
+class CommitResultExpiredError(StaleStateError):
+    """A file was committed so long ago that its results are no longer stored for a retry."""
 
 
 class TopicExistsError(InvalidInputError):
-    """The topic's name is taken, or differs from a taken one only by '.' and '_'."""
+    """The topic's name is taken, or collides with a taken name."""
 
 
 class TopicCollisionError(TopicExistsError):
@@ -50,19 +50,19 @@ class TopicCollisionError(TopicExistsError):
 
 
 class InvalidTopicError(InvalidInputError):
-    """A topic's name or its number of partitions is not allowed."""
+    """A topic's name or number of partitions is invalid."""
 
 
 class InvalidGroupError(InvalidInputError):
-    """A group's name is not allowed."""
+    """A group's name is invalid."""
 
 
 class UnstorableValueError(InvalidInputError):
-    """PostgreSQL cannot keep what was given: text with a NUL, or a name that is too long for an index."""
+    """PostgreSQL cannot store an argument: text with a NUL, or a name that is too long for an index."""
 
 
 class InvalidConfigError(InvalidInputError):
-    """A topic setting is unknown, or its value is not allowed; `setting` names it."""
+    """A setting is unknown or its value is invalid; `setting` is its name."""
 
     def __init__(self, message: str, *, setting: str, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
@@ -74,28 +74,28 @@ class InvalidCommitError(InvalidInputError):
 
 
 class JobOutputError(InvalidInputError):
-    """What an attempt reports does not cover what its job took, or contradicts itself."""
+    """The outputs of an attempt contradict each other or do not cover the job's inputs."""
 
 
 class CatalogAddressError(InvalidInputError):
-    """The catalog's connection string cannot be used."""
+    """The catalog's connection string is unusable."""
 
 
 class SchemaVersionError(InvalidInputError):
-    """The database holds a schema that this version of Siltstone cannot work with."""
+    """The database has a schema that this version of Siltstone does not support."""
 
 
 class CatalogInUseError(InvalidInputError):
-    """What was asked may only be done while nothing runs, and somebody was heard of."""
+    """The operation requires that nothing uses the catalog, but a process sent a heartbeat recently."""
 
 
 class TopicNotFoundError(NotFoundError):
-    """No such topic or partition."""
+    """The topic or partition does not exist."""
 
 
 class JobNotFoundError(NotFoundError):
-    """No such job."""
+    """The job does not exist."""
 
 
 class EmbeddedPostgresError(FatalError):
-    """The private PostgreSQL of a data directory cannot be started or stopped."""
+    """The embedded PostgreSQL of a data directory cannot be started or stopped."""

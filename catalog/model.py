@@ -1,7 +1,7 @@
-"""What the catalog knows, as plain values: topics, partitions, extents, commits, jobs.
+"""Values of the catalog: topics, partitions, extents, commits and jobs.
 
-Everything here is frozen and speaks in Kafka's units: offsets count records, timestamps are milliseconds
-since the Unix epoch, positions and lengths are bytes.
+All values are frozen and use Kafka's units: offsets count records, timestamps are milliseconds since the Unix
+epoch, positions and lengths are bytes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from catalog.config.topic_config import TopicConfig
+    from catalog.config.values import TopicConfig
 
 
 class FileKind(StrEnum):
-    """Who wrote a segment file: an agent, or a compaction task."""
+    """Kind of a segment file: written by an agent, or by a compaction task."""
 
     INGESTION = "ingestion"
     COMPACTED = "compacted"
 
 
 class JobState(StrEnum):
-    """submitted → running → completed | failed; a running job may go back to submitted."""
+    """State of a job: submitted → running → completed | failed; a running job may be submitted again."""
 
     SUBMITTED = "submitted"
     RUNNING = "running"
@@ -35,20 +35,23 @@ class JobState(StrEnum):
 
 
 class Exactness(StrEnum):
-    """Whether what jobs have deduplicated of a partition, up to its first dirty offset, has each key once.
+    """Exactness of a partition's clean part, which ends at its first dirty offset.
 
-    A task that runs out of memory keeps what it cannot judge. An exact job is *owed* then; *out of reach* is
-    where one was done that was to be exact, and is not, and dropped next to nothing, as another would.
+    - EXACT: each key is unique.
+    - DEDUP_INCOMPLETE: keys may be duplicated, because a task that runs out of memory keeps every record
+      that it cannot judge. The planner plans an exact job.
+    - DEDUP_IMPOSSIBLE: an exact job has left duplicates and dropped almost no records, so the planner plans
+      no further one.
     """
 
     EXACT = "exact"
-    DEDUP_INCOMPLETE = "owed"
-    DEDUP_IMPOSSIBLE = "out_of_reach"
+    DEDUP_INCOMPLETE = "dedup_incomplete"
+    DEDUP_IMPOSSIBLE = "dedup_impossible"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic; `topic_id` stays, while a name may be given again after a deletion."""
+    """Topic; `topic_id` is never reused, but a name may be, after a deletion."""
 
     topic_id: UUID
     name: str
@@ -64,12 +67,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionId:
-    """One partition of one topic; the order is that of sections in every segment file."""
+    """Partition of a topic; the order is that of the sections in a segment file."""
 
     topic_id: UUID
     partition: int
 
-    # A UUID's own hash and comparison are calls of Python; plans look up partitions a million times.
+    # A UUID's own hash and comparison are Python functions, and a plan looks up a million partitions.
 
     @override
     def __hash__(self) -> int:
@@ -84,12 +87,11 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Where a partition begins and ends.
+    """Bounds of a partition.
 
-    log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset; none ever goes back. For a
-    topic whose home is the object store the last three are one until transactions part them.
-    `first_dirty_offset` is where the part begins that no job has deduplicated together with everything
-    before it; `Exactness` says whether keys are there once.
+    log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset; none of them decreases. For a
+    topic in the object store, the last three are equal as long as there are no transactions. Everything
+    before `first_dirty_offset` was deduplicated together; `Exactness` says whether keys are unique there.
     """
 
     topic_id: UUID
@@ -104,15 +106,16 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Which bytes of which object hold a run of offsets of one partition.
+    """Contiguous offsets of one partition, and the bytes of an object that hold their records.
 
-    The bytes [position, position + length) of the object are whole DATA blocks. A batch inside them belongs
-    to the extent when its stored base offset plus `offset_shift` lies in [base_offset, last_offset]: a batch
-    that the commit refused stays in the bytes and belongs to nobody. `offset_shift` is 0 in a compacted file.
-    An extent may be empty of records (length 0): a stretch of the log whose records are all gone.
-    [index_position, index_position + index_length) holds the section's sparse index block; length 0 when
-    there is none. `committed_ms` is when an agent committed the oldest of the data. `claimed_by` is the open
-    job that has taken the extent; only the planner's queries fill it in.
+    The bytes [position, position + length) of the object are whole DATA blocks. A batch in them belongs to
+    the extent if its stored base offset plus `offset_shift` lies in [base_offset, last_offset]. A batch that
+    the commit rejected stays in the object and belongs to no extent. `offset_shift` is 0 in a compacted file.
+    An extent without records has length 0.
+
+    The bytes [index_position, index_position + index_length) are the section's sparse index block;
+    `index_length` is 0 without one. `committed_ms` is the time at which an agent committed the oldest of the
+    data. `claimed_by` is the open job that claims the extent; only the planner's queries set it.
     """
 
     topic_id: UUID
@@ -138,9 +141,9 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """An agent as Kafka clients see it: a node, and the address at which they reach it.
+    """Agent as Kafka clients see it: a node with an address.
 
-    `has_local_logs` tells whether it may lead partitions of topics whose home is an agent's disk.
+    `has_local_logs` is True if it may lead partitions of local topics.
     """
 
     node_id: int
@@ -152,7 +155,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownProducer:
-    """What a partition remembers of an idempotent producer."""
+    """State of an idempotent producer in one partition."""
 
     producer_id: int
     producer_epoch: int
@@ -162,7 +165,7 @@ class KnownProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStamp:
-    """The idempotent producer's numbers in a batch header (KIP-98)."""
+    """Fields of an idempotent producer in a batch header (KIP-98)."""
 
     producer_id: int
     producer_epoch: int
@@ -171,11 +174,11 @@ class ProducerStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRun:
-    """Consecutive batches of one section that are accepted or refused together.
+    """Consecutive batches of one section that are accepted or rejected together.
 
     A batch with a producer stamp is a run of its own; batches without one are joined. Offsets are relative
-    to the section: the first batch of a section starts at 0. `offset_count` is how many offsets the run
-    takes, `record_count` how many records it holds (they are equal unless the producer left gaps).
+    to the section, whose first batch starts at 0. The run takes `offset_count` offsets and holds
+    `record_count` records; these are equal unless the producer left gaps.
     """
 
     first_offset: int
@@ -188,7 +191,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionCommit:
-    """One section of an ingestion file, as the agent asks to commit it; fields as in `Extent`."""
+    """Section of an ingestion file to commit; fields as in `Extent`."""
 
     topic_id: UUID
     partition: int
@@ -199,7 +202,7 @@ class SectionCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommit:
-    """An uploaded ingestion file whose sections are to become part of the log."""
+    """Uploaded ingestion file to commit."""
 
     file_id: UUID
     object_name: str
@@ -210,10 +213,9 @@ class FileCommit:
 
 
 class RunRefusal(StrEnum):
-    """Why a run was not appended; the agent answers with Kafka's error of the same meaning.
+    """Reason why a run was not appended; the agent responds with Kafka's error of the same name.
 
-    UNKNOWN_PRODUCER_ID is there for the protocol's sake: like Kafka today, a commit takes any first sequence
-    number from a producer that it does not know, and never refuses for this reason.
+    UNKNOWN_PRODUCER_ID exists only for the protocol: as in current Kafka, no commit is rejected with it.
     """
 
     UNKNOWN_TOPIC_OR_PARTITION = "unknown_topic_or_partition"
@@ -224,9 +226,9 @@ class RunRefusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What became of one run: its first offset, or why it was refused.
+    """Result of one run: its first offset, or the reason of its refusal.
 
-    A duplicate of one of the producer's last five batches gets the offset it had the first time.
+    A duplicate of one of the producer's last five batches has the offset of the first append.
     """
 
     base_offset: int = -1
@@ -237,9 +239,9 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionResult:
-    """The results of a section's runs, in their order, and the partition's bounds after the commit.
+    """Results of a section's runs, in their order, and the partition's bounds after the commit.
 
-    `extents` are those that the section got, if they were asked for.
+    `extents` are the section's new extents, if the caller requested them.
     """
 
     topic_id: UUID
@@ -253,14 +255,13 @@ class SectionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPartition:
-    """What a job does to one partition; all frozen when the job is planned.
+    """Work of a job on one partition, frozen when the job is planned.
 
-    The job's extents of the partition cover [base_offset, upper_offset) without a gap. Keys are
-    deduplicated when `deduplicate`; `reaches_log_start` tells that nothing older exists, so that a
-    tombstone whose delete horizon is at or before the job's `now_ms` may go. `delete_retention_ms` is what
-    sets that horizon when a tombstone first becomes clean. A batch that the job makes of several has no more
-    than `max_message_bytes`, if that is known. The partition's records expire `expires_after_ms` after their
-    timestamps, and extents as a whole; None where they do not.
+    The job's extents of the partition cover [base_offset, upper_offset) without a gap. With `deduplicate`,
+    keys are deduplicated. With `reaches_log_start`, there are no older records, so a tombstone is dropped if
+    its delete horizon is at or before the job's `now_ms`. `delete_retention_ms` sets that horizon when a
+    tombstone first becomes clean. A merged batch has at most `max_message_bytes`, if that is known. Records
+    expire `expires_after_ms` after their timestamps, whole extents at a time; None if they do not expire.
     """
 
     topic_id: UUID
@@ -279,7 +280,7 @@ class JobPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInput:
-    """One input file of a job, with the extents of it that the job takes, in file order."""
+    """Input file of a job, with those of its extents that the job reads, in file order."""
 
     file_id: UUID
     object_name: str
@@ -289,13 +290,13 @@ class JobInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A unit of compaction work with everything frozen that its outcome depends on.
+    """Unit of compaction work, with all parameters that its outcome depends on.
 
-    `now_ms` is the time against which delete horizons are judged and set; `hash_seed` (16 bytes) keys the
-    fingerprints and stays out of logs; `reason` is for people. An output file that has `output_bytes` of data
-    is ended with its section, and the next partition begins another one; None ends none. Where keys are
-    deduplicated, `merge_batches` makes larger batches of small ones that are left next to each other. An
-    `exact` job is for keys that one before has left twice for want of memory.
+    `now_ms` is the time for delete horizons. `hash_seed` (16 bytes) seeds the fingerprints and is never
+    logged. `reason` is for operators. An output file with at least `output_bytes` of data ends after the
+    current section, and the next partition starts a new file; None means one file. `merge_batches` merges
+    adjacent small batches of deduplicated partitions. An `exact` job removes duplicate keys that an earlier
+    job has left for lack of memory.
     """
 
     job_id: UUID
@@ -313,7 +314,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputExtent:
-    """One section of an output file; the catalog adds what it knows of the file."""
+    """Section of an output file; the catalog adds the data of the file."""
 
     topic_id: UUID
     partition: int
@@ -331,7 +332,7 @@ class OutputExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
-    """One object that an attempt wrote, complete and durable."""
+    """Object that an attempt wrote; complete and durable."""
 
     file_id: UUID
     object_name: str
@@ -342,7 +343,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What an attempt reports: its files, and its counts by the names that metrics use."""
+    """Result of an attempt: its files, and its counts by the names of the metrics."""
 
     job_id: UUID
     attempt_id: UUID
@@ -352,7 +353,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as the catalog has it; `finished_ms` is when it was over, None while it is not."""
+    """Job as stored in the catalog; `finished_ms` is None while it is open."""
 
     spec: JobSpec
     state: JobState

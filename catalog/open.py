@@ -1,4 +1,4 @@
-"""The door to the catalog: opens it, makes its schema, and gives its parts under one name."""
+"""Entry point of the catalog: opens a database, migrates its schema, and groups all repositories."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from catalog.commit.log import Log
 from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
+from catalog.commit.repository import Commits
+from catalog.config.repository import GroupConfigs
 from catalog.database.connection import DatabaseLimits
 from catalog.database.embedded_server import EmbeddedPostgres
 from catalog.database.migrations import check_schema, migrate
 from catalog.database.pool import Database
-from catalog.database.server_clock import CatalogClock
-from catalog.database.store_binding import ObjectHome
-from catalog.groups.config_repository import GroupConfigs
-from catalog.groups.offsets import Offsets
+from catalog.database.store_binding import StoreBindingRepository
+from catalog.groups.offsets import GroupOffsets
 from catalog.groups.repository import Groups
 from catalog.jobs.planning_queries import Planning
-from catalog.jobs.quarantine import Suspects
+from catalog.jobs.quarantine import Quarantine
 from catalog.jobs.repository import Jobs
-from catalog.lifecycle.brokers import Brokers
-from catalog.lifecycle.expiry import Forgetting
+from catalog.lifecycle.expiry import Expiry
 from catalog.lifecycle.garbage import Garbage
-from catalog.lifecycle.history import History
 from catalog.lifecycle.repair import Repair
 from catalog.lifecycle.retention import Retention
-from catalog.lifecycle.sessions import Sessions
+from catalog.lifecycle.sessions import Brokers, Sessions
+from catalog.topics.extents import Extents
+from catalog.topics.history import TopicHistory
 from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
     from uuid import UUID
 
-    from catalog.database.operation_counts import OperationCount
+    from catalog.database.pool import OperationCount
     from core.clock import Clock
     from core.ids import Ids
 
@@ -44,33 +43,34 @@ __all__ = ["Catalog", "DatabaseLimits", "EmbeddedPostgres", "open_catalog"]
 
 
 class Catalog:
-    """What bytes of which objects hold which offsets; a context manager.
+    """Metadata of the log: topics, extents, jobs, groups and sessions; a context manager.
 
-    Every call blocks, is one transaction or one query, has timeouts, and may come from any thread. Errors are
-    those of `catalog.errors`.
+    Every call blocks, has timeouts, and is one transaction or one query. All methods are thread-safe and
+    raise the errors of `catalog.errors`.
     """
 
     def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
         self._database = database
         self.clock: Clock = CatalogClock(database, clock)
-        self.home = ObjectHome(database)
+        self.store_binding = StoreBindingRepository(database)
         self.garbage = Garbage(database)
         self.topics = Topics(database, ids, self.garbage)
+        self.topic_history = TopicHistory(database)
+        self.extents = Extents(database)
+        self.local_leaders = LocalLeaders(database)
         self.sessions = Sessions(database)
-        self.log = Log(database)
+        self.brokers = Brokers(database)
+        self.commits = Commits(database)
+        self.producers = Producers(database)
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
-        self.history = History(database)
+        self.quarantine = Quarantine(database)
         self.retention = Retention(database)
+        self.expiry = Expiry(database)
         self.repair = Repair(database)
-        self.brokers = Brokers(database)
-        self.forgetting = Forgetting(database)
-        self.suspects = Suspects(database)
-        self.producers = Producers(database)
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)
-        self.local_leaders = LocalLeaders(database)
-        self.offsets = Offsets(database)
+        self.group_offsets = GroupOffsets(database)
 
     @override
     def __repr__(self) -> str:
@@ -84,27 +84,54 @@ class Catalog:
     ) -> None:
         self.close()
 
-    def watcher(self, deaf_to: UUID | None = None) -> CommitWatcher:
-        """A new watcher of commits but those that `deaf_to` announces, with its own connection; close it."""
-        return CommitWatcher(self._database, deaf_to)
+    def watcher(self, ignored_origin: UUID | None = None) -> CommitWatcher:
+        """Return a new watcher of commits, except those of `ignored_origin`; the caller closes it.
+
+        The watcher has a connection of its own.
+        """
+        return CommitWatcher(self._database, ignored_origin)
 
     def operation_counts(self) -> dict[str, OperationCount]:
-        """How often each operation ran, how long it took, how often it was repeated or failed."""
+        """Return calls, retries, failures, statements and duration of each operation."""
         return self._database.counts.snapshot()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close all connections."""
         self._database.close()
+
+
+class CatalogClock:
+    """Clock whose wall time is the catalog's; pauses and intervals are those of this machine.
+
+    Leases, grace periods and retention use the catalog's time, never that of one machine. `now_ms` is a
+    query, unless the catalog was opened with another clock than the system's.
+    """
+
+    def __init__(self, database: Database, machine: Clock) -> None:
+        self._database = database
+        self._machine = machine
+
+    def now_ms(self) -> int:
+        """Return the catalog's time in milliseconds since the Unix epoch."""
+        return self._database.now_ms()
+
+    def monotonic(self) -> float:
+        """Return seconds since a fixed point in time; the value never decreases."""
+        return self._machine.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        self._machine.sleep(seconds)
 
 
 def open_catalog(
     url: str, clock: Clock, ids: Ids, *, migrate_schema: bool = True, limits: DatabaseLimits | None = None
 ) -> Catalog:
-    """The catalog in the database at `url` (`postgresql://…`).
+    """Open the catalog in the database at `url` (`postgresql://…`).
 
-    An empty database gets the schema and an older one is brought up to date, unless `migrate_schema` is
-    False: then SchemaVersionError says what is amiss, as it does for a schema newer than this code.
-    CatalogUnavailableError when nobody answers, CatalogAddressError for an address that makes no sense.
+    An empty database gets the schema, and an older schema is migrated. With `migrate_schema=False`, both
+    raise SchemaVersionError, as a schema does that is newer than this code. CatalogUnavailableError: the
+    server does not respond. CatalogAddressError: the address is invalid.
     """
     database = Database(url, clock, ids, limits)
     try:

@@ -27,7 +27,7 @@ from object_store.interface import Purpose
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from catalog.lifecycle.expiry import PastOwner
+    from catalog.lifecycle.expiry import InactiveOwner
     from catalog.open import Catalog
     from core.clock import Clock
     from object_store.interface import ObjectInfo, ObjectStore
@@ -92,7 +92,7 @@ def collect_garbage(
 
     Refuses a store that is not the catalog's: an object that is absent counts as deleted.
     """
-    require_tied(store, catalog.home)
+    require_tied(store, catalog.store_binding)
     report = GarbageReport()
     expired = expire(catalog)
     report.expired_extents, report.expired_bytes = expired.extents, expired.size
@@ -103,10 +103,10 @@ def collect_garbage(
     # Uploads first: none of an owner that is forgotten below may be left.
     report.swept_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
     _clear_up_after_owners(catalog, store, settings, report)
-    if catalog.forgetting.take_chore("producers", settings.producer_check_ms):
-        report.forgotten_producers = catalog.forgetting.idle_producers(settings.producer_idle_ms)
-        catalog.forgetting.old_answers()
-        catalog.forgetting.past_topics()
+    if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
+        report.forgotten_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
+        catalog.expiry.expire_commit_results()
+        catalog.expiry.expire_deleted_topics()
     return report
 
 
@@ -154,21 +154,25 @@ def _clear_up_after_owners(
     was thought dead may have written something in between.
     """
     for kind in OwnerKind:
-        while owners := catalog.forgetting.past_owners(kind, settings.grace_ms, OWNERS_AT_ONCE, unswept=True):
+        while owners := catalog.expiry.inactive_owners(kind, settings.grace_ms, OWNERS_AT_ONCE, unswept=True):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
-            catalog.forgetting.swept(clean)
+            catalog.expiry.mark_swept(clean)
             if len(clean) < len(owners):
                 break  # the same would come first again
         over_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
-        while owners := catalog.forgetting.past_owners(kind, over_for_ms, OWNERS_AT_ONCE):
+        while owners := catalog.expiry.inactive_owners(kind, over_for_ms, OWNERS_AT_ONCE):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
-            report.forgotten_owners += catalog.forgetting.forget(clean)
+            report.forgotten_owners += catalog.expiry.delete_owners(clean)
             if len(clean) < len(owners):
                 break
 
 
 def _delete_orphans(
-    catalog: Catalog, store: ObjectStore, owner: PastOwner, settings: GarbageSettings, report: GarbageReport
+    catalog: Catalog,
+    store: ObjectStore,
+    owner: InactiveOwner,
+    settings: GarbageSettings,
+    report: GarbageReport,
 ) -> bool:
     """Delete what an owner left that is over; whether all of it is gone."""
     if owner.kind is OwnerKind.SESSION:

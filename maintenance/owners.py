@@ -58,7 +58,7 @@ class Owners:
             return Owner(Ownership.UNKNOWN)
         if session.state is SessionState.ACTIVE:
             return Owner(Ownership.OPEN)
-        return Owner(Ownership.OVER, session.over_ms)
+        return Owner(Ownership.OVER, session.closed_ms)
 
     def _job(self, job_id: UUID) -> Owner:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from catalog.lifecycle.retention import Keep
+from catalog.lifecycle.retention import RetentionRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class RetentionReport:
 def expire(catalog: Catalog) -> RetentionReport:
     """One round over all topics; by the catalog's time."""
     report = RetentionReport()
-    rules = {topic.topic_id: Keep.by(topic.config) for topic in catalog.topics.list()}
+    rules = {topic.topic_id: RetentionRule.of(topic.config) for topic in catalog.topics.list()}
     page = catalog.retention.due(rules)
     while page.last is not None:
         for begin in range(0, len(page.partitions), PARTITIONS_AT_ONCE):

@@ -21,7 +21,7 @@ from planner.settings import MIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent
     from planner.dirtiness import Dirtiness
     from planner.selection import JobDraft
@@ -165,7 +165,7 @@ def _why_rested(
     return Verdict.NOTHING, _why_not_due(view, judged)
 
 
-def _why_suspected(suspects: Sequence[Suspect]) -> str:
+def _why_suspected(suspects: Sequence[QuarantineCandidate]) -> str:
     quarantined = sum(1 for each in suspects if each.quarantined_ms is not None)
     last = suspects[0]
     if quarantined:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, Snapshot
@@ -45,7 +45,7 @@ def draft_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     return drafts
 
 
-def may_be_tried(suspect: Suspect, now_ms: int) -> bool:
+def may_be_tried(suspect: QuarantineCandidate, now_ms: int) -> bool:
     """Whether a suspected file may be in a job again."""
     return suspect.quarantined_ms is None and suspect.not_before_ms <= now_ms
 
@@ -74,7 +74,7 @@ def _groups(
         suspect = snapshot.suspects[file.file_id]
         full = group and (
             suspect.job_id != snapshot.suspects[group[0].file_id].job_id
-            or len(group) >= min(suspect.most_files, *(_allowed(snapshot, each) for each in group))
+            or len(group) >= min(suspect.max_files, *(_allowed(snapshot, each) for each in group))
             or sum(each.size for each in group) + file.size > settings.max_job_input_bytes
         )
         if full:
@@ -86,4 +86,4 @@ def _groups(
 
 
 def _allowed(snapshot: Snapshot, file: FileView) -> int:
-    return snapshot.suspects[file.file_id].most_files
+    return snapshot.suspects[file.file_id].max_files

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import FileKind, PartitionId
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.plan import JobKind
@@ -70,7 +70,7 @@ def _groups(
         held = len(candidates.get(file.file_id, ()))
         if not held:
             continue
-        reads = span_of(candidates[file.file_id]).length
+        reads = byte_range_of(candidates[file.file_id]).length
         full = (
             size + reads > settings.max_job_input_bytes
             or len(group) >= settings.max_job_files

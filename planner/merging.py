@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from planner.clustering import is_sorted_by_ranges
 from planner.dirtiness import spans_too_many
@@ -200,7 +200,7 @@ def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeab
     closed: list[_Group] = []
     groups: list[_Group] = []
     for file in files:
-        reads = span_of(file.extents).length
+        reads = byte_range_of(file.extents).length
         for group in tuple(groups):
             if not group.has_room(file, reads):
                 groups.remove(group)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ class PlannedJob:
     @property
     def input_bytes(self) -> int:
         """Bytes that one stream over every input reads."""
-        return sum(span_of(each.extents).length for each in self.inputs)
+        return sum(byte_range_of(each.extents).length for each in self.inputs)
 
     @property
     def taken_bytes(self) -> int:

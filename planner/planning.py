@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.jobs.planning_queries import LiveFile, PartitionSize
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent, JobInput, Topic
     from catalog.open import Catalog
     from core.clock import Clock
@@ -136,10 +136,10 @@ def load_snapshot(
     """
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
-    suspects = {each.file_id: each for each in catalog.suspects.list(limit=SUSPECTS_AT_ONCE)}
+    suspects = {each.file_id: each for each in catalog.quarantine.list(limit=SUSPECTS_AT_ONCE)}
     tried = [each for each in suspects.values() if may_be_tried(each, now_ms)][: settings.max_plan_files]
     files = [
-        *catalog.planning.inputs_of(tried),
+        *catalog.planning.inputs_of_candidates(tried),
         *catalog.planning.ingestion_files(
             settings.max_plan_files, max_extents=max(1, settings.max_plan_extents // 2)
         ),
@@ -150,7 +150,7 @@ def load_snapshot(
             free.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
     named = [key for key in free if key.topic_id in rules]
     dirty = catalog.planning.dirty_partitions(
-        _dirty_rules(rules, settings), settings.max_plan_partitions, owed=settings.exact
+        _dirty_rules(rules, settings), settings.max_plan_partitions, include_incomplete=settings.exact
     )
     asked = () if explained is None else catalog.planning.partition_sizes([explained])
     # By the turn of their topics: who comes first has its extents looked at.
@@ -188,7 +188,7 @@ def load_snapshot(
         mergeable=mergeable,
         mergeable_views=_views_of(catalog, mergeable, rules),
         fragmented=fragmented,
-        spent=spent_on(catalog.jobs.planned_since(BUDGET_MS), PRICES),
+        spent=spent_on(catalog.jobs.recent_work(BUDGET_MS), PRICES),
     )
 
 
@@ -234,7 +234,7 @@ def _fragmented(
     catalog: Catalog,
     settings: PlannerSettings,
     rules: Mapping[UUID, TopicRules],
-    suspects: Mapping[UUID, Suspect],
+    suspects: Mapping[UUID, QuarantineCandidate],
     room: tuple[int, int],
 ) -> tuple[PartitionView, ...]:
     """Neighbouring partitions with many short extents, with the newest of these; `room` for extents, and now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from catalog.jobs.byte_ranges import FileSpan, span_of
+from catalog.jobs.byte_ranges import ByteRange, byte_range_of
 from catalog.model import Exactness, JobInput, JobPartition
 from planner.dirtiness import first_dirty_offset, may_deduplicate
 from planner.plan import JobKind, PlannedJob
@@ -40,7 +40,7 @@ class JobDraft:
         self._settings = settings
         self._taken: dict[PartitionId, tuple[PartitionView, tuple[Extent, ...]]] = {}
         self._in_order: list[tuple[PartitionView, tuple[Extent, ...]]] | None = None
-        self._spans: dict[UUID, FileSpan] = {}
+        self._spans: dict[UUID, ByteRange] = {}
         self._bytes = 0
         self._extents = 0
         self.output_bytes = settings.full_bytes
@@ -108,9 +108,9 @@ class JobDraft:
         self._bytes += self._growth(grown)
         self._spans |= grown
 
-    def _grown(self, spans: Mapping[UUID, FileSpan]) -> dict[UUID, FileSpan]:
+    def _grown(self, spans: Mapping[UUID, ByteRange]) -> dict[UUID, ByteRange]:
         """The spans that become larger with these, as they would be."""
-        found: dict[UUID, FileSpan] = {}
+        found: dict[UUID, ByteRange] = {}
         for file_id, span in spans.items():
             old = self._spans.get(file_id)
             new = _joined(old, span)
@@ -118,7 +118,7 @@ class JobDraft:
                 found[file_id] = new
         return found
 
-    def _growth(self, grown: Mapping[UUID, FileSpan]) -> int:
+    def _growth(self, grown: Mapping[UUID, ByteRange]) -> int:
         return sum(
             span.length - (self._spans[file_id].length if file_id in self._spans else 0)
             for file_id, span in grown.items()
@@ -201,21 +201,21 @@ def neighbours_together(
     return drafts
 
 
-def spans_of(extents: Iterable[Extent]) -> dict[UUID, FileSpan]:
+def spans_of(extents: Iterable[Extent]) -> dict[UUID, ByteRange]:
     """By file, what a stream goes through that reads the extents."""
     by_file: dict[UUID, list[Extent]] = {}
     for extent in extents:
         by_file.setdefault(extent.file_id, []).append(extent)
-    return {file_id: span_of(held) for file_id, held in by_file.items()}
+    return {file_id: byte_range_of(held) for file_id, held in by_file.items()}
 
 
-def _joined(one: FileSpan | None, other: FileSpan) -> FileSpan:
+def _joined(one: ByteRange | None, other: ByteRange) -> ByteRange:
     """Both, and what lies between them; what is empty lies nowhere."""
     if one is None or not one.length:
         return other
     if not other.length:
         return one
-    return FileSpan(min(one.start, other.start), max(one.end, other.end))
+    return ByteRange(min(one.start, other.start), max(one.end, other.end))
 
 
 def reaches_log_start(view: PartitionView, extents: Sequence[Extent]) -> bool:

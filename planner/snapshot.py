@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent, FileKind, PartitionState
 
 # What a promise of a topic's may be late for records that share an extent with younger ones.
@@ -70,7 +70,7 @@ class PartitionView:
     rules: TopicRules
     state: PartitionState
     extents: tuple[Extent, ...]
-    suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
+    suspects: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
     exactness: Exactness = Exactness.EXACT
 
     def is_free(self, extent: Extent) -> bool:
@@ -137,7 +137,7 @@ class Snapshot:
     now_ms: int
     partitions: tuple[PartitionView, ...]
     files: Mapping[UUID, FileView] = field(default_factory=dict)
-    suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
+    suspects: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
     mergeable: tuple[Mergeable, ...] = ()
     fragmented: tuple[PartitionView, ...] = ()
     mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)

@@ -69,7 +69,7 @@ def open_context(
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
         if check_binding:
-            tie(store, catalog.home, ids)
+            tie(store, catalog.store_binding, ids)
         yield AppContext(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 

@@ -46,8 +46,8 @@ class JobBook(Pulse, Protocol):
     def complete(self, result: JobResult) -> None:
         """Publish in one transaction. Raise StaleStateError if the attempt or an input has changed."""
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
-        """Fail the job; `lasting` says that another attempt would fail, too."""
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
+        """Fail the job; `permanent` says that another attempt would fail, too."""
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """Return the job to the queue."""
@@ -160,7 +160,7 @@ class _Run:
                 self._book.release(job.spec.job_id, attempt_of(job))
             else:
                 reason = failure.message
-                self._book.fail(job.spec.job_id, attempt_of(job), reason, lasting=not failure.retryable)
+                self._book.fail(job.spec.job_id, attempt_of(job), reason, permanent=not failure.retryable)
         except StaleStateError:  # another process has it, or it is finished
             return failure
         except SiltstoneError as error:  # the attempt ends when its heartbeats stop

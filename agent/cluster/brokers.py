@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.runtime.work_pool import WorkPool
-    from catalog.lifecycle.brokers import Brokers as BrokerTable
+    from catalog.lifecycle.sessions import Brokers as BrokerTable
     from catalog.model import Broker
     from core.clock import Clock
 

@@ -38,11 +38,11 @@ class TopicTable(Protocol):
         """Return the topic, or raise `NotFoundError`."""
         ...
 
-    def named(self, names: Sequence[str], /) -> Sequence[Topic]:
+    def by_names(self, names: Sequence[str], /) -> Sequence[Topic]:
         """Return the topics that exist."""
         ...
 
-    def identified(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
+    def by_ids(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
         """Return the topics that exist."""
         ...
 
@@ -94,7 +94,7 @@ class TopicDirectory:
         """Return the existing topics of `names`, looked up with one query for thousands."""
         found, missing = _split(names, self.cached)
         for some in _slices(missing):
-            topics = await self._pool.run(partial(self._topics.named, some))
+            topics = await self._pool.run(partial(self._topics.by_names, some))
             for name in some:
                 self._by_name.pop(name, None)
             found.update((topic.name, self._store(topic)) for topic in topics)
@@ -104,7 +104,7 @@ class TopicDirectory:
         """Return the existing topics of `topic_ids`, looked up with one query for thousands."""
         found, missing = _split(topic_ids, self.cached_by_id)
         for some in _slices(missing):
-            topics = await self._pool.run(partial(self._topics.identified, some))
+            topics = await self._pool.run(partial(self._topics.by_ids, some))
             for topic_id in some:
                 self._by_id.pop(topic_id, None)
             found.update((topic.topic_id, self._store(topic)) for topic in topics)

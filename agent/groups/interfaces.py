@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from catalog.config.group_config import GroupConfig
+    from catalog.config.values import GroupConfig
     from catalog.groups.offsets import CommittedOffset, OffsetCommit
     from catalog.groups.repository import GroupListing, GroupRecord
     from catalog.model import PartitionId, Topic

@@ -17,7 +17,7 @@ from agent.http.models import (
     TopicsResponse,
 )
 from agent.http.request_body import json_body
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import TOPIC_SETTINGS
 from catalog.model import Topic
 
 _MAX_TOPIC_BYTES = 64 * 1024
@@ -30,7 +30,7 @@ def topic_response(topic: Topic) -> TopicResponse:
         topic_id=str(topic.topic_id),
         partitions=topic.partition_count,
         created_ms=topic.created_ms,
-        config={name: topic.config.text(name) for name in SETTINGS},
+        config={name: topic.config.text(name) for name in TOPIC_SETTINGS},
         overrides=dict(topic.config.explicit),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from local_tier.config import LogConfig
 
 if TYPE_CHECKING:
-    from catalog.config.topic_config import TopicConfig
+    from catalog.config.values import TopicConfig
 
 
 @lru_cache(maxsize=4096)

@@ -32,7 +32,7 @@ class BoundsTable(Protocol):
 class ExtentTable(Protocol):
     """The catalog's extents."""
 
-    def extents(
+    def from_offset(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
     ) -> Sequence[Extent]:
         """Return live extents in offset order. The first one covers `offset`."""
@@ -116,7 +116,7 @@ class LogLookup:
             wanted_bytes = min(cursor.fetch.max_bytes, max_bytes)
             if not cursor.fetch.topic.config.compacts:
                 wanted_bytes = max(wanted_bytes, self._settings.extent_lookup_bytes)
-            cursor.extents = self._extents.extents(
+            cursor.extents = self._extents.from_offset(
                 partition.topic_id,
                 partition.partition,
                 cursor.served.next_offset,

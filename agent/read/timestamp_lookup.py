@@ -36,13 +36,11 @@ _NO_LIMIT = 2**62
 class TimedExtents(Protocol):
     """The operations of the catalog that the look-up needs."""
 
-    def first_extent_at_or_after_timestamp(
-        self, topic_id: UUID, partition: int, timestamp: int, /
-    ) -> Extent | None:
+    def first_at_or_after_timestamp(self, topic_id: UUID, partition: int, timestamp: int, /) -> Extent | None:
         """Return the first extent in offset order with a record at or after `timestamp`."""
         ...
 
-    def extents(
+    def from_offset(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
     ) -> Sequence[Extent]:
         """Return live extents in offset order. The first one covers `offset`."""
@@ -92,7 +90,7 @@ class TimestampLookup:
         The bytes that it reads are reserved in `budget`.
         """
         search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
-        first = partial(self._log.first_extent_at_or_after_timestamp, topic.topic_id, partition, timestamp)
+        first = partial(self._log.first_at_or_after_timestamp, topic.topic_id, partition, timestamp)
         extent = await self._pools.catalog.run(first)
         for _ in range(_MAX_STEPS):
             if extent is None:
@@ -116,7 +114,7 @@ class TimestampLookup:
     def _after(self, extent: Extent, timestamp: int) -> Extent | None:
         """Return the next extent that may have such a record, if the first one has none left. Blocking."""
         offset = extent.last_offset + 1
-        while page := self._log.extents(
+        while page := self._log.from_offset(
             extent.topic_id,
             extent.partition,
             offset,

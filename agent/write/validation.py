@@ -9,7 +9,7 @@ from catalog.model import ProducerStamp
 from object_format.record_batch.append_rules import AppendRules, validate_append
 
 if TYPE_CHECKING:
-    from catalog.config.topic_config import TopicConfig
+    from catalog.config.values import TopicConfig
     from catalog.model import Topic
     from object_format.record_batch.validation import BatchSummary
     from object_store.interface import Buffer

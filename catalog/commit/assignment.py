@@ -1,6 +1,7 @@
-"""Decides a commit: which runs of a section are appended, at which offsets, and which extents that makes.
+"""Assignment of offsets to the runs of a section, and the resulting extents.
 
-Pure functions over what the transaction has read under its locks; the transaction writes what they say.
+The functions are pure. Their input is what the transaction has read under its locks; the transaction writes
+their results.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from catalog.model import BatchRun, FileCommit, SectionCommit
 
 
-_NOBODY_MOVED: Final[Mapping[int, ProducerState]] = {}
+_NO_PRODUCERS: Final[Mapping[int, ProducerState]] = {}
 
 
 class AssignedExtent(NamedTuple):
-    """A stretch of offsets that a section got: neighbouring accepted runs in one."""
+    """Contiguous offsets assigned to adjacent accepted runs of a section."""
 
     base_offset: int
     last_offset: int
@@ -33,7 +34,7 @@ class AssignedExtent(NamedTuple):
 
 
 class SectionAssignment(NamedTuple):
-    """What becomes of a section: an answer per run, the new end of the log, the producers that moved on."""
+    """Result per run, the new log end offset, and the new states of the section's producers by id."""
 
     runs: tuple[RunResult, ...]
     log_end_offset: int
@@ -41,7 +42,7 @@ class SectionAssignment(NamedTuple):
 
 
 def check_commit(commit: FileCommit) -> None:
-    """Raise InvalidCommitError when a file names a partition twice or its runs do not follow each other."""
+    """Raise InvalidCommitError if a partition has two sections or a section's runs are not contiguous."""
     seen = set()
     for section in commit.sections:
         key = (section.topic_id.int, section.partition)
@@ -73,49 +74,50 @@ def assign_section(
     runs: Sequence[BatchRun],
     log_end_offset: int,
     producers: Mapping[int, ProducerState],
-    producers_from: int,
+    first_new_producer_id: int,
 ) -> SectionAssignment:
-    """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id.
+    """Assign offsets from `log_end_offset` on to the runs, in order.
 
-    None of those from the id `producers_from` on was forgotten.
+    `producers` has the partition's producer states by id. No state of a producer with an id of at least
+    `first_new_producer_id` has expired.
     """
-    if len(runs) == 1 and runs[0].producer is None:  # as most are, and a commit may have thousands
+    if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
         return SectionAssignment(
-            (RunResult(base_offset=log_end_offset),), log_end_offset + run.offset_count, _NOBODY_MOVED
+            (RunResult(base_offset=log_end_offset),), log_end_offset + run.offset_count, _NO_PRODUCERS
         )
     end = log_end_offset
-    moved: dict[int, ProducerState] = {}
+    updated: dict[int, ProducerState] = {}
     results = []
     for run in runs:
         stamp = run.producer
         count = run.offset_count
         if stamp is not None:
             producer_id = stamp.producer_id
-            state = moved.get(producer_id) or producers.get(producer_id)
-            verdict = check_sequence(state, stamp, count, producers_from)
+            state = updated.get(producer_id) or producers.get(producer_id)
+            verdict = check_sequence(state, stamp, count, first_new_producer_id)
             if verdict is not None:
                 results.append(verdict)
                 continue
-            moved[producer_id] = append_batch(state, stamp, count, end)
+            updated[producer_id] = append_batch(state, stamp, count, end)
         results.append(RunResult(base_offset=end))
         end += count
-    return SectionAssignment(tuple(results), end, moved)
+    return SectionAssignment(tuple(results), end, updated)
 
 
-def refuse_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
-    """The answers when topic or partition is gone."""
-    gone = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
-    return (gone,) * len(runs)
+def reject_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
+    """Return the results for a section whose topic or partition does not exist."""
+    result = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
+    return (result,) * len(runs)
 
 
 def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> list[AssignedExtent]:
-    """The extents that the accepted runs of a section make, coalesced where both sides are neighbours."""
+    """Return the extents of the accepted runs; runs that are adjacent in file and log share an extent."""
     if len(results) == 1:
-        return [] if _takes_nothing(results[0]) else [_extent(section.runs[0], results[0].base_offset)]
+        return [_extent(section.runs[0], results[0].base_offset)] if _is_appended(results[0]) else []
     extents: list[AssignedExtent] = []
     for run, result in zip(section.runs, results, strict=True):
-        if _takes_nothing(result):
+        if not _is_appended(result):
             continue
         extent = _extent(run, result.base_offset)
         if extents and extents[-1].offset_shift == extent.offset_shift:
@@ -124,8 +126,8 @@ def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> 
     return extents
 
 
-def _takes_nothing(result: RunResult) -> bool:
-    return result.refusal is not None or result.duplicate
+def _is_appended(result: RunResult) -> bool:
+    return result.refusal is None and not result.duplicate
 
 
 def _extent(run: BatchRun, base_offset: int) -> AssignedExtent:

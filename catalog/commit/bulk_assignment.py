@@ -1,9 +1,10 @@
-"""Decides what most commits are made of by columns: sections of one run that is taken as it comes.
+"""Vectorized assignment of offsets to sections that have one run and need no special treatment.
 
-It is when no producer stamped it, when its number follows the last one that is known of its producer, or when
-nobody knows its producer and it may begin so. What `assign_section` would say of it then follows from a few
-sums, and a thousand sections cost what fifty cost one by one, while their partitions are locked. All others
-are left to it: duplicates, refusals, new epochs, and sections of several runs.
+Most commits consist of such sections. Their run has no producer stamp, or its sequence number follows the
+producer's last one, or its producer is new to the partition and may begin with that number. The results are
+those of `assign_section`, but a thousand sections take as long as fifty one by one, and their partitions are
+locked meanwhile. All other sections are left to `assign_section`: duplicates, refusals, new epochs, and
+sections of several runs.
 """
 
 from __future__ import annotations
@@ -21,99 +22,125 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from catalog.database.connection import Row
+    from catalog.database.connection import TupleRow
     from catalog.model import SectionCommit
 
-    Numbers = NDArray[np.int64]
+    Integers = NDArray[np.int64]
 
 _BATCH: Final = np.dtype([("first", ">i4"), ("last", ">i4"), ("offset", ">i8")])
 _KEPT_BYTES: Final = BATCH.size * (BATCHES_KEPT - 1)
 
 
 class LockedPartitions:
-    """What a commit read of its partitions under their locks, by the index of their section in the file."""
+    """Columns of the locked partitions, by the index of their section in the file.
 
-    def __init__(self, rows: Sequence[Row], sections: int) -> None:
-        """`rows` are those of `lock_partitions`; a partition that is gone has none."""
-        self.is_there = np.zeros(sections, dtype=np.bool_)
-        self._numbers = np.full((5, sections), -1, dtype=np.int64)
-        found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 6)
-        indexes = found[:, 0] - 1
-        self.is_there[indexes] = True
-        self._numbers[:, indexes] = found[:, 1:].T
-        self.log_start_offsets, self.log_end_offsets, self.leader_epochs = self._numbers[:3]
-        self.max_timestamps, self.producers_from = self._numbers[3:]
+    `exists` is False for a partition that does not exist; its values in the other columns are -1.
+    """
+
+    def __init__(self, rows: Sequence[TupleRow], sections: int) -> None:
+        """Take the rows of `lock_partitions`."""
+        self.exists = np.zeros(sections, dtype=np.bool_)
+        by_section = np.full((5, sections), -1, dtype=np.int64)
+        numbers, *found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 6).T
+        indexes = numbers - 1
+        self.exists[indexes] = True
+        by_section[:, indexes] = found
+        (
+            self.log_start_offsets,
+            self.log_end_offsets,
+            self.leader_epochs,
+            self.max_timestamps,
+            self.first_new_producer_ids,
+        ) = by_section
 
 
-class MovedProducers(NamedTuple):
-    """Producers that go on: rows of `write_producers`, of the sections at `indexes`."""
+class ProducerUpdates(NamedTuple):
+    """Columns of `write_producers`: new states of the producers of the sections at `indexes`."""
 
-    indexes: Numbers
-    producer_ids: Numbers
-    producer_epochs: Numbers
+    indexes: Integers
+    producer_ids: Integers
+    producer_epochs: Integers
     batches: list[bytes]
 
 
 class BulkAssignment(NamedTuple):
-    """What the sections at `indexes` get: an extent each, whose offsets end their partition's log."""
+    """Columns of one extent for each of the sections at `indexes`; the extent ends its partition's log."""
 
-    indexes: Numbers
-    base_offsets: Numbers
-    offset_counts: Numbers
-    record_counts: Numbers
-    min_timestamps: Numbers
-    max_timestamps: Numbers
-    producers: MovedProducers
+    indexes: Integers
+    base_offsets: Integers
+    offset_counts: Integers
+    record_counts: Integers
+    min_timestamps: Integers
+    max_timestamps: Integers
+    producers: ProducerUpdates
 
 
 class SingleRuns:
-    """The sections of a file that have one run each, as columns; made while the server takes its locks."""
+    """Columns of the sections of a file that have one run."""
 
     def __init__(self, sections: Sequence[SectionCommit]) -> None:
         self._sections = len(sections)
-        found = [
+        runs = [
             (index, run.offset_count, run.record_count, run.min_timestamp, run.max_timestamp)
             for index, section in enumerate(sections)
             if len(section.runs) == 1
             for run in section.runs
         ]
-        self._columns = columns(found, 5)
-        stamped = [
+        self._runs = columns(runs, 5)
+        stamps = [
             (index, stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
             for index, section in enumerate(sections)
             if len(section.runs) == 1 and (stamp := section.runs[0].producer) is not None
         ]
-        self._stamps = columns(stamped, 4)
+        self._stamps = columns(stamps, 4)
 
-    def assign(self, locked: LockedPartitions, named: Sequence[int], rows: Sequence[Row]) -> BulkAssignment:
-        """Decide those that can be; `rows` are of `read_producers`, `named` has the sections they number."""
-        stamped, producer_ids, epochs, firsts = self._stamps
-        known = _Known(self._sections, named, rows)
-        begins = (firsts == 0) | (producer_ids < locked.producers_from[stamped])
-        goes_on = (known.is_new[stamped] & begins) | (
-            (known.epochs[stamped] == epochs) & ((known.last_sequences[stamped] + 1) % SEQUENCES == firsts)
+    def assign(
+        self, locked: LockedPartitions, producer_sections: Sequence[int], rows: Sequence[TupleRow]
+    ) -> BulkAssignment:
+        """Assign offsets to all sections that qualify.
+
+        `rows` are the rows of `read_producers`; their ordinals (from 1) refer to `producer_sections`.
+        """
+        indexes, producer_ids, epochs, sequences = self._stamps
+        known = _KnownProducers(self._sections, producer_sections, rows)
+        may_begin = (sequences == 0) | (producer_ids < locked.first_new_producer_ids[indexes])
+        is_next = (known.epochs[indexes] == epochs) & (
+            (known.last_sequences[indexes] + 1) % SEQUENCES == sequences
         )
-        taken = locked.is_there.copy()
-        taken[stamped] &= goes_on
-        indexes = self._columns[0]
-        indexes, counts, records, smallest, largest = self._columns[:, taken[indexes]]
-        bases = locked.log_end_offsets[indexes]
-        stays = taken[stamped]
-        stamped, producer_ids, epochs, firsts = self._stamps[:, stays]
-        by_section = np.zeros(self._sections, dtype=np.int64)
-        by_section[indexes] = counts
-        batches = np.empty(len(stamped), dtype=_BATCH)
-        batches["first"] = firsts
-        batches["last"] = (firsts + by_section[stamped] - 1) % SEQUENCES
-        batches["offset"] = locked.log_end_offsets[stamped]
-        moved = MovedProducers(stamped, producer_ids, epochs, known.appended(stamped, batches.tobytes()))
-        return BulkAssignment(indexes, bases, counts, records, smallest, largest, moved)
+        qualifies = locked.exists.copy()
+        qualifies[indexes] &= (known.is_new[indexes] & may_begin) | is_next
+        stamps = self._stamps[:, qualifies[indexes]]
+        run_indexes = self._runs[0]
+        runs = self._runs[:, qualifies[run_indexes]]
+        run_indexes, counts, record_counts, min_timestamps, max_timestamps = runs
+        base_offsets = locked.log_end_offsets[run_indexes]
+        producers = self._updates(locked, known, stamps, run_indexes, counts)
+        return BulkAssignment(
+            run_indexes, base_offsets, counts, record_counts, min_timestamps, max_timestamps, producers
+        )
+
+    def _updates(
+        self,
+        locked: LockedPartitions,
+        known: _KnownProducers,
+        stamps: Integers,
+        run_indexes: Integers,
+        counts: Integers,
+    ) -> ProducerUpdates:
+        indexes, producer_ids, epochs, sequences = stamps
+        counts_by_section = np.zeros(self._sections, dtype=np.int64)
+        counts_by_section[run_indexes] = counts
+        batches = np.empty(len(indexes), dtype=_BATCH)
+        batches["first"] = sequences
+        batches["last"] = (sequences + counts_by_section[indexes] - 1) % SEQUENCES
+        batches["offset"] = locked.log_end_offsets[indexes]
+        return ProducerUpdates(indexes, producer_ids, epochs, known.append(indexes, batches.tobytes()))
 
 
-class _Known:
-    """What is known of the producers of single runs, by section; it is nonsense for others."""
+class _KnownProducers:
+    """Stored states of the producers of single runs, by section; meaningless for other sections."""
 
-    def __init__(self, sections: int, named: Sequence[int], rows: Sequence[Row]) -> None:
+    def __init__(self, sections: int, producer_sections: Sequence[int], rows: Sequence[TupleRow]) -> None:
         self.is_new = np.ones(sections, dtype=np.bool_)
         self.epochs = np.full(sections, -1, dtype=np.int64)
         self.last_sequences = np.full(sections, -1, dtype=np.int64)
@@ -121,17 +148,17 @@ class _Known:
         if not rows:
             return
         numbers, epochs, batches = zip(*rows, strict=True)
-        indexes = [named[number - 1] for number in numbers]
+        indexes = [producer_sections[number - 1] for number in numbers]
         last = np.frombuffer(b"".join([each[-BATCH.size :] for each in batches]), dtype=_BATCH)
         self.is_new[indexes] = False
         self.epochs[indexes] = epochs
         self.last_sequences[indexes] = last["last"]
         self._batches = dict(zip(indexes, batches, strict=True))
 
-    def appended(self, indexes: Numbers, batches: bytes) -> list[bytes]:
-        """The states of the producers at `indexes` once the batch of each, 16 bytes, has come to them."""
-        kept = self._batches
+    def append(self, indexes: Integers, batches: bytes) -> list[bytes]:
+        """Return the batches of the producers at `indexes`, each with its new batch (16 bytes) appended."""
+        stored = self._batches
         return [
-            kept.get(index, b"")[-_KEPT_BYTES:] + batches[place * BATCH.size : (place + 1) * BATCH.size]
-            for place, index in enumerate(indexes.tolist())
+            stored.get(index, b"")[-_KEPT_BYTES:] + batches[number * BATCH.size : (number + 1) * BATCH.size]
+            for number, index in enumerate(indexes.tolist())
         ]

@@ -1,13 +1,15 @@
-"""What an agent tells those who wait at the tail after its commits, and the connection that hears it.
+"""Notifications of commits: what an agent sends to watchers, and the connection that receives it.
 
-Telling is no part of the commit: NOTIFY takes a lock that all transactions of the server share and holds it
-until they are durable, so that commits would queue up behind each other. It is a transaction of its own,
-which waits for no disk, and may tell of many commits at once. A notification is a hint: it may come twice, or
-never (when the agent dies between both), and after a lost connection what was missed is reported as
-"anything".
+A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
+holds it until they are durable, so commits would wait for each other. It is a transaction of its own that
+waits for no disk, and one notification may cover many commits.
 
-A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is whoever
-committed, who need not hear of it again. Without partitions it says that anything may have changed.
+Notifications are hints. One may arrive twice, or never if the agent dies between commit and notification.
+After a lost connection, the watcher reports that any partition may have changed.
+
+A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is the id of
+the committing agent, which ignores its own notifications. A payload without partitions means that any
+partition may have changed.
 """
 
 from __future__ import annotations
@@ -31,38 +33,41 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database
 
 CHANNEL: Final = "siltstone_commits"
-# NOTIFY takes less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
-_PARTITIONS_AT_ONCE: Final = 150
+# A payload has less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
+_PARTITIONS_PER_PAYLOAD: Final = 150
 _MAX_PAYLOADS: Final = 32
-_BATCH: Final = 10_000
+_MAX_NOTIFICATIONS: Final = 10_000
 
 
 def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[str]:
-    """The payloads that name `partitions`; one that names none when there are too many."""
+    """Return the payloads for `partitions`; a single one without partitions if there are too many."""
     rest = iter(sorted(partitions))
     payloads: list[str] = []
-    while some := list(islice(rest, _PARTITIONS_AT_ONCE)):
+    while chunk := list(islice(rest, _PARTITIONS_PER_PAYLOAD)):
         if len(payloads) == _MAX_PAYLOADS:
             return [f"{origin.hex}!"]
-        groups = groupby(some, key=attrgetter("topic_id"))
-        named = (
+        groups = groupby(chunk, key=attrgetter("topic_id"))
+        topics = (
             f"{topic_id.hex}:{','.join(str(each.partition) for each in group)}" for topic_id, group in groups
         )
-        payloads.append(f"{origin.hex}!{';'.join(named)}")
+        payloads.append(f"{origin.hex}!{';'.join(topics)}")
     return payloads
 
 
 def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId] | None]:
-    """Origin and partitions of a payload; None for partitions means that anything may have changed."""
+    """Return origin and partitions of a payload; partitions are None if any may have changed.
+
+    A malformed payload gives (None, None).
+    """
     try:
-        origin, _, named = payload.rpartition("!")
+        origin, _, topics = payload.rpartition("!")
         partitions = (
             frozenset(
                 PartitionId(UUID(hex=topic), int(number))
-                for topic, _, numbers in (group.partition(":") for group in named.split(";"))
+                for topic, _, numbers in (group.partition(":") for group in topics.split(";"))
                 for number in numbers.split(",")
             )
-            if named
+            if topics
             else None
         )
         return UUID(hex=origin) if origin else None, partitions
@@ -71,9 +76,9 @@ def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId]
 
 
 def _is_readable(connection: Connection, timeout: float) -> bool:
-    """Whether the server says something, or has gone, within `timeout` seconds.
+    """Return True if the server sends data, or closes the connection, within `timeout` seconds.
 
-    psycopg could wait as well; its last millisecond is spent in a busy loop.
+    psycopg can wait, too, but it spends the last millisecond in a busy loop.
     """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
@@ -81,22 +86,22 @@ def _is_readable(connection: Connection, timeout: float) -> bool:
 
 
 class CommitWatcher:
-    """Hears of commits that are announced, by whatever process; to be used from one thread.
+    """Receiver of commit notifications of all processes except `ignored_origin`; for use by one thread.
 
-    It holds a connection of its own, made at the first `wait` and again whenever it was lost. What `deaf_to`
-    announces is not reported.
+    It has a connection of its own, which the first `wait` opens, and which a later `wait` reopens after a
+    failure.
     """
 
-    def __init__(self, database: Database, deaf_to: UUID | None = None) -> None:
+    def __init__(self, database: Database, ignored_origin: UUID | None = None) -> None:
         self._database = database
-        self._deaf_to = deaf_to
+        self._ignored_origin = ignored_origin
         self._connection: Connection | None = None
 
     def wait(self, timeout: float) -> frozenset[PartitionId] | None:
-        """Partitions that something was committed to, at the latest after `timeout` seconds.
+        """Wait up to `timeout` seconds for commits; return the partitions that changed.
 
-        An empty set says that nothing was; None that anything may have been: after connecting anew, and
-        after a commit of very many partitions. CatalogUnavailableError when there is no connection to be had.
+        The result is None if any partition may have changed: after a (re)connection, and after a commit of
+        very many partitions. CatalogUnavailableError: the connection was lost or cannot be opened.
         """
         try:
             if self._connection is None:
@@ -104,7 +109,8 @@ class CommitWatcher:
                 return None
             if not _is_readable(self._connection, timeout):
                 return frozenset()
-            payloads = [notify.payload for notify in self._connection.notifies(timeout=0, stop_after=_BATCH)]
+            notifications = self._connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS)
+            payloads = [each.payload for each in notifications]
         except psycopg.OperationalError as error:
             self.close()
             raise CatalogUnavailableError(
@@ -115,7 +121,7 @@ class CommitWatcher:
         changed: set[PartitionId] = set()
         for payload in payloads:
             origin, partitions = decode_partitions(payload)
-            if origin is not None and origin == self._deaf_to:
+            if origin is not None and origin == self._ignored_origin:
                 continue
             if partitions is None:
                 return None
@@ -123,7 +129,7 @@ class CommitWatcher:
         return frozenset(changed)
 
     def close(self) -> None:
-        """Let go of the connection; a later `wait` makes another."""
+        """Close the connection; a later `wait` opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -1,4 +1,4 @@
-"""Idempotent producers: their identifiers, and what partitions remember of them."""
+"""Ids of idempotent producers, and their states in partitions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SQL = load_queries("producers")
 
 
 class Producers:
-    """Part of `Catalog`, and as safe to use from many threads."""
+    """Idempotent producers of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def new_id(self) -> int:
-        """A producer id that nobody had before."""
-        return int(self._database.read("producers.new_id", _SQL["new_producer_id"])[0][0])
+        """Return a producer id that was never assigned before."""
+        return int(self._database.read("producers.new_id", _SQL["new_producer_id"])[0].producer_id)
 
-    def admit(self, producers: Sequence[tuple[UUID, int, int]]) -> None:
-        """Let these, by topic, partition and producer id, begin there with any number, as in Kafka.
+    def accept_any_sequence(self, producers: Sequence[tuple[UUID, int, int]]) -> None:
+        """Let producers, given by topic id, partition and producer id, begin with any sequence number.
 
-        For those whose first batches were refused for good: some clients never use the numbers of such a
-        batch again. What a partition knows of a producer stays as it is.
+        This is for producers whose first batches were rejected permanently: some clients never reuse the
+        sequence numbers of such a batch. Existing producer states do not change.
         """
         topic_ids, partitions, producer_ids = zip(*producers, strict=True) if producers else ((), (), ())
         params = {
@@ -41,25 +41,27 @@ class Producers:
             "producer_ids": arrays.bigints(producer_ids),
         }
         self._database.transact(
-            "producers.admit", lambda transaction: transaction.send(_SQL["admit_producers"], params)
+            "producers.accept_any_sequence",
+            lambda transaction: transaction.send(_SQL["accept_any_sequence"], params),
         )
 
     def of_partitions(
         self, partitions: Collection[PartitionId], *, limit: int = 1000
     ) -> dict[PartitionId, list[KnownProducer]]:
-        """The producers that each partition remembers, at most `limit` of it, the latest first."""
+        """Return the producers of each partition, at most `limit` each, the most recent first."""
         params = {
             "topic_ids": arrays.uuids(each.topic_id for each in partitions),
             "partitions": arrays.integers([each.partition for each in partitions]),
             "limit": limit,
         }
         found: dict[PartitionId, list[KnownProducer]] = {each: [] for each in partitions}
-        for row in self._database.read("producers.of_partitions", _SQL["producers_of"], params):
+        for row in self._database.read("producers.of_partitions", _SQL["producers_of_partitions"], params):
+            _, last_sequence, _ = BATCH.unpack(row.batches[-BATCH.size :])
             producer = KnownProducer(
-                producer_id=row[2],
-                producer_epoch=row[3],
-                last_sequence=BATCH.unpack(row[4][-BATCH.size :])[1],
-                updated_ms=row[5],
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                last_sequence=last_sequence,
+                updated_ms=row.updated_ms,
             )
-            found[PartitionId(row[0], row[1])].append(producer)
+            found[PartitionId(row.topic_id, row.partition)].append(producer)
         return found

@@ -1,8 +1,8 @@
-"""What a commit answers, section by section: kept for a retry, and read back.
+"""Outcomes of a commit by section, and their encoding in the catalog for retries.
 
-Kept as JSON, sections in the file's order, each `[log start, high watermark, leader epoch, runs]`. A run is
-its base offset; or `[base offset]` for a duplicate; or `[refusal, detail]`. Extents are not kept: they follow
-from the commit that the retry brings again.
+The encoding is JSON: one array per section in the file's order, `[log start offset, high watermark, leader
+epoch, runs]`. A run is its base offset, `[base offset]` for a duplicate, or `[refusal, detail]`. Extents are
+not stored, because they follow from the commit, which a retry sends again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from catalog.model import FileCommit, SectionCommit
 
 
-class SectionAnswer(NamedTuple):
-    """A `SectionResult` without what the commit itself tells."""
+class SectionOutcome(NamedTuple):
+    """Part of a `SectionResult` that does not follow from the commit."""
 
     log_start_offset: int
     high_watermark: int
@@ -30,64 +30,65 @@ class SectionAnswer(NamedTuple):
     runs: tuple[RunResult, ...]
 
 
-def write_answers(answers: Sequence[SectionAnswer]) -> bytes:
-    """The answers, to be kept."""
+def encode_outcomes(outcomes: Sequence[SectionOutcome]) -> bytes:
+    """Encode the outcomes of a commit."""
     return orjson.dumps(
         [
-            (log_start, high_watermark, leader_epoch, [_write_run(run) for run in runs])
-            for log_start, high_watermark, leader_epoch, runs in answers
+            (log_start, high_watermark, leader_epoch, [_encode_run(run) for run in runs])
+            for log_start, high_watermark, leader_epoch, runs in outcomes
         ]
     )
 
 
-def _write_run(run: RunResult) -> int | list[int | str]:
+def _encode_run(run: RunResult) -> int | list[int | str]:
     if run.refusal is not None:
         return [run.refusal.value, run.detail]
     return [run.base_offset] if run.duplicate else run.base_offset
 
 
-def read_answers(data: bytes, commit: FileCommit) -> list[SectionAnswer]:
-    """The answers that were kept; InvalidCommitError when `commit` is not the commit that they answered."""
-    kept: list[Any] = orjson.loads(data)
-    if [len(answer[3]) for answer in kept] != [len(section.runs) for section in commit.sections]:
+def decode_outcomes(data: bytes, commit: FileCommit) -> list[SectionOutcome]:
+    """Decode stored outcomes; InvalidCommitError if they belong to a commit with other contents."""
+    stored: list[Any] = orjson.loads(data)
+    if [len(runs) for _, _, _, runs in stored] != [len(section.runs) for section in commit.sections]:
         raise InvalidCommitError(
             f"file {commit.file_id} was committed before with other contents",
-            remedy="give every file an identifier of its own",
+            remedy="use a new identifier for each file",
         )
     return [
-        SectionAnswer(log_start, high_watermark, leader_epoch, tuple(_read_run(run) for run in runs))
-        for log_start, high_watermark, leader_epoch, runs in kept
+        SectionOutcome(log_start, high_watermark, leader_epoch, tuple(_decode_run(run) for run in runs))
+        for log_start, high_watermark, leader_epoch, runs in stored
     ]
 
 
-def _read_run(run: int | list[Any]) -> RunResult:
+def _decode_run(run: int | list[Any]) -> RunResult:
     if isinstance(run, int):
         return RunResult(base_offset=run)
     if len(run) == 1:
         return RunResult(base_offset=run[0], duplicate=True)
-    return RunResult(refusal=RunRefusal(run[0]), detail=run[1])
+    refusal, detail = run
+    return RunResult(refusal=RunRefusal(refusal), detail=detail)
 
 
 def section_results(
-    answers: Sequence[SectionAnswer], commit: FileCommit, committed_ms: int, *, with_extents: bool
+    outcomes: Sequence[SectionOutcome], commit: FileCommit, committed_ms: int, *, with_extents: bool
 ) -> tuple[SectionResult, ...]:
-    """The answers as the caller gets them."""
+    """Return the results for the caller of a commit."""
     return tuple(
         SectionResult(
             topic_id=section.topic_id,
             partition=section.partition,
-            log_start_offset=answer.log_start_offset,
-            high_watermark=answer.high_watermark,
-            leader_epoch=answer.leader_epoch,
-            runs=answer.runs,
-            extents=_extents(answer, section, commit, committed_ms) if with_extents else (),
+            log_start_offset=outcome.log_start_offset,
+            high_watermark=outcome.high_watermark,
+            leader_epoch=outcome.leader_epoch,
+            runs=outcome.runs,
+            extents=_extents(outcome, section, commit, committed_ms) if with_extents else (),
         )
-        for answer, section in zip(answers, commit.sections, strict=True)
+        for outcome, section in zip(outcomes, commit.sections, strict=True)
     )
 
 
 def _extents(
-    answer: SectionAnswer, section: SectionCommit, commit: FileCommit, committed_ms: int
+    outcome: SectionOutcome, section: SectionCommit, commit: FileCommit, committed_ms: int
 ) -> tuple[Extent, ...]:
     return tuple(
         Extent(
@@ -106,9 +107,9 @@ def _extents(
             index_position=0,
             index_length=0,
             offset_shift=extent.offset_shift,
-            leader_epoch=answer.leader_epoch,
+            leader_epoch=outcome.leader_epoch,
             unique_keys=False,
             committed_ms=committed_ms,
         )
-        for extent in extents_of_section(section, answer.runs)
+        for extent in extents_of_section(section, outcome.runs)
     )

@@ -1,13 +1,13 @@
-"""Checks the sequence numbers of idempotent producers, as Kafka does (KIP-98, KIP-360).
+"""Checks of the sequence numbers of idempotent producers, as in Kafka (KIP-98, KIP-360).
 
-Source: ProducerAppendInfo and ProducerStateEntry in org.apache.kafka.storage.internals.log. Per producer and
-partition the last five batches of the present epoch are known. A batch that equals one of them, by first and
-last sequence number, is a duplicate. Numbers go from 2^31 - 1 back to 0.
+Source: ProducerAppendInfo and ProducerStateEntry in org.apache.kafka.storage.internals.log. A partition
+stores the last five batches of each producer's current epoch. A batch with the first and last sequence number
+of one of them is a duplicate. Sequence numbers wrap from 2^31 - 1 to 0.
 
-A producer that nobody knows here begins with 0, unless it can have been known and forgotten: then with any
-number. Kafka takes any number from either, for its leader hardly ever refuses a batch and takes the next of
-the same client. Here the file of one may fail while the next one's does not, and a later record would stand
-where the first is to go.
+A producer without state in the partition must begin with 0, unless its state may have expired; then it may
+begin with any number. Kafka accepts any number in both cases, because its leader rarely rejects a batch and
+then accepts the client's next one. Siltstone writes files in parallel: the first file of a producer may fail
+and the next one succeed. Accepting any number would append the later records before the earlier ones.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SEQUENCES: Final = 2**31
 
 
 class ProducerState(NamedTuple):
-    """What a partition knows of a producer: its epoch, and up to five batches of it, oldest first.
+    """State of a producer in one partition: its epoch and up to five batches, oldest first.
 
-    `batches` is as in the catalog's row, 16 bytes each (`BATCH`): a commit may read and write thousands of
-    states while it holds its locks, and mostly looks at the end of each alone.
+    `batches` has 16 bytes per batch (`BATCH`), as in the catalog's row. A commit may read and write thousands
+    of states under its locks, and mostly needs the last batch only.
     """
 
     producer_epoch: int
@@ -37,20 +37,21 @@ class ProducerState(NamedTuple):
 
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
-    """The number of the last of `offset_count` records of which the first has `base_sequence`."""
+    """Return the sequence number of the last of `offset_count` records."""
     return (base_sequence + offset_count - 1) % SEQUENCES
 
 
 def check_sequence(
-    state: ProducerState | None, stamp: ProducerStamp, offset_count: int, producers_from: int
+    state: ProducerState | None, stamp: ProducerStamp, offset_count: int, first_new_producer_id: int
 ) -> RunResult | None:
-    """None when the batch may be appended; otherwise what to answer: a duplicate's offset, or a refusal.
+    """Return None if the batch may be appended, otherwise a duplicate's offset or a refusal.
 
-    No producer with id `producers_from` or above was forgotten by the partition.
+    `state` is None if the partition has no state of the producer. No state of a producer with an id of at
+    least `first_new_producer_id` has expired in this partition.
     """
     if state is None:
-        begins = stamp.base_sequence == 0 or stamp.producer_id < producers_from
-        return None if begins else _out_of_order(stamp, "0 of a new producer")
+        may_begin = stamp.base_sequence == 0 or stamp.producer_id < first_new_producer_id
+        return None if may_begin else _out_of_order(stamp, "0 of a new producer")
     epoch, batches = state
     if stamp.producer_epoch != epoch:
         return _check_new_epoch(epoch, stamp)
@@ -77,7 +78,7 @@ def _check_new_epoch(known_epoch: int, stamp: ProducerStamp) -> RunResult | None
 def append_batch(
     state: ProducerState | None, stamp: ProducerStamp, offset_count: int, base_offset: int
 ) -> ProducerState:
-    """The producer's state after its batch was appended at `base_offset`."""
+    """Return the producer's state after its batch was appended at `base_offset`."""
     last = last_sequence(stamp.base_sequence, offset_count)
     batch = BATCH.pack(stamp.base_sequence, last, base_offset)
     if state is None or state.producer_epoch != stamp.producer_epoch:

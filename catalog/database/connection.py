@@ -1,9 +1,9 @@
-"""How connections to the catalog are made: where to, within which bounds, and why one could not be."""
+"""Connections to the catalog's PostgreSQL: address, limits, and the reason of the last failed attempt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -14,17 +14,20 @@ from catalog.errors import CatalogAddressError
 if TYPE_CHECKING:
     from typing import Self
 
-Row = tuple[Any, ...]
-Connection = psycopg.Connection[Row]
+Row: TypeAlias = Any
+"""A result row as a named tuple; its attributes are the column names of the query."""
+TupleRow: TypeAlias = tuple[Any, ...]
+"""A result row as a plain tuple, for statements that return many rows on the commit path."""
+Connection = psycopg.Connection[TupleRow]
 
 SCHEMA = "siltstone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLimits:
-    """Bounds on what a process asks of the catalog, in connections and seconds.
+    """Limits on connections and durations (in seconds) of one process.
 
-    `commit_connections` come on top of the others and are for commits alone.
+    `commit_connections` are reserved for commits and are added to `max_connections`.
     """
 
     max_connections: int = 8
@@ -36,13 +39,16 @@ class DatabaseLimits:
 
 
 def connection_string(url: str, limits: DatabaseLimits) -> str:
-    """`url` with Siltstone's timeouts and search path; CatalogAddressError without a word of its password."""
+    """Return `url` with Siltstone's timeouts and search path.
+
+    CatalogAddressError does not contain any part of the URL, because the URL may hold a password.
+    """
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
         raise CatalogAddressError(
-            "the catalog's connection string cannot be understood",
-            remedy="give it as postgresql://user@host:port/database",
+            "the catalog's connection string is malformed",
+            remedy="use the form postgresql://user@host:port/database",
         ) from None
     options = (
         f"-c search_path={SCHEMA} -c timezone=UTC -c client_min_messages=warning"
@@ -52,8 +58,8 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
     defaults: dict[str, str | int | None] = {
         "connect_timeout": limits.connect_seconds,
         "application_name": "siltstone",
-        # A link that is dead though nobody said so is found out within a minute, by whoever only listens
-        # (idle + count · interval) as by whoever has sent something.
+        # A broken connection is detected within a minute: keep-alives (idle + count * interval) detect it on
+        # a connection that only listens, tcp_user_timeout on a connection that sends.
         "keepalives": 1,
         "keepalives_idle": 30,
         "keepalives_interval": 5,
@@ -61,50 +67,51 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
         "tcp_user_timeout": limits.statement_seconds * 1000,
     }
     given_options = given.pop("options", None)
-    # Last, so that it holds: row locks and the reads after them count on it.
+    # The isolation level comes last, so that the URL cannot override it: row locks and the reads that follow
+    # them rely on it.
     pinned = r"-c default_transaction_isolation=read\ committed"
     merged = {**defaults, **given, "options": f"{options} {given_options or ''} {pinned}"}
     return make_conninfo("", **merged)
 
 
 def describe_address(url: str) -> str:
-    """Host, port and database of a connection string, for people; never its password."""
+    """Return host, port and database of a connection string for messages, without the password."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
-        return "an address that cannot be understood"
+        return "a malformed address"
     return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
 
 
-class LastFailure:
-    """Why the last try of a pool to connect came to nothing; None when it did not.
+class LastConnectError:
+    """Reason why a pool's last attempt to connect failed; None after a success.
 
-    A pool makes its connections in the background. Who waits for one is told that there is none, and why is
-    in the pool's log alone.
+    A pool connects in the background and writes the reason only to its log. A caller that waits for a
+    connection learns no more than that there is none.
     """
 
     def __init__(self) -> None:
-        self.words: str | None = None
+        self.message: str | None = None
 
-    def noted_by(self) -> type[Connection]:
-        """The kind of connection that notes here how each try to make one ended."""
-        failure = self
+    def connection_class(self) -> type[Connection]:
+        """Return a connection class that records the outcome of each attempt to connect."""
+        last = self
 
-        class Noted(psycopg.Connection[Row]):
+        class RecordingConnection(psycopg.Connection[TupleRow]):
             @classmethod
             @override
             def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
                 try:
-                    made = super().connect(conninfo, **kwargs)
+                    connection = super().connect(conninfo, **kwargs)
                 except psycopg.Error as error:
-                    failure.words = first_line(error)
+                    last.message = first_line(error)
                     raise
-                failure.words = None
-                return made
+                last.message = None
+                return connection
 
-        return Noted
+        return RecordingConnection
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the hints that PostgreSQL puts below."""
+    """Return the first line of an error's message, without PostgreSQL's hints."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

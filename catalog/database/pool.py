@@ -1,23 +1,24 @@
-"""Transactions on PostgreSQL: a bounded pool, timeouts, retries, and errors of our own kinds.
+"""Transactions on PostgreSQL: a bounded pool, timeouts, retries, and errors of `catalog.errors`.
 
-A unit of work is a function of a `Transaction`. It may run several times, so it must leave nothing behind but
-what it does through the transaction. After a serialization failure or a deadlock nothing has happened and the
-work is simply done again. After a lost connection the commit may or may not have happened: only work that is
-marked idempotent is repeated then.
+A unit of work is a function of a `Transaction`. It may run several times, so its only effects must be those
+that it has through the transaction. After a serialization failure or a deadlock, nothing has happened, and
+the work runs again. After a lost connection, the commit may have happened: only idempotent work runs again.
 
-Statements of one transaction go out in pipeline mode: what does not wait for an answer shares a round trip,
-BEGIN and COMMIT included.
+The statements of one transaction are sent in pipeline mode. Statements that do not wait for a result share a
+round trip, including BEGIN and COMMIT.
 """
 
 from __future__ import annotations
 
 import selectors
+import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.rows import namedtuple_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from typing_extensions import override
@@ -25,12 +26,11 @@ from typing_extensions import override
 from catalog.database import arrays
 from catalog.database.connection import (
     DatabaseLimits,
-    LastFailure,
+    LastConnectError,
     connection_string,
     describe_address,
     first_line,
 )
-from catalog.database.operation_counts import OperationCounts
 from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogUnavailableError, UnstorableValueError
 from core.clock import SystemClock
@@ -39,7 +39,7 @@ from core.errors import FatalError, SiltstoneError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from catalog.database.connection import Connection, Row
+    from catalog.database.connection import Connection, Row, TupleRow
     from catalog.database.sql_files import Query
     from core.clock import Clock
     from core.ids import Ids
@@ -47,46 +47,51 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SQL = load_queries("time")
 _ATTEMPTS = 8
-_FIRST_WAIT_SECONDS = 0.01
-_LONGEST_WAIT_SECONDS = 2.0
-_NEVER_HAPPENED = (
+_MIN_BACKOFF_SECONDS = 0.01
+_MAX_BACKOFF_SECONDS = 2.0
+# After these errors the transaction has certainly not been committed.
+_NOT_COMMITTED = (
     pg.SerializationFailure,
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
     pg.IdleInTransactionSessionTimeout,
 )
 _UNSTORABLE = (pg.CharacterNotInRepertoire, pg.UntranslatableCharacter, pg.ProgramLimitExceeded)
-_NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout, pg.ProgramLimitExceeded)
+_NOT_RETRIED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout, pg.ProgramLimitExceeded)
 
 
 class Transaction:
-    """What a unit of work may do; handed to it by `Database.transact`."""
+    """Interface of a unit of work to its transaction; created by `Database.transact`."""
 
     def __init__(
-        self, connection: Connection, pipeline: psycopg.Pipeline, patience: float, injected: Clock | None
+        self,
+        connection: Connection,
+        pipeline: psycopg.Pipeline,
+        send_timeout: float,
+        injected_clock: Clock | None,
     ) -> None:
         self._connection = connection
-        self._patience = patience
-        self._injected = injected
+        self._send_timeout = send_timeout
+        self._injected_clock = injected_clock
         self._pipeline = pipeline
         self.statements = 0
 
-    def send(self, query: Query, params: Mapping[str, object] | None = None) -> psycopg.Cursor[Row]:
-        """Send a statement without waiting for its answer; `wait` before fetching from what is returned."""
+    def send(self, query: Query, params: Mapping[str, object] | None = None) -> psycopg.Cursor[TupleRow]:
+        """Send a statement without waiting for its result; call `wait` before fetching from the cursor."""
         self.statements += 1
         return self._connection.cursor(binary=True).execute(query.sql, params)
 
     def wait(self) -> None:
-        """Wait for the answers to all that was sent: one round trip."""
+        """Wait for the results of all statements that were sent: one round trip."""
         self._flush()
         self._pipeline.sync()
 
     def _flush(self) -> None:
-        """Hand the last byte of what was sent to the system.
+        """Write all pending output to the socket.
 
-        `Pipeline.sync` of psycopg 3.3 waits for the socket to be readable only: of a statement that did not
-        fit the socket's buffer the rest would stay here, and both sides would wait for ever. What the server
-        says meanwhile is taken in, or it might stop listening.
+        `Pipeline.sync` of psycopg 3.3 waits only until the socket is readable. The rest of a statement that
+        exceeds the socket's buffer would stay in this process, and both sides would wait forever. Input is
+        consumed meanwhile, because a server that cannot send may stop reading.
         """
         pgconn = self._connection.pgconn
         if not pgconn.flush():
@@ -94,44 +99,47 @@ class Transaction:
         with selectors.DefaultSelector() as selector:
             selector.register(pgconn.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while pgconn.flush():
-                ready = selector.select(self._patience)
+                ready = selector.select(self._send_timeout)
                 if not ready:
-                    raise psycopg.OperationalError(f"the server took nothing for {self._patience:g} s")
+                    raise psycopg.OperationalError(f"the server read no data for {self._send_timeout:g} s")
                 if ready[0][1] & selectors.EVENT_READ:
                     pgconn.consume_input()
 
     def rows(self, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
-        """Send a statement and wait for its rows."""
-        cursor = self.send(query, params)
+        """Send a statement, wait for it, and return its rows as named tuples."""
+        self.statements += 1
+        cursor = self._connection.cursor(binary=True, row_factory=namedtuple_row).execute(query.sql, params)
         self.wait()
         return cursor.fetchall()
 
     def now_ms(self) -> int:
-        """The catalog's time: the server's clock decides, for all machines are compared by it.
+        """Return the catalog's time: that of the server's clock, which is the same for all machines.
 
-        One round trip, unless a test or a simulation owns the time.
+        This costs one round trip, unless a test or a simulation injected its own clock.
         """
-        if self._injected is not None:
-            return self._injected.now_ms()
-        return int(self.rows(_SQL["server_now"])[0][0])
+        if self._injected_clock is not None:
+            return self._injected_clock.now_ms()
+        return int(self.rows(_SQL["server_now"])[0].now_ms)
 
     def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
-        """Send a statement, wait for it, and say how many rows it touched."""
+        """Send a statement, wait for it, and return the number of affected rows."""
         cursor = self.send(query, params)
         self.wait()
         return cursor.rowcount
 
 
 @contextmanager
-def _transaction(connection: Connection, patience: float, injected: Clock | None) -> Iterator[Transaction]:
-    """A transaction in one pipeline: BEGIN goes out with the first statements, COMMIT with the last.
+def _transaction(
+    connection: Connection, send_timeout: float, injected_clock: Clock | None
+) -> Iterator[Transaction]:
+    """Open a transaction in one pipeline: BEGIN is sent with the first statements, COMMIT with the last.
 
-    `patience` bounds in seconds how long the server may take nothing of what is sent.
+    `send_timeout` is the number of seconds for which the server may read no data.
     """
     try:
         with connection.pipeline() as pipeline:
             connection.execute(b"BEGIN")
-            yield Transaction(connection, pipeline, patience, injected)
+            yield Transaction(connection, pipeline, send_timeout, injected_clock)
             connection.execute(b"COMMIT")
     except BaseException:
         if not connection.closed:
@@ -139,30 +147,78 @@ def _transaction(connection: Connection, patience: float, injected: Clock | None
         raise
 
 
-class Database:
-    """A pool of connections to one catalog; safe to use from many threads.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCount:
+    """Totals of one operation; `seconds` includes retries and the waits between them."""
 
-    A `SystemClock` is one machine's among many: then the server's clock stamps and judges what lies in the
-    catalog. Any other clock is taken to be everybody's, as in tests and simulations.
+    calls: int = 0
+    retries: int = 0
+    failures: int = 0
+    statements: int = 0
+    seconds: float = 0.0
+
+
+_NO_CALLS = OperationCount()
+
+
+class OperationCounts:
+    """Totals by operation name; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, OperationCount] = {}
+
+    def add(self, operation: str, *, retries: int, failed: bool, statements: int, seconds: float) -> None:
+        """Count one call of `operation`."""
+        with self._lock:
+            old = self._counts.get(operation, _NO_CALLS)
+            self._counts[operation] = replace(
+                old,
+                calls=old.calls + 1,
+                retries=old.retries + retries,
+                failures=old.failures + failed,
+                statements=old.statements + statements,
+                seconds=old.seconds + seconds,
+            )
+
+    def snapshot(self) -> dict[str, OperationCount]:
+        """Return the current totals."""
+        with self._lock:
+            return dict(self._counts)
+
+
+@dataclass(slots=True)
+class _CallStatistics:
+    """Retries and statements of one call."""
+
+    retries: int = 0
+    statements: int = 0
+
+
+class Database:
+    """Connection pools to one catalog; thread-safe.
+
+    A `SystemClock` is the clock of one machine among many, so the server's clock sets and compares all times
+    in the catalog. Any other clock, as in tests and simulations, replaces the server's clock.
     """
 
     def __init__(self, url: str, clock: Clock, ids: Ids, limits: DatabaseLimits | None = None) -> None:
         self._limits = limits or DatabaseLimits()
         self._clock = clock
-        self._injected = None if isinstance(clock, SystemClock) else clock
+        self._injected_clock = None if isinstance(clock, SystemClock) else clock
         self._ids = ids
         self.conninfo = connection_string(url, self._limits)
         self.address = describe_address(url)
         self.counts = OperationCounts()
-        self._last_failure = LastFailure()
+        self._last_connect_error = LastConnectError()
         self._pool = self._new_pool(1, self._limits.max_connections)
-        # Readers may take every other connection: producers do not wait for them.
-        self._pool_apart = self._new_pool(0, self._limits.commit_connections)
+        # Producers must not wait for readers, even if readers use every connection of the other pool.
+        self._commit_pool = self._new_pool(0, self._limits.commit_connections)
 
     def _new_pool(self, min_size: int, max_size: int) -> ConnectionPool[Connection]:
         return ConnectionPool(
             self.conninfo,
-            connection_class=self._last_failure.noted_by(),
+            connection_class=self._last_connect_error.connection_class(),
             kwargs={"autocommit": True},
             min_size=min_size,
             max_size=max_size,
@@ -178,19 +234,19 @@ class Database:
         return f"Database({self.address!r})"
 
     def close(self) -> None:
-        """Close every connection; waits for none of them to come back."""
+        """Close every connection without waiting for those in use."""
         self._pool.close()
-        self._pool_apart.close()
+        self._commit_pool.close()
 
     @property
     def injected_now_ms(self) -> int | None:
-        """The time for statements that ask the server's clock where it is None."""
-        return None if self._injected is None else self._injected.now_ms()
+        """Return the injected clock's time, or None if statements must use the server's clock."""
+        return None if self._injected_clock is None else self._injected_clock.now_ms()
 
     def now_ms(self) -> int:
-        """The catalog's time, as `Transaction.now_ms` has it."""
+        """Return the catalog's time, as `Transaction.now_ms` does."""
         injected = self.injected_now_ms
-        return injected if injected is not None else int(self.read("time.now", _SQL["server_now"])[0][0])
+        return injected if injected is not None else int(self.read("time.now", _SQL["server_now"])[0].now_ms)
 
     def transact(
         self,
@@ -198,120 +254,118 @@ class Database:
         work: Callable[[Transaction], T],
         *,
         idempotent: bool = True,
-        apart: bool = False,
+        use_commit_pool: bool = False,
     ) -> T:
-        """Do `work` in one transaction and return what it returns; counts it under `operation`.
+        """Run `work` in one transaction and return its result; count the call under `operation`.
 
-        `apart` takes one of the connections that are kept for commits.
+        `use_commit_pool` takes a connection that is reserved for commits.
         """
 
-        def attempt(connection: Connection, tally: _Tally) -> T:
-            with _transaction(connection, self._limits.statement_seconds, self._injected) as transaction:
+        def attempt(connection: Connection, statistics: _CallStatistics) -> T:
+            with _transaction(
+                connection, self._limits.statement_seconds, self._injected_clock
+            ) as transaction:
                 try:
                     return work(transaction)
                 finally:
-                    tally.statements += transaction.statements
+                    statistics.statements += transaction.statements
 
-        pool = self._pool_apart if apart else self._pool
-        return self._repeat(operation, attempt, pool, idempotent=idempotent)
+        pool = self._commit_pool if use_commit_pool else self._pool
+        return self._retry(operation, attempt, pool, idempotent=idempotent)
 
     def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
-        """The rows of one statement, in one round trip."""
+        """Run one statement in one round trip and return its rows as named tuples."""
 
-        def attempt(connection: Connection, tally: _Tally) -> list[Row]:
-            tally.statements += 1
-            return connection.cursor(binary=True).execute(query.sql, params).fetchall()
+        def attempt(connection: Connection, statistics: _CallStatistics) -> list[Row]:
+            statistics.statements += 1
+            cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
+            return cursor.execute(query.sql, params).fetchall()
 
-        return self._repeat(operation, attempt, self._pool, idempotent=True)
+        return self._retry(operation, attempt, self._pool, idempotent=True)
 
-    def _repeat(
+    def _retry(
         self,
         operation: str,
-        attempt: Callable[[Connection, _Tally], T],
+        attempt: Callable[[Connection, _CallStatistics], T],
         pool: ConnectionPool[Connection],
         *,
         idempotent: bool,
     ) -> T:
-        def worth_repeating(error: BaseException) -> bool:
-            if isinstance(error, _NEVER_HAPPENED):
+        def is_retriable(error: BaseException) -> bool:
+            if isinstance(error, _NOT_COMMITTED):
                 return True
             return (
                 idempotent
                 and isinstance(error, psycopg.OperationalError)
-                and not isinstance(error, _NOT_REPEATED)
+                and not isinstance(error, _NOT_RETRIED)
             )
 
-        with self._counted(operation) as tally, self._own_errors(operation):
-            for again in Retrying(
+        with self._counted(operation) as statistics, self._translated_errors(operation):
+            for retry in Retrying(
                 stop=stop_after_attempt(_ATTEMPTS),
-                wait=self._wait,
+                wait=self._backoff,
                 sleep=self._clock.sleep,
-                retry=retry_if_exception(worth_repeating),
+                retry=retry_if_exception(is_retriable),
                 reraise=True,
             ):
-                with again:
-                    number = again.retry_state.attempt_number
-                    tally.retries = number - 1
+                with retry:
+                    number = retry.retry_state.attempt_number
+                    statistics.retries = number - 1
                     if number > 1:
                         pool.check()
                     with pool.connection() as connection:
                         try:
-                            return attempt(connection, tally)
+                            return attempt(connection, statistics)
                         except pg.ReadOnlySqlTransaction:
-                            connection.close()  # to a server that is not the first one any more
+                            connection.close()  # its server is no longer the primary
                             raise
-        raise AssertionError  # reraise leaves no other way out
+        raise AssertionError  # unreachable: reraise raises the last error
 
-    def _wait(self, state: RetryCallState) -> float:
-        """Full jitter (Brooker, "Exponential backoff and jitter")."""
-        ceiling = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0**state.attempt_number)
+    def _backoff(self, state: RetryCallState) -> float:
+        """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""
+        ceiling = min(_MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0**state.attempt_number)
         return self._ids.random() * ceiling
 
     @contextmanager
-    def _counted(self, operation: str) -> Iterator[_Tally]:
-        tally = _Tally()
+    def _counted(self, operation: str) -> Iterator[_CallStatistics]:
+        statistics = _CallStatistics()
         started = self._clock.monotonic()
         failed = True
         try:
-            yield tally
+            yield statistics
             failed = False
         finally:
             self.counts.add(
                 operation,
-                retries=tally.retries,
+                retries=statistics.retries,
                 failed=failed,
-                statements=tally.statements,
+                statements=statistics.statements,
                 seconds=self._clock.monotonic() - started,
             )
 
     @contextmanager
-    def _own_errors(self, operation: str) -> Iterator[None]:
+    def _translated_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            raise self._own_error(operation, error) from error
+            raise self._translate(operation, error) from error
 
-    def _own_error(self, operation: str, error: psycopg.Error) -> SiltstoneError:
-        # psycopg itself refuses a NUL, without a state: it has not asked the server.
+    def _translate(self, operation: str, error: psycopg.Error) -> SiltstoneError:
+        # psycopg rejects a NUL by itself, without asking the server: such an error has no SQLSTATE.
         if isinstance(error, _UNSTORABLE) or (isinstance(error, psycopg.DataError) and not error.sqlstate):
             return UnstorableValueError(
-                f"the catalog cannot keep what {operation} was given: {first_line(error)}",
-                remedy="give shorter names, and text without NUL",
+                f"the catalog cannot store an argument of {operation}: {first_line(error)}",
+                remedy="use shorter names, and text without NUL",
             )
-        if isinstance(error, (psycopg.OperationalError, *_NEVER_HAPPENED)):
-            why = self._last_failure.words if isinstance(error, PoolTimeout) else None
+        if isinstance(error, (psycopg.OperationalError, *_NOT_COMMITTED)):
+            reason = self._last_connect_error.message if isinstance(error, PoolTimeout) else None
             return CatalogUnavailableError(
-                f"the catalog at {self.address} did not answer {operation}: {why or first_line(error)}",
+                f"the catalog at {self.address} did not respond to {operation}: "
+                f"{reason or first_line(error)}",
                 remedy="check that PostgreSQL runs there and is not overloaded",
                 retry_after_seconds=1.0,
             )
         return FatalError(
-            f"the catalog at {self.address} refused {operation}: {error.sqlstate} {first_line(error)}",
-            remedy="this is a defect of Siltstone, or the database was changed by other hands",
+            f"the catalog at {self.address} rejected {operation}: {error.sqlstate} {first_line(error)}",
+            remedy="this is a defect of Siltstone, or something else has changed the database",
         )
-
-
-@dataclass(slots=True)
-class _Tally:
-    retries: int = 0
-    statements: int = 0

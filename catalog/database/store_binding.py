@@ -1,7 +1,7 @@
-"""Which object store holds the catalog's objects: noted once, and never exchanged for another.
+"""The object store that a catalog is bound to. It is recorded once and never replaced by another store.
 
-A process that was started with the wrong store would take absent objects for deleted ones, and publish
-records where no other process finds them. `object_store.binding.tie` holds the two against each other.
+A process with the wrong store would take missing objects for deleted ones, and publish records that no other
+process can find. `object_store.binding` compares the store with this record.
 """
 
 from __future__ import annotations
@@ -22,38 +22,40 @@ _SQL = load_queries("store_binding")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBinding:
-    """An object store: the id in its marker object, and where it was last found, without secrets."""
+    """Object store: the id in its marker object, and its last known URL without secrets."""
 
     store_id: UUID
     url: str
 
 
-class ObjectHome:
-    """The object store of a catalog; part of `Catalog`."""
+class StoreBindingRepository:
+    """Object store of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def recorded(self) -> StoreBinding | None:
-        """What is noted; None before the first `bind`."""
-        rows = self._database.read("home.recorded", _SQL["find_home"])
-        return _home_of(rows[0]) if rows else None
+        """Return the recorded store; None before the first `bind`."""
+        rows = self._database.read("store_binding.recorded", _SQL["find_store"])
+        return _binding_from_row(rows[0]) if rows else None
 
     def bind(self, store_id: UUID, url: str) -> StoreBinding:
-        """Note the store unless one is noted already; returns what is noted afterwards."""
+        """Record the store, unless one is recorded already; return the recorded store."""
         params = {"store_id": store_id, "url": url}
 
         def work(transaction: Transaction) -> Row:
-            transaction.send(_SQL["bind_home"], params)
-            return transaction.rows(_SQL["find_home"])[0]
+            transaction.send(_SQL["bind_store"], params)
+            return transaction.rows(_SQL["find_store"])[0]
 
-        return _home_of(self._database.transact("home.bind", work))
+        return _binding_from_row(self._database.transact("store_binding.bind", work))
 
     def move(self, store_id: UUID, url: str) -> None:
-        """Note where the store is found now; nothing happens unless it is the one that is noted."""
+        """Record a new URL of the recorded store; nothing happens for another store."""
         params = {"store_id": store_id, "url": url}
-        self._database.transact("home.move", lambda transaction: transaction.send(_SQL["move_home"], params))
+        self._database.transact(
+            "store_binding.move", lambda transaction: transaction.send(_SQL["update_store_url"], params)
+        )
 
 
-def _home_of(row: Row) -> StoreBinding:
-    return StoreBinding(store_id=row[0], url=row[1])
+def _binding_from_row(row: Row) -> StoreBinding:
+    return StoreBinding(store_id=row.store_id, url=row.url)

@@ -1,4 +1,4 @@
-"""Which names a group may have: what PostgreSQL can keep, and find again."""
+"""Valid names of consumer groups: names that PostgreSQL can store and index."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Final
 from catalog.errors import InvalidGroupError
 
 MAX_NAME_BYTES: Final = 2500
-"""What fits an entry of an index beside a partition: that has 2,704 bytes (BTMaxItemSize). Kafka: 32,767."""
+"""The largest name that fits an index entry with a partition (2,704 bytes, BTMaxItemSize). Kafka: 32,767."""
 
 
 def check_group_name(group_id: str) -> None:
-    """Raise InvalidGroupError for a name that cannot be kept; an empty one is the caller's business."""
+    """Raise InvalidGroupError for a name that cannot be stored; callers check for an empty name."""
     if "\0" in group_id:
-        raise InvalidGroupError(
-            "a group's name has a NUL in it", remedy="choose a name without such characters"
-        )
+        raise InvalidGroupError("a group's name contains a NUL", remedy="choose a name without NUL")
     size = len(group_id.encode())
     if size > MAX_NAME_BYTES:
         raise InvalidGroupError(

@@ -1,4 +1,4 @@
-"""Where the consumers of each group are: committed offsets."""
+"""Committed offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SQL = load_queries("offsets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """The offset that a group reads next in one partition; `leader_epoch` is -1 where it is not known."""
+    """Offset of the next record that a group reads in one partition; `leader_epoch` is -1 if unknown."""
 
     topic_id: UUID
     partition: int
@@ -32,7 +32,7 @@ class CommittedOffset:
 
 
 class CommitOutcome(Enum):
-    """What became of a commit of offsets."""
+    """Outcome of an offset commit."""
 
     COMMITTED = auto()
     CLAIM_LOST = auto()
@@ -40,14 +40,14 @@ class CommitOutcome(Enum):
 
 
 class OffsetCommit(NamedTuple):
-    """What became of a commit, and which of its topics there were none of any more when it came."""
+    """Outcome of an offset commit, and the topics in it that had been deleted."""
 
     outcome: CommitOutcome
     gone: frozenset[UUID] = frozenset()
 
 
-class Offsets:
-    """The committed offsets of a catalog; part of `Catalog`, and as safe to use from many threads."""
+class GroupOffsets:
+    """Committed offsets of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -61,11 +61,11 @@ class Offsets:
         *,
         keep_ms: int | None = None,
     ) -> OffsetCommit:
-        """Note where a group is, under a claim and a generation that were not superseded, or nothing at all.
+        """Commit offsets of a group, if its claim and its generation are still current.
 
-        Of several offsets of one partition the last counts. Topics that were deleted are `gone`.
-        With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule; now
-        is by the catalog's clock.
+        If a partition occurs several times, its last offset counts. Deleted topics are reported in `gone`.
+        With `keep_ms`, the offsets expire that many milliseconds from now by the catalog's clock; otherwise
+        the general retention applies.
         """
         last = {(each.topic_id, each.partition): each for each in offsets}
         params = {
@@ -84,31 +84,35 @@ class Offsets:
             rows = transaction.rows(_SQL["lock_group_to_commit"], params)
             if not rows:
                 return OffsetCommit(CommitOutcome.CLAIM_LOST)
-            if generation is not None and rows[0][0] > generation:
+            (group,) = rows
+            if generation is not None and group.generation > generation:
                 return OffsetCommit(CommitOutcome.STALE_GENERATION)
             if last:
                 transaction.send(_SQL["commit_offsets"], params)
-            return OffsetCommit(CommitOutcome.COMMITTED, frozenset(rows[0][1]))
+            return OffsetCommit(CommitOutcome.COMMITTED, frozenset(group.deleted_topic_ids))
 
-        return self._database.transact("offsets.commit", work)
+        return self._database.transact("group_offsets.commit", work)
 
     def fetch(self, wanted: Sequence[tuple[str, PartitionId]]) -> list[tuple[str, CommittedOffset]]:
-        """Where these groups are, each in this partition; what none was committed for is left out."""
-        params = {"group_ids": [group_id for group_id, _ in wanted], **_of(each for _, each in wanted)}
-        rows = self._database.read("offsets.fetch", _SQL["fetch_offsets"], params)
-        return [(row[5], _offset_of(row)) for row in rows]
+        """Return the offsets of these groups and partitions; those without an offset are left out."""
+        params = {
+            "group_ids": [group_id for group_id, _ in wanted],
+            **_partition_params(each for _, each in wanted),
+        }
+        rows = self._database.read("group_offsets.fetch", _SQL["fetch_offsets"], params)
+        return [(row.group_id, _offset_from_row(row)) for row in rows]
 
     def fetch_all(self, group_ids: Sequence[str]) -> dict[str, list[tuple[str, CommittedOffset]]]:
-        """Where each group is, everywhere, with the topics' names; by name and partition."""
-        found: dict[str, list[tuple[str, CommittedOffset]]] = {group_id: [] for group_id in group_ids}
-        params = {"group_ids": list(found)}
-        for row in self._database.read("offsets.fetch_all", _SQL["fetch_all_offsets"], params):
-            found[row[5]].append((row[6], _offset_of(row)))
-        return found
+        """Return all offsets of each group with the topics' names, by topic name and partition."""
+        offsets: dict[str, list[tuple[str, CommittedOffset]]] = {group_id: [] for group_id in group_ids}
+        params = {"group_ids": list(offsets)}
+        for row in self._database.read("group_offsets.fetch_all", _SQL["fetch_all_offsets"], params):
+            offsets[row.group_id].append((row.topic_name, _offset_from_row(row)))
+        return offsets
 
     def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId]) -> bool:
-        """Forget where a group is in these partitions; False when another coordinator has claimed it."""
-        params = {**_of(partitions), "group_id": group_id, "claim_id": claim_id}
+        """Delete a group's offsets of these partitions; return False if the claim was lost."""
+        params = {**_partition_params(partitions), "group_id": group_id, "claim_id": claim_id}
 
         def work(transaction: Transaction) -> bool:
             if not transaction.rows(_SQL["lock_claimed_group"], params):
@@ -116,38 +120,40 @@ class Offsets:
             transaction.send(_SQL["delete_offsets"], params)
             return True
 
-        return self._database.transact("offsets.delete", work)
+        return self._database.transact("group_offsets.delete", work)
 
     def expire(self, group_ids: Sequence[str], retention_ms: int) -> list[str]:
-        """Forget what has expired of these groups; returns those that are gone altogether.
+        """Delete expired offsets of these groups, and groups that are then empty; return these.
 
-        Groups that somebody writes to are not forgotten, and wait for nobody: their time comes again.
+        A group whose row is locked by another transaction is skipped; a later call expires it.
         """
 
         def work(transaction: Transaction) -> list[Row]:
             now_ms = transaction.now_ms()
             params = {"group_ids": list(group_ids), "now_ms": now_ms, "before_ms": now_ms - retention_ms}
             transaction.send(_SQL["expire_offsets"], params)
-            # Whoever commits holds its group until that is done: what each has is seen under its lock only.
-            unused = [row[0] for row in transaction.rows(_SQL["lock_unused_groups"], params)]
-            return transaction.rows(_SQL["forget_groups"], {**params, "group_ids": unused}) if unused else []
+            # A commit locks its group until it ends, so a group is checked for offsets only under its lock.
+            unused = [row.group_id for row in transaction.rows(_SQL["lock_unused_groups"], params)]
+            if not unused:
+                return []
+            return transaction.rows(_SQL["delete_empty_groups"], {**params, "group_ids": unused})
 
-        return [row[0] for row in self._database.transact("offsets.expire", work)]
+        return [row.group_id for row in self._database.transact("group_offsets.expire", work)]
 
 
-def _of(partitions: Iterable[PartitionId]) -> dict[str, object]:
-    topic_ids, indexes = [], []
+def _partition_params(partitions: Iterable[PartitionId]) -> dict[str, object]:
+    topic_ids, numbers = [], []
     for each in partitions:
         topic_ids.append(each.topic_id)
-        indexes.append(each.partition)
-    return {"topic_ids": arrays.uuids(topic_ids), "partitions": arrays.integers(indexes)}
+        numbers.append(each.partition)
+    return {"topic_ids": arrays.uuids(topic_ids), "partitions": arrays.integers(numbers)}
 
 
-def _offset_of(row: Row) -> CommittedOffset:
+def _offset_from_row(row: Row) -> CommittedOffset:
     return CommittedOffset(
-        topic_id=row[0],
-        partition=row[1],
-        offset=row[2],
-        leader_epoch=row[3],
-        metadata=bytes(row[4]).decode(),
+        topic_id=row.topic_id,
+        partition=row.partition,
+        offset=row.committed_offset,
+        leader_epoch=row.leader_epoch,
+        metadata=bytes(row.metadata).decode(),
     )

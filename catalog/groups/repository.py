@@ -1,8 +1,8 @@
-"""Consumer groups as they outlive their coordinator.
+"""Stored state of consumer groups.
 
-A group's coordinator claims it under an identifier of its own; the claim of the next one fences it. All that
-a coordinator writes, the group's state as well as offsets, it writes under its claim: of two agents that both
-think that they coordinate a group, only the later one has a say.
+A group's coordinator claims the group with an id of its own. A new claim fences the previous coordinator.
+The coordinator writes the group's state and its offsets under its claim. If two agents both act as
+coordinator of a group, only the agent with the later claim can write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SQL = load_queries("groups")
 
 
 class GroupType(StrEnum):
-    """By which of Kafka's protocols the members of a group work together."""
+    """Kafka's group protocol that the members of a group use."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -32,10 +32,11 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """What is kept of a group; `state` is the coordinator's own business, None when it never had any.
+    """Stored state of one group.
 
-    `generation` is a consumer group's epoch. `subscribed_topics` is None when they are not known, `state_ms`
-    the time of the last change of state by this machine's clock: the catalog keeps it by its own.
+    `state` is opaque data of the coordinator, None if it has stored none. `generation` is the group epoch of
+    the consumer protocol. `subscribed_topics` is None if it is unknown. `state_ms` is the time of the last
+    state change by this machine's clock; the catalog stores it by its own clock.
     """
 
     group_id: str
@@ -50,7 +51,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list."""
+    """Entry of a list of groups."""
 
     group_id: str
     group_type: GroupType
@@ -59,14 +60,14 @@ class GroupListing:
 
 
 class Groups:
-    """The consumer groups of a catalog; part of `Catalog`, and as safe to use from many threads."""
+    """Consumer groups of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def claim(self, group_id: str, claim_id: UUID, *, create: bool) -> GroupRecord | None:
-        """Become the coordinator of a group; None when there is none and it shall not be made."""
+        """Claim a group for a coordinator; return None if it does not exist and `create` is False."""
         query = _SQL["claim_new_group"] if create else _SQL["claim_group"]
         params = {"group_id": group_id, "claim_id": claim_id, "now_ms": self._database.injected_now_ms}
 
@@ -74,10 +75,10 @@ class Groups:
             return transaction.rows(query, params)
 
         rows = self._database.transact("groups.claim", work)
-        return _record_of(rows[0], self._clock.now_ms()) if rows else None
+        return _record_from_row(rows[0], self._clock.now_ms()) if rows else None
 
     def save(self, claim_id: UUID, record: GroupRecord) -> bool:
-        """Keep a group's present state; False when another coordinator has claimed the group."""
+        """Store a group's state; return False if another coordinator has claimed the group."""
         topics = record.subscribed_topics
         params = {
             "group_id": record.group_id,
@@ -86,12 +87,12 @@ class Groups:
             "generation": record.generation,
             "protocol_type": record.protocol_type,
             "member_count": record.member_count,
-            # Members may name what no topic can be named, and PostgreSQL cannot keep.
+            # Members may subscribe to names with a NUL, which PostgreSQL cannot store and no topic has.
             "subscribed_topics": None
             if topics is None
             else sorted(each for each in topics if "\0" not in each),
             "state": record.state,
-            # By the catalog's clock it was as long ago as by this machine's.
+            # The age of the state is the same by both clocks.
             "state_age_ms": self._clock.now_ms() - record.state_ms,
             "now_ms": self._database.injected_now_ms,
         }
@@ -102,7 +103,7 @@ class Groups:
         return self._database.transact("groups.save", work) == 1
 
     def delete(self, group_id: str, claim_id: UUID) -> bool:
-        """Forget a group and its offsets; False when another coordinator has claimed it."""
+        """Delete a group and its offsets; return False if another coordinator has claimed the group."""
         params = {"group_id": group_id, "claim_id": claim_id}
 
         def work(transaction: Transaction) -> int:
@@ -111,25 +112,28 @@ class Groups:
         return self._database.transact("groups.delete", work) == 1
 
     def page(self, after: str = "", *, limit: int = 1000) -> list[GroupListing]:
-        """The first `limit` groups by name behind `after`."""
+        """Return the first `limit` groups with names after `after`, by name."""
         rows = self._database.read("groups.page", _SQL["list_groups"], {"after": after, "page": limit})
-        return [_listing_of(row) for row in rows]
+        return [
+            GroupListing(
+                group_id=row.group_id,
+                group_type=GroupType(row.group_type),
+                protocol_type=row.protocol_type,
+                member_count=row.member_count,
+            )
+            for row in rows
+        ]
 
 
-def _listing_of(row: Row) -> GroupListing:
-    return GroupListing(
-        group_id=row[0], group_type=GroupType(row[1]), protocol_type=row[2], member_count=row[3]
-    )
-
-
-def _record_of(row: Row, now_ms: int) -> GroupRecord:
+def _record_from_row(row: Row, now_ms: int) -> GroupRecord:
+    topics = row.subscribed_topics
     return GroupRecord(
-        group_id=row[0],
-        generation=row[1],
-        protocol_type=row[2],
-        member_count=row[3],
-        subscribed_topics=None if row[4] is None else frozenset(row[4]),
-        state=None if row[5] is None else bytes(row[5]),
-        state_ms=now_ms - row[6],
-        group_type=GroupType(row[7]),
+        group_id=row.group_id,
+        group_type=GroupType(row.group_type),
+        generation=row.generation,
+        protocol_type=row.protocol_type,
+        member_count=row.member_count,
+        subscribed_topics=None if topics is None else frozenset(topics),
+        state=None if row.state is None else bytes(row.state),
+        state_ms=now_ms - row.state_age_ms,
     )

@@ -1,4 +1,4 @@
-"""How much of a file is read for some extents: from where the first begins to where the last one ends."""
+"""Range of a file's bytes that a stream reads for some extents."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from catalog.model import Extent
 
 
-class FileSpan(NamedTuple):
-    """The bytes [start, end) of a file."""
+class ByteRange(NamedTuple):
+    """Bytes [start, end) of a file."""
 
     start: int
     end: int
 
     @property
     def length(self) -> int:
-        """How many bytes these are."""
+        """Return the number of bytes."""
         return self.end - self.start
 
 
-NOTHING = FileSpan(0, 0)
+EMPTY: ByteRange = ByteRange(0, 0)
 
 
-def span_of(extents: Iterable[Extent]) -> FileSpan:
-    """What a stream goes through that reads these extents, all of one file; empty when none has bytes.
+def byte_range_of(extents: Iterable[Extent]) -> ByteRange:
+    """Return the range from the first to the last of these extents, all of one file.
 
-    It has the extents' own bytes, and everything that lies between two of them: a stream is one request, and
-    reads on where nobody wants anything.
+    The range includes the bytes between the extents, because a stream is one request. It is empty if no
+    extent has bytes.
     """
-    held = [(extent.position, extent.position + extent.length) for extent in extents if extent.length]
-    if not held:
-        return NOTHING
-    return FileSpan(min(start for start, _ in held), max(end for _, end in held))
+    ranges = [(extent.position, extent.position + extent.length) for extent in extents if extent.length]
+    if not ranges:
+        return EMPTY
+    return ByteRange(min(start for start, _ in ranges), max(end for _, end in ranges))

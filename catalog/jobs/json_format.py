@@ -1,8 +1,8 @@
-"""A job's specification as JSON, the form in which the catalog keeps it.
+"""JSON encoding of job specifications, as the catalog stores them.
 
-`{"version": 1, …}`. Topics are named once and referred to by index; extents and partitions are arrays in the
-order of the tables below, since a job may have tens of thousands of them. What came later stands beside these
-under names of its own: earlier readers pass over it, and later ones do without. A reader refuses other
+The object has a `version`. Topics are listed once and referred to by index. Extents and partitions are arrays
+in the order of `_EXTENT` and `_PARTITION`, because a job may have tens of thousands of them. Later additions
+are optional fields: older readers ignore them, and newer readers have defaults. A reader rejects other
 versions.
 """
 
@@ -54,14 +54,14 @@ _partition_values: Callable[[JobPartition], tuple[Any, ...]] = attrgetter(*_PART
 
 
 def write_spec(spec: JobSpec) -> bytes:
-    """The specification as JSON."""
+    """Encode a specification."""
     topics = sorted(
         {
             *(partition.topic_id for partition in spec.partitions),
             *(extent.topic_id for file in spec.inputs for extent in file.extents),
         }
     )
-    numbers = {topic_id: number for number, topic_id in enumerate(topics)}
+    topic_indexes = {topic_id: index for index, topic_id in enumerate(topics)}
     return orjson.dumps(
         {
             "version": _VERSION,
@@ -75,9 +75,10 @@ def write_spec(spec: JobSpec) -> bytes:
             "merge_batches": spec.merge_batches,
             "exact": spec.exact,
             "topics": topics,
-            "inputs": [_write_input(file, numbers) for file in spec.inputs],
+            "inputs": [_write_input(file, topic_indexes) for file in spec.inputs],
             "partitions": [
-                [numbers[partition.topic_id], *_partition_values(partition)] for partition in spec.partitions
+                [topic_indexes[partition.topic_id], *_partition_values(partition)]
+                for partition in spec.partitions
             ],
             "max_message_bytes": [partition.max_message_bytes for partition in spec.partitions],
             "expires_after_ms": [partition.expires_after_ms for partition in spec.partitions],
@@ -85,59 +86,59 @@ def write_spec(spec: JobSpec) -> bytes:
     )
 
 
-def _write_input(file: JobInput, numbers: dict[UUID, int]) -> dict[str, Any]:
+def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, Any]:
     return {
         "file_id": file.file_id,
         "object_name": file.object_name,
         "size": file.size,
         "kind": file.extents[0].file_kind.value if file.extents else FileKind.INGESTION.value,
-        "extents": [[numbers[extent.topic_id], *_extent_values(extent)] for extent in file.extents],
+        "extents": [[topic_indexes[extent.topic_id], *_extent_values(extent)] for extent in file.extents],
     }
 
 
 def read_spec(data: bytes | str) -> JobSpec:
-    """The specification that was written; CorruptDataError for one that this version cannot read."""
+    """Decode a specification; CorruptDataError if it is malformed or has another version."""
     try:
         return _read_spec(orjson.loads(data))
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise CorruptDataError(f"a job's specification cannot be read: {error!r}") from error
 
 
-def _read_spec(kept: dict[str, Any]) -> JobSpec:
-    if kept["version"] != _VERSION:
+def _read_spec(stored: dict[str, Any]) -> JobSpec:
+    if stored["version"] != _VERSION:
         raise CorruptDataError(
-            f"job {kept['job_id']} has a specification of version {kept['version']}, known is {_VERSION}",
+            f"job {stored['job_id']} has a specification of version {stored['version']}, not {_VERSION}",
             remedy="run it with the Siltstone that planned it",
         )
-    topics = [UUID(topic) for topic in kept["topics"]]
-    partitions = kept["partitions"]
-    nothing = [None] * len(partitions)
+    topics = [UUID(topic) for topic in stored["topics"]]
+    partitions = stored["partitions"]
+    missing = [None] * len(partitions)
     return JobSpec(
-        job_id=UUID(kept["job_id"]),
-        created_ms=kept["created_ms"],
-        now_ms=kept["now_ms"],
-        hash_seed=base64.b64decode(kept["hash_seed"]),
-        table_bytes=kept["table_bytes"],
-        reason=kept["reason"],
-        inputs=tuple(_read_input(file, topics) for file in kept["inputs"]),
+        job_id=UUID(stored["job_id"]),
+        created_ms=stored["created_ms"],
+        now_ms=stored["now_ms"],
+        hash_seed=base64.b64decode(stored["hash_seed"]),
+        table_bytes=stored["table_bytes"],
+        reason=stored["reason"],
+        inputs=tuple(_read_input(file, topics) for file in stored["inputs"]),
         partitions=tuple(
             JobPartition(
-                topic_id=topics[number],
-                max_message_bytes=most,
-                expires_after_ms=expires,
+                topic_id=topics[topic_index],
+                max_message_bytes=max_message_bytes,
+                expires_after_ms=expires_after_ms,
                 **dict(zip(_PARTITION, values, strict=True)),
             )
-            for (number, *values), most, expires in zip(
+            for (topic_index, *values), max_message_bytes, expires_after_ms in zip(
                 partitions,
-                kept.get("max_message_bytes", nothing),
-                kept.get("expires_after_ms", nothing),
+                stored.get("max_message_bytes", missing),
+                stored.get("expires_after_ms", missing),
                 strict=True,
             )
         ),
-        # Of these, and of the limits above, the first planners knew nothing.
-        output_bytes=kept.get("output_bytes"),
-        merge_batches=kept.get("merge_batches", True),
-        exact=kept.get("exact", False),
+        # The first planners wrote neither these fields nor the two limits above.
+        output_bytes=stored.get("output_bytes"),
+        merge_batches=stored.get("merge_batches", True),
+        exact=stored.get("exact", False),
     )
 
 
@@ -149,12 +150,12 @@ def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
         size=file["size"],
         extents=tuple(
             Extent(
-                topic_id=topics[number],
+                topic_id=topics[topic_index],
                 file_id=file_id,
                 object_name=object_name,
                 file_kind=kind,
                 **dict(zip(_EXTENT, values, strict=True)),
             )
-            for number, *values in file["extents"]
+            for topic_index, *values in file["extents"]
         ),
     )

@@ -1,7 +1,7 @@
-"""What a planner looks at: sizes of partitions, files to compact, extents; always a bounded page of it.
+"""Queries of the planner: sizes of partitions, files to compact, and extents, in bounded pages.
 
-Each query is a snapshot of its own. What has changed between two of them is found out when a job is
-submitted: that refuses extents which are not as they were seen.
+Each query reads its own snapshot. A change between two queries is detected when a job is submitted:
+`Jobs.submit` rejects extents that have changed.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from catalog.database import arrays
-from catalog.database.rows import extent_of, state_of
 from catalog.database.sql_files import load_queries
 from catalog.model import Exactness, FileKind, JobInput, PartitionId
+from catalog.rows import extent_from_row, state_from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent, PartitionState
 
 _SQL = load_queries("planning")
@@ -30,11 +30,11 @@ _BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSize:
-    """A partition's bounds and what its live extents add up to.
+    """Bounds of a partition and totals of its live extents.
 
-    Dirty is what ends at or after `state.first_dirty_offset`; `dirty_since_ms` is when the first of it was
-    committed, None when nothing is dirty. Sums count a section's bytes once per extent. `exactness` is
-    that of what is not dirty.
+    Extents that end at or after `state.first_dirty_offset` are dirty. `dirty_since_ms` is the commit time of
+    the first of them, None if there are none. A section's bytes count once per extent. `exactness` describes
+    the clean part.
     """
 
     state: PartitionState
@@ -47,13 +47,16 @@ class PartitionSize:
 
     @property
     def partition_id(self) -> PartitionId:
-        """Which partition this is."""
+        """Return the partition's id."""
         return PartitionId(self.state.topic_id, self.state.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirtyRule:
-    """Which partitions of a topic are worth a look: those above a ratio of dirty bytes; if `limited`, all."""
+    """Rule that selects a topic's partitions: dirty ratio above `above_ratio`, or any, if `limited`.
+
+    `limited` means that the topic limits how long records stay dirty.
+    """
 
     above_ratio: float
     limited: bool
@@ -61,7 +64,7 @@ class DirtyRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFile:
-    """An object that has live extents."""
+    """Object with live extents."""
 
     file_id: UUID
     object_name: str
@@ -73,9 +76,9 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFile:
-    """A compacted file that no job has any part of, with its live extents in file order.
+    """Compacted file without claimed extents, with its live extents in file order.
 
-    `live_bytes` is what they add up to; `dead_bytes` what those did that it has no more.
+    `live_bytes` is the total of these extents, `dead_bytes` that of the extents that were removed.
     """
 
     file: LiveFile
@@ -86,10 +89,11 @@ class MergeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What compaction has before it.
+    """Backlog of compaction.
 
-    Ingestion files of which no job has all, and when the first of them was committed, None without any; files
-    that were in a failed job, and those of them that no job may take any more.
+    `ingestion_files` have extents that no job has claimed; `oldest_ms` is the commit time of the oldest of
+    them, None without any. `suspected_files` are quarantine candidates, `quarantined_files` those among them
+    that no job may take.
     """
 
     ingestion_files: int
@@ -101,7 +105,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTotal:
-    """How many files of one sort there are, and their bytes."""
+    """Number and total size of some files."""
 
     count: int = 0
     size: int = 0
@@ -109,7 +113,7 @@ class FileTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the whole catalog holds."""
+    """Totals of the whole catalog."""
 
     partitions: int
     live_bytes: int
@@ -122,47 +126,47 @@ class Totals:
 
 
 class Planning:
-    """The planner's view of a catalog; part of `Catalog`, and as safe to use from many threads."""
+    """Queries of the planner; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def ingestion_files(self, limit: int, *, max_extents: int = 2**62) -> list[JobInput]:
-        """The oldest `limit` ingestion files, in commit order, that have extents which no job has claimed.
+        """Return the oldest `limit` ingestion files, in commit order, that have unclaimed extents.
 
-        Each comes with those extents, in file order; not more than `max_extents` unless the first has more.
+        Each file comes with these extents, in file order. The total of extents is at most `max_extents`,
+        except that the first file may exceed it.
         """
         params = {"limit": limit, "max_extents": max_extents}
         rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], params)
-        return self._with_free_extents({row[0]: (row[1], row[2]) for row in rows})
+        return self._with_unclaimed_extents({row.file_id: (row.object_name, row.size) for row in rows})
 
-    def inputs_of(self, suspects: Collection[Suspect]) -> list[JobInput]:
-        """Suspected files with the extents of theirs that no job has claimed, in commit order."""
-        return self._with_free_extents({each.file_id: (each.object_name, each.size) for each in suspects})
+    def inputs_of_candidates(self, candidates: Collection[QuarantineCandidate]) -> list[JobInput]:
+        """Return quarantine candidates with their unclaimed extents, in commit order."""
+        return self._with_unclaimed_extents(
+            {each.file_id: (each.object_name, each.size) for each in candidates}
+        )
 
     def extents_of_files(self, file_ids: Collection[UUID]) -> list[Extent]:
-        """All live extents of some files, by file and place in the file, with the jobs that claim them."""
+        """Return all live extents of some files, by file and position, with the jobs that claim them."""
         params = {"file_ids": arrays.uuids(file_ids)}
         rows = self._database.read("planning.extents_of_files", _SQL["extents_of_files"], params)
-        return [extent_of(row) for row in rows]
+        return [extent_from_row(row) for row in rows]
 
-    def _with_free_extents(self, files: Mapping[UUID, tuple[str, int]]) -> list[JobInput]:
+    def _with_unclaimed_extents(self, files: Mapping[UUID, tuple[str, int]]) -> list[JobInput]:
+        """Return files, given by name and size, with their unclaimed extents."""
         if not files:
             return []
         params = {"file_ids": arrays.uuids(files)}
-        extents = [
-            extent_of(row)
-            for row in self._database.read("planning.free_extents", _SQL["free_extents_of_files"], params)
-        ]
-        return [
-            JobInput(
-                file_id=file_id,
-                object_name=files[file_id][0],
-                size=files[file_id][1],
-                extents=tuple(group),
+        rows = self._database.read("planning.unclaimed_extents", _SQL["unclaimed_extents_of_files"], params)
+        groups = groupby(map(extent_from_row, rows), key=lambda extent: extent.file_id)
+        inputs = []
+        for file_id, extents in groups:
+            object_name, size = files[file_id]
+            inputs.append(
+                JobInput(file_id=file_id, object_name=object_name, size=size, extents=tuple(extents))
             )
-            for file_id, group in groupby(extents, key=lambda extent: extent.file_id)
-        ]
+        return inputs
 
     def partition_sizes(
         self,
@@ -171,7 +175,7 @@ class Planning:
         after: PartitionId | None = None,
         limit: int = 100_000,
     ) -> list[PartitionSize]:
-        """Partitions in section order, of some topics or of all: at most `limit`, beginning after `after`."""
+        """Return up to `limit` partitions of some or all topics, in section order, starting after `after`."""
         start = after or _BEFORE_ALL
         params = {
             "topic_ids": None if topic_ids is None else arrays.uuids(topic_ids),
@@ -180,40 +184,43 @@ class Planning:
             "limit": limit,
         }
         rows = self._database.read("planning.partition_sizes", _SQL["partition_sizes"], params)
-        return [_size_of(row) for row in rows]
+        return [_size_from_row(row) for row in rows]
 
     def sizes_of(self, partitions: Collection[PartitionId]) -> list[PartitionSize]:
-        """The given partitions in section order; those that do not exist are left out."""
+        """Return the given partitions in section order; unknown ones are left out."""
         params = {
             "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
             "partitions": arrays.integers([partition.partition for partition in partitions]),
         }
-        return [_size_of(row) for row in self._database.read("planning.sizes_of", _SQL["sizes_of"], params)]
+        return [
+            _size_from_row(row) for row in self._database.read("planning.sizes_of", _SQL["sizes_of"], params)
+        ]
 
     def dirty_partitions(
-        self, rules: Mapping[UUID, DirtyRule], limit: int, *, owed: bool = True
+        self, rules: Mapping[UUID, DirtyRule], limit: int, *, include_incomplete: bool = True
     ) -> list[PartitionSize]:
-        """At most `limit` partitions of these topics that may be due for cleaning; topics take turns.
+        """Return up to `limit` partitions that may need cleaning, in round-robin order of their topics.
 
-        With `owed`, those to which an exact job is owed are among them.
+        With `include_incomplete`, partitions whose deduplication is incomplete are included.
         """
         params = {
             "topic_ids": arrays.uuids(rules),
             "ratios": [rule.above_ratio for rule in rules.values()],
             "limited": [rule.limited for rule in rules.values()],
-            "owed": owed,
+            "include_incomplete": include_incomplete,
             "limit": limit,
         }
         rows = self._database.read("planning.dirty_partitions", _SQL["dirty_partitions"], params)
-        return [_size_of(row) for row in rows]
+        return [_size_from_row(row) for row in rows]
 
     def fragmented_partitions(
         self, *, section_bytes: int, resting_extents: int, start: float, limit: int
     ) -> list[PartitionSize]:
-        """At most `limit` partitions with more extents in compacted files than they may rest with.
+        """Return up to `limit` partitions with too many extents in compacted files.
 
-        That is `resting_extents`, and one for each `section_bytes` of data. Where there are more of them than
-        may be answered, those in a row that begins where the part `start` of them lies, round the end.
+        A partition may have `resting_extents`, and one more for each `section_bytes` of data. If there are
+        more such partitions than `limit`, the result is a contiguous range of them that begins at the
+        fraction `start` and wraps around.
         """
         params = {
             "section_bytes": section_bytes,
@@ -222,23 +229,26 @@ class Planning:
             "limit": limit,
         }
         rows = self._database.read("planning.fragmented", _SQL["fragmented_partitions"], params)
-        return [_size_of(row) for row in rows]
+        return [_size_from_row(row) for row in rows]
 
     def newest_compacted_extents(self, partitions: Collection[PartitionId], limit_each: int) -> list[Extent]:
-        """The newest extents of each partition in compacted files, in section order, with who claims them."""
+        """Return the newest extents of each partition in compacted files, in section order.
+
+        Each comes with the job that claims it.
+        """
         params = {
             "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
             "partitions": arrays.integers([partition.partition for partition in partitions]),
             "limit": limit_each,
         }
         rows = self._database.read("planning.newest_extents", _SQL["newest_compacted_extents"], params)
-        return [extent_of(row) for row in rows]
+        return [extent_from_row(row) for row in rows]
 
     def files_of(self, file_ids: Collection[UUID]) -> list[LiveFile]:
-        """Those of the given files that are live, in commit order."""
+        """Return those of the given files that are live, in commit order."""
         params = {"file_ids": arrays.uuids(file_ids)}
         rows = self._database.read("planning.files_of", _SQL["files_of"], params)
-        return [_live_file_of(row) for row in rows]
+        return [_live_file_from_row(row) for row in rows]
 
     def files_to_merge(
         self,
@@ -251,12 +261,14 @@ class Planning:
         extents_each: int = 2**62,
         from_bytes: int = 0,
     ) -> list[MergeFile]:
-        """Compacted files that are small, or so much of which is dead; the smallest and the most dead first.
+        """Return compacted files to merge: small ones, smallest first, and those with the most dead bytes.
 
-        Where there are more than may be answered, small ones begin at `from_bytes` of live data; such as have
-        more than `extents_each` extents are left out.
-        Only such of which no job has any part, at most `limit`, and only so many that they have not more than
-        `max_extents` together; beside them one that has more by itself, for it would never be seen.
+        A small file has less than `below_bytes` of live data and at most `extents_each` extents. The other
+        files have at least `dead_bytes`, and the share `dead_share`, of dead data. If there are more small
+        files than `limit`, the result starts at `from_bytes` of live data.
+
+        Only files without claimed extents are returned: at most `limit`, with at most `max_extents` extents
+        in total. One file with more extents than that is added, because it would never be returned otherwise.
         """
         params = {
             "from_bytes": from_bytes,
@@ -267,23 +279,29 @@ class Planning:
             "limit": limit,
         }
         rows = self._database.read("planning.files_to_merge", _SQL["files_to_merge"], params)
-        few = _fitting(rows, max_extents)
-        found: dict[UUID, list[Extent]] = {row[0]: [] for row in few}
-        for extent in self.extents_of_files(list(found)) if found else ():
-            found[extent.file_id].append(extent)
+        rows = _fitting(rows, max_extents)
+        by_file: dict[UUID, list[Extent]] = {row.file_id: [] for row in rows}
+        for extent in self.extents_of_files(list(by_file)) if by_file else ():
+            by_file[extent.file_id].append(extent)
         return [
-            MergeFile(file=_live_file_of(row), live_bytes=row[6], dead_bytes=row[7], extents=extents)
-            for row in few
-            if len(extents := tuple(found[row[0]])) == row[5]  # all of them, as it was counted
+            MergeFile(
+                file=_live_file_from_row(row),
+                live_bytes=row.live_bytes,
+                dead_bytes=row.dead_bytes,
+                extents=extents,
+            )
+            for row in rows
+            # Skip a file whose extents changed between the two queries.
+            if len(extents := tuple(by_file[row.file_id])) == row.live_extents
             and not any(extent.claimed_by for extent in extents)
         ]
 
     def extents_of(self, partition: PartitionId, from_offset: int, limit: int) -> list[Extent]:
-        """The extent that covers `from_offset` and those after it, with the jobs that claim them."""
+        """Return the extent that covers `from_offset` and those after it, with the jobs that claim them."""
         return self.extents_of_each([(partition, from_offset)], limit)
 
     def extents_of_each(self, starts: Sequence[tuple[PartitionId, int]], limit_each: int) -> list[Extent]:
-        """As `extents_of` for many partitions at once, in section order, at most `limit_each` of each."""
+        """Return the extents of many partitions as `extents_of` does, up to `limit_each` of each."""
         params = {
             "topic_ids": arrays.uuids(partition.topic_id for partition, _ in starts),
             "partitions": arrays.integers([partition.partition for partition, _ in starts]),
@@ -291,32 +309,23 @@ class Planning:
             "limit": limit_each,
         }
         return [
-            extent_of(row) for row in self._database.read("planning.extents_of", _SQL["extents_of"], params)
+            extent_from_row(row)
+            for row in self._database.read("planning.extents_of", _SQL["extents_of"], params)
         ]
 
     def backlog(self) -> Backlog:
-        """What compaction has before it; costs as much as there is, by an index."""
+        """Return the backlog of compaction; the cost is proportional to its number of files."""
         (row,) = self._database.read("planning.backlog", _SQL["backlog"])
-        return Backlog(
-            ingestion_files=row[0],
-            ingestion_bytes=row[1],
-            oldest_ms=row[2],
-            suspected_files=row[3],
-            quarantined_files=row[4],
-        )
+        return Backlog(**row._asdict())
 
     def totals(self) -> Totals:
-        """What the whole catalog holds; reads every row of partitions and of files."""
-        (sums,) = self._database.read("planning.total_partitions", _SQL["total_partitions"])
+        """Return the totals of the whole catalog; reads every row of partitions and of files."""
+        (totals,) = self._database.read("planning.total_partitions", _SQL["total_partitions"])
         rows = self._database.read("planning.total_files", _SQL["total_files"])
-        files = {(row[0], row[1]): FileTotal(count=row[2], size=row[3]) for row in rows}
-        dead = [total for (_, live), total in files.items() if not live]
+        files = {(row.kind, row.is_live): FileTotal(count=row.files, size=row.size) for row in rows}
+        dead = [total for (_, is_live), total in files.items() if not is_live]
         return Totals(
-            partitions=sums[0],
-            live_bytes=sums[1],
-            dirty_bytes=sums[2],
-            ingestion_extents=sums[3],
-            compacted_extents=sums[4],
+            **totals._asdict(),
             live_ingestion_files=files.get((FileKind.INGESTION, True), FileTotal()),
             live_compacted_files=files.get((FileKind.COMPACTED, True), FileTotal()),
             dead_files=FileTotal(
@@ -326,38 +335,37 @@ class Planning:
 
 
 def _fitting(rows: Sequence[Row], max_extents: int) -> list[Row]:
-    """The rows of `files_to_merge` that find room, each where those before it leave it some."""
-    few: list[Row] = []
-    room, has_large = max_extents, False
+    """Return rows of `files_to_merge` whose extents fit into `max_extents`, and one oversized file."""
+    fitting: list[Row] = []
+    remaining, has_oversized = max_extents, False
     for row in rows:
-        extents = row[5]
-        if extents <= room:
-            room -= extents
-            few.append(row)
-        elif extents > max_extents and not has_large:
-            has_large = True
-            few.append(row)
-    return few
+        if row.live_extents <= remaining:
+            remaining -= row.live_extents
+            fitting.append(row)
+        elif row.live_extents > max_extents and not has_oversized:
+            has_oversized = True
+            fitting.append(row)
+    return fitting
 
 
-def _live_file_of(row: Row) -> LiveFile:
+def _live_file_from_row(row: Row) -> LiveFile:
     return LiveFile(
-        file_id=row[0],
-        object_name=row[1],
-        size=row[2],
-        kind=FileKind(row[3]),
-        committed_ms=row[4],
-        live_extents=row[5],
+        file_id=row.file_id,
+        object_name=row.object_name,
+        size=row.size,
+        kind=FileKind(row.kind),
+        committed_ms=row.committed_ms,
+        live_extents=row.live_extents,
     )
 
 
-def _size_of(row: Row) -> PartitionSize:
+def _size_from_row(row: Row) -> PartitionSize:
     return PartitionSize(
-        state=state_of(row),
-        live_bytes=row[8],
-        dirty_bytes=row[9],
-        dirty_since_ms=row[10],
-        ingestion_extents=row[11],
-        compacted_extents=row[12],
-        exactness=Exactness(row[13]),
+        state=state_from_row(row),
+        live_bytes=row.live_bytes,
+        dirty_bytes=row.dirty_bytes,
+        dirty_since_ms=row.dirty_since_ms,
+        ingestion_extents=row.ingestion_extents,
+        compacted_extents=row.compacted_extents,
+        exactness=Exactness(row.exactness),
     )

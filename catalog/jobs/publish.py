@@ -1,22 +1,27 @@
-"""The swap: a finished job's outputs take the place of its inputs, in one transaction.
+"""Publication of a finished job: its outputs replace its inputs in one transaction.
 
-Locks are taken in the order of `catalog.commit.log`: the job, its topics, their partitions, their extents,
-then files. A partition whose topic was deleted meanwhile is left out. So is one that the job has
-deduplicated and whose topic is not compacted any more: it keeps its extents as they are (Kafka aborts a
-cleaning for the same reason). An input that is gone is missed only if it lies below the log start: then
-retention has taken it; otherwise the swap is refused.
+Locks are taken in the order of `catalog.commit.repository`: the job, its topics, their partitions, their
+extents, then files.
+
+- A partition whose topic was deleted meanwhile is skipped.
+- A partition that the job has deduplicated, and whose topic is no longer compacted, is skipped and keeps its
+  input extents. Kafka aborts a cleaning for the same reason.
+- An input extent may be missing only if it lies below the log start offset, because then retention has
+  removed it. Otherwise the publication is rejected.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import JobInputsChangedError
-from catalog.jobs.checks import inputs_by_partition, outputs_by_partition
+from catalog.jobs.validation import inputs_by_partition, outputs_by_partition
+from catalog.lifecycle.garbage import FileRemoval
 from catalog.model import Exactness, FileKind, PartitionId
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ _COMMIT = load_queries("commit")
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition that exists, as locked, and what the swap does to it."""
+    """Locked partition, and the changes that the publication makes to its totals."""
 
     plan: JobPartition
     log_start_offset: int
@@ -48,53 +53,62 @@ class _Partition:
     ingestion_extents: int = 0
     compacted_extents: int = 0
 
-    def take_out(self, row: Row) -> None:
-        """Count an extent that goes: a row of `remove_inputs`."""
+    def remove(self, row: Row) -> None:
+        """Count a removed extent: a row of `remove_inputs`."""
         self.removed.append(row)
-        last_offset, length, kind = row[3], row[4], row[7]
-        self.live_bytes -= length
-        self.dirty_bytes -= length if last_offset >= self.first_dirty_offset else 0
-        self.ingestion_extents -= kind == FileKind.INGESTION
-        self.compacted_extents -= kind == FileKind.COMPACTED
+        self.live_bytes -= row.length
+        self.dirty_bytes -= row.length if row.last_offset >= self.first_dirty_offset else 0
+        self.ingestion_extents -= row.kind == FileKind.INGESTION
+        self.compacted_extents -= row.kind == FileKind.COMPACTED
 
-    def put_in(self, extent: OutputExtent) -> tuple[int, int]:
-        """Count an extent that comes; gives its bound of timestamps, and since when its data is there."""
+    def add(self, extent: OutputExtent) -> tuple[int, int]:
+        """Count a new extent; return its `max_timestamp_so_far` and the commit time of its oldest data."""
         self.live_bytes += extent.length
         self.dirty_bytes += extent.length if extent.last_offset >= self.new_first_dirty_offset else 0
         self.compacted_extents += 1
         self.max_timestamp_so_far = max(self.max_timestamp_so_far, extent.max_timestamp)
-        overlapping = (
-            row[5] for row in self.removed if row[2] <= extent.last_offset and row[3] >= extent.base_offset
+        committed_ms = min(
+            row.committed_ms
+            for row in self.removed
+            if row.base_offset <= extent.last_offset and row.last_offset >= extent.base_offset
         )
-        return self.max_timestamp_so_far, min(overlapping)
+        return self.max_timestamp_so_far, committed_ms
 
 
-def _cleans(plan: JobPartition) -> bool:
-    """Whether a job deduplicates a partition together with all that is older."""
+class _NewExtent(NamedTuple):
+    """Row of `insert_outputs`."""
+
+    topic_id: UUID
+    file_id: UUID
+    extent: OutputExtent
+    max_timestamp_so_far: int
+    leader_epoch: int
+    committed_ms: int
+
+
+def _is_cleaning(plan: JobPartition) -> bool:
+    """Return True if the job deduplicates the partition from the log start on."""
     return plan.deduplicate and plan.reaches_log_start
 
 
 def _exactness_after(
-    partition: _Partition, written: Sequence[OutputExtent], *, to_be_exact: bool, kept: int, taken: int
+    partition: _Partition, outputs: Sequence[OutputExtent], *, is_exact_job: bool, written: int, read: int
 ) -> Exactness:
-    """How exact a partition is after a job has cleaned it.
+    """Return a partition's exactness after a job has cleaned it.
 
-    A job that came out exact over a part of what others had left inexact leaves the rest of it. One that was
-    to be exact, is not, and dropped less than a tenth of `taken` records has done about all that such jobs
-    can: it is not planned again and again.
+    `read` and `written` are numbers of records. A job with unique keys makes the partition exact if it covers
+    the whole clean part; otherwise the exactness stays. An exact job without unique keys that dropped less
+    than a tenth of its records shows that further exact jobs are useless, so none is planned again.
     """
-    if all(extent.unique_keys for extent in written):
-        whole = partition.plan.upper_offset >= partition.first_dirty_offset
-        return Exactness.EXACT if whole else partition.exactness
-    return (
-        Exactness.DEDUP_IMPOSSIBLE
-        if to_be_exact and 10 * (taken - kept) < taken
-        else Exactness.DEDUP_INCOMPLETE
-    )
+    if all(extent.unique_keys for extent in outputs):
+        covers_clean_part = partition.plan.upper_offset >= partition.first_dirty_offset
+        return Exactness.EXACT if covers_clean_part else partition.exactness
+    is_useless = is_exact_job and 10 * (read - written) < read
+    return Exactness.DEDUP_IMPOSSIBLE if is_useless else Exactness.DEDUP_INCOMPLETE
 
 
-class Swap:
-    """One try at a swap, inside its transaction; the job's row is locked already."""
+class JobPublication:
+    """One attempt to publish a job's result, inside its transaction; the job's row is locked already."""
 
     def __init__(self, transaction: Transaction, spec: JobSpec, result: JobResult, now_ms: int) -> None:
         self._transaction = transaction
@@ -103,29 +117,31 @@ class Swap:
         self._now_ms = now_ms
         self._partitions: dict[PartitionId, _Partition] = {}
 
-    def run(self) -> list[tuple[UUID, int, int, int]]:
-        """Swap, or raise JobInputsChangedError; the removed extents by file, as `drop_from_files` takes them.
+    def run(self) -> list[FileRemoval]:
+        """Publish the result, or raise JobInputsChangedError; return the removed extents by file.
 
-        The caller drops them, once it has locked all the extents that it wants: files come last.
+        The caller subtracts them from the files' counts after it has locked all extents that it changes,
+        because files are locked last.
         """
         removed = self._lock_and_remove()
         for row in removed:
-            self._partitions[PartitionId(row[0], row[1])].take_out(row)
+            self._partitions[PartitionId(row.topic_id, row.partition)].remove(row)
         self._check_missing()
-        outputs = self._take_in_outputs()
-        self._judge_exactness()
+        new_extents = self._add_outputs()
+        self._update_exactness()
         self._update_partitions()
-        if outputs:
-            self._transaction.send(_SQL["insert_outputs"], _output_params(outputs))
-        counts: dict[UUID, int] = {}
-        sizes: dict[UUID, int] = {}
+        if new_extents:
+            self._transaction.send(_SQL["insert_outputs"], _output_params(new_extents))
+        by_file: dict[UUID, list[Row]] = defaultdict(list)
         for row in removed:
-            counts[row[6]] = counts.get(row[6], 0) + 1
-            sizes[row[6]] = sizes.get(row[6], 0) + row[4]
-        return [(file_id, counts[file_id], counts[file_id], sizes[file_id]) for file_id in sorted(counts)]
+            by_file[row.file_id].append(row)
+        return [
+            FileRemoval(file_id, len(rows), len(rows), sum(row.length for row in rows))
+            for file_id, rows in sorted(by_file.items())
+        ]
 
     def _lock_and_remove(self) -> list[Row]:
-        plans = self._still_wanted()
+        plans = self._publishable()
         locked = self._transaction.rows(
             _SQL["lock_partitions"],
             {
@@ -134,16 +150,19 @@ class Swap:
                 "base_offsets": arrays.bigints([plan.base_offset for plan in plans.values()]),
             },
         )
-        for topic_id, number, log_start, first_dirty, leader_epoch, exactness, so_far in locked:
-            plan = plans[PartitionId(topic_id, number)]
-            clean_to = max(first_dirty, plan.upper_offset) if _cleans(plan) else first_dirty
-            self._partitions[PartitionId(topic_id, number)] = _Partition(
+        for row in locked:
+            key = PartitionId(row.topic_id, row.partition)
+            plan = plans[key]
+            clean_to = row.first_dirty_offset
+            if _is_cleaning(plan):
+                clean_to = max(clean_to, plan.upper_offset)
+            self._partitions[key] = _Partition(
                 plan=plan,
-                log_start_offset=log_start,
-                first_dirty_offset=first_dirty,
-                leader_epoch=leader_epoch,
-                max_timestamp_so_far=so_far,
-                exactness=Exactness(exactness),
+                log_start_offset=row.log_start_offset,
+                first_dirty_offset=row.first_dirty_offset,
+                leader_epoch=row.leader_epoch,
+                max_timestamp_so_far=row.max_timestamp_so_far,
+                exactness=Exactness(row.exactness),
                 new_first_dirty_offset=clean_to,
             )
         return self._transaction.rows(
@@ -155,65 +174,66 @@ class Swap:
             },
         )
 
-    def _still_wanted(self) -> dict[PartitionId, JobPartition]:
-        """The job's partitions whose topics are there, and may still be treated as they were."""
+    def _publishable(self) -> dict[PartitionId, JobPartition]:
+        """Return the partitions whose topics exist and still allow what the job did."""
         topic_ids = sorted({plan.topic_id for plan in self._spec.partitions})
         rows = self._transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
-        compacted = {topic_id: TopicConfig.stored(config).compacts for topic_id, config in rows}
+        compacts = {row.topic_id: TopicConfig.from_stored(row.config).compacts for row in rows}
         return {
             PartitionId(plan.topic_id, plan.partition): plan
             for plan in self._spec.partitions
-            if plan.topic_id in compacted and (compacted[plan.topic_id] or not plan.deduplicate)
+            if plan.topic_id in compacts and (compacts[plan.topic_id] or not plan.deduplicate)
         }
 
     def _check_missing(self) -> None:
         for key, extents in inputs_by_partition(self._spec).items():
             partition = self._partitions.get(key)
             if partition is None:
-                continue  # its topic was deleted, or is not compacted any more
-            there = {row[2] for row in partition.removed}
+                continue  # its topic was deleted, or is no longer compacted
+            removed = {row.base_offset for row in partition.removed}
             for extent in extents:
-                if extent.base_offset not in there and extent.last_offset >= partition.log_start_offset:
+                if extent.base_offset not in removed and extent.last_offset >= partition.log_start_offset:
                     raise JobInputsChangedError(
                         f"job {self._spec.job_id}: the extent of topic {partition.plan.topic_name}, "
                         f"partition {key.partition} at offset {extent.base_offset} is no longer the job's",
-                        remedy="fail the job; what is left will be planned anew",
+                        remedy="fail the job; the planner will plan the remaining extents again",
                     )
 
-    def _take_in_outputs(self) -> list[tuple[UUID, UUID, tuple[int, ...]]]:
-        """Adds the output files and counts their extents, which are returned as rows to insert."""
-        rows: list[tuple[UUID, UUID, tuple[int, ...]]] = []
+    def _add_outputs(self) -> list[_NewExtent]:
+        """Insert the output files, count their extents, and return the extents to insert."""
+        new_extents: list[_NewExtent] = []
         files = {extent: file for file in self._result.files for extent in file.extents}
-        kept: dict[UUID, list[int]] = {file.file_id: [] for file in self._result.files}
+        lengths: dict[UUID, list[int]] = {file.file_id: [] for file in self._result.files}
         for key, extents in outputs_by_partition(self._result).items():
             partition = self._partitions.get(key)
             for extent in extents:
                 if partition is None or extent.last_offset < partition.log_start_offset:
                     continue
-                so_far, committed_ms = partition.put_in(extent)
+                so_far, committed_ms = partition.add(extent)
                 file_id = files[extent].file_id
-                kept[file_id].append(extent.length)
-                numbers = _numbers(extent, so_far, partition.leader_epoch, committed_ms)
-                rows.append((key.topic_id, file_id, numbers))
+                lengths[file_id].append(extent.length)
+                new_extents.append(
+                    _NewExtent(key.topic_id, file_id, extent, so_far, partition.leader_epoch, committed_ms)
+                )
         for file in self._result.files:
-            self._insert_file(file, kept[file.file_id])
-        return rows
+            self._insert_file(file, lengths[file.file_id])
+        return new_extents
 
-    def _judge_exactness(self) -> None:
-        """Whether keys may be there twice in what the job has deduplicated from the log start on."""
+    def _update_exactness(self) -> None:
         inputs, outputs = inputs_by_partition(self._spec), outputs_by_partition(self._result)
         for key, partition in self._partitions.items():
-            if _cleans(partition.plan):
+            if _is_cleaning(partition.plan):
                 written = outputs.get(key, [])
                 partition.exactness = _exactness_after(
                     partition,
                     written,
-                    to_be_exact=self._spec.exact,
-                    kept=sum(each.record_count for each in written),
-                    taken=sum(each.record_count for each in inputs[key]),
+                    is_exact_job=self._spec.exact,
+                    written=sum(each.record_count for each in written),
+                    read=sum(each.record_count for each in inputs[key]),
                 )
 
     def _insert_file(self, file: OutputFile, lengths: list[int]) -> None:
+        """Insert an output file; `lengths` are those of its live extents."""
         self._transaction.send(
             _COMMIT["insert_file"],
             {
@@ -225,7 +245,7 @@ class Swap:
                 "owner_id": self._spec.job_id,
                 "now_ms": self._now_ms,
                 "extents": len(lengths),
-                "born_bytes": sum(extent.length for extent in file.extents),
+                "initial_bytes": sum(extent.length for extent in file.extents),
                 "live_bytes": sum(lengths),
             },
         )
@@ -249,52 +269,23 @@ class Swap:
         )
 
 
-_NUMBERS = (
-    "partitions",
-    "base_offsets",
-    "last_offsets",
-    "record_counts",
-    "min_timestamps",
-    "max_timestamps",
-    "max_timestamps_so_far",
-    "positions",
-    "lengths",
-    "index_positions",
-    "index_lengths",
-    "leader_epochs",
-    "unique_keys",
-    "committed",
-)
-
-
-def _numbers(extent: OutputExtent, so_far: int, leader_epoch: int, committed_ms: int) -> tuple[int, ...]:
-    return (
-        extent.partition,
-        extent.base_offset,
-        extent.last_offset,
-        extent.record_count,
-        extent.min_timestamp,
-        extent.max_timestamp,
-        so_far,
-        extent.position,
-        extent.length,
-        extent.index_position,
-        extent.index_length,
-        leader_epoch,
-        int(extent.unique_keys),
-        committed_ms,
-    )
-
-
-def _output_params(rows: list[tuple[UUID, UUID, tuple[int, ...]]]) -> dict[str, object]:
-    columns = zip(*(numbers for _, _, numbers in rows), strict=True)
+def _output_params(rows: Sequence[_NewExtent]) -> dict[str, object]:
+    extents = [row.extent for row in rows]
     return {
-        "topic_ids": arrays.uuids(topic_id for topic_id, _, _ in rows),
-        "file_ids": arrays.uuids(file_id for _, file_id, _ in rows),
-        **{
-            name: arrays.integers(column)
-            if name in {"partitions", "leader_epochs"}
-            else arrays.bigints(column)
-            for name, column in zip(_NUMBERS, columns, strict=True)
-        },
+        "topic_ids": arrays.uuids(row.topic_id for row in rows),
+        "file_ids": arrays.uuids(row.file_id for row in rows),
+        "partitions": arrays.integers([each.partition for each in extents]),
+        "base_offsets": arrays.bigints([each.base_offset for each in extents]),
+        "last_offsets": arrays.bigints([each.last_offset for each in extents]),
+        "record_counts": arrays.bigints([each.record_count for each in extents]),
+        "min_timestamps": arrays.bigints([each.min_timestamp for each in extents]),
+        "max_timestamps": arrays.bigints([each.max_timestamp for each in extents]),
+        "max_timestamps_so_far": arrays.bigints([row.max_timestamp_so_far for row in rows]),
+        "positions": arrays.bigints([each.position for each in extents]),
+        "lengths": arrays.bigints([each.length for each in extents]),
+        "index_positions": arrays.bigints([each.index_position for each in extents]),
+        "index_lengths": arrays.bigints([each.index_length for each in extents]),
+        "leader_epochs": arrays.integers([row.leader_epoch for row in rows]),
+        "unique_keys": arrays.bigints([int(each.unique_keys) for each in extents]),
+        "committed": arrays.bigints([row.committed_ms for row in rows]),
     }

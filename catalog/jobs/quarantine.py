@@ -1,9 +1,10 @@
-"""Files that were in a job that failed for good, and what becomes of them.
+"""Quarantine of files that make compaction jobs fail.
 
-One file that cannot be read, or whose records no worker gets through, spoils every job that it is in. So the
-files of a failed job are suspected: the next jobs with any of them take half as many, until the one is alone
-that is to blame, and everything else has been compacted. What fails alone is quarantined. It stays live and
-can be read; nothing is deleted, and no job takes it until somebody forgives it.
+One file that cannot be read, or whose records no worker can process, makes every job fail that reads it. So
+the files of a permanently failed job become quarantine candidates. The next job with any of them takes at
+most half as many files as the failed one. This bisection isolates the faulty file while jobs over the other
+files succeed. A file that fails alone is quarantined: it stays live and readable, but no job takes it until
+an operator releases it.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database, Transaction
 
 _SQL = load_queries("quarantine")
-_FIRST_WAIT_MS: Final = 60_000
-_LONGEST_WAIT_MS: Final = 60 * 60 * 1000
-# So often a file fails alone, for reasons that might pass, before it is quarantined: some seven hours.
-_PATIENCE: Final = 12
+_MIN_BACKOFF_MS: Final = 60_000
+_MAX_BACKOFF_MS: Final = 60 * 60 * 1000
+# A file that fails alone for temporary reasons is quarantined after this many failures, about seven hours.
+_MAX_TEMPORARY_FAILURES: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """A live file that was in a failed job; the next one with it takes at most `most_files`."""
+class QuarantineCandidate:
+    """Live file of a failed job; the next job that takes it has at most `max_files` files."""
 
     file_id: UUID
     object_name: str
     kind: FileKind
     size: int
     committed_ms: int
-    most_files: int
+    max_files: int
     failures: int
     job_id: UUID
     reason: str
@@ -47,66 +48,55 @@ class Suspect:
     quarantined_ms: int | None
 
 
-class Suspects:
-    """The suspected files of a catalog; part of `Catalog`, and as safe to use from many threads."""
+class Quarantine:
+    """Quarantine candidates of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def list(self, *, quarantined: bool = False, limit: int = 1000) -> list[Suspect]:
-        """At most `limit`, those in quarantine first (or alone, if `quarantined`), in commit order."""
-        params = {"quarantined": quarantined, "limit": limit}
-        return [
-            _suspect_of(row) for row in self._database.read("suspects.list", _SQL["list_suspects"], params)
-        ]
+    def list(self, *, quarantined: bool = False, limit: int = 1000) -> list[QuarantineCandidate]:
+        """Return up to `limit` candidates in commit order, quarantined files first.
 
-    def forgive(self, file_ids: Collection[UUID] | None = None) -> int:
-        """Let these files, or all, be taken by jobs again; returns how many were suspected."""
+        With `quarantined`, return only quarantined files.
+        """
+        params = {"quarantined": quarantined, "limit": limit}
+        rows = self._database.read("quarantine.list", _SQL["list_candidates"], params)
+        return [_candidate_from_row(row) for row in rows]
+
+    def release(self, file_ids: Collection[UUID] | None = None) -> int:
+        """Let jobs take these files, or all files, again; return the number of released candidates."""
         params = {"file_ids": None if file_ids is None else arrays.uuids(file_ids)}
 
         def work(transaction: Transaction) -> int:
-            return transaction.count(_SQL["forgive"], params)
+            return transaction.count(_SQL["release_candidates"], params)
 
-        return self._database.transact("suspects.forgive", work)
+        return self._database.transact("quarantine.release", work)
 
 
-def suspect(
+def add_candidates(
     transaction: Transaction,
     job_id: UUID,
     file_ids: Sequence[UUID],
     failure: str,
     now_ms: int,
     *,
-    lasting: bool,
+    permanent: bool,
 ) -> None:
-    """Suspect the files of a failed job; with `lasting`, trying the same again would be of no use."""
+    """Make the files of a failed job candidates; `permanent` means that a retry would fail, too."""
     transaction.send(
-        _SQL["suspect_files"],
+        _SQL["add_candidates"],
         {
             "job_id": job_id,
             "file_ids": arrays.uuids(file_ids),
             "files": len(file_ids),
             "failure": failure,
             "now_ms": now_ms,
-            "first_wait_ms": 0 if lasting else _FIRST_WAIT_MS,
-            "longest_wait_ms": _LONGEST_WAIT_MS,
-            "patience": 1 if lasting else _PATIENCE,
+            "min_backoff_ms": 0 if permanent else _MIN_BACKOFF_MS,
+            "max_backoff_ms": _MAX_BACKOFF_MS,
+            "max_failures": 1 if permanent else _MAX_TEMPORARY_FAILURES,
         },
     )
 
 
-def _suspect_of(row: Row) -> Suspect:
-    return Suspect(
-        file_id=row[0],
-        object_name=row[1],
-        kind=FileKind(row[2]),
-        size=row[3],
-        committed_ms=row[4],
-        most_files=row[5],
-        failures=row[6],
-        job_id=row[7],
-        reason=row[8],
-        failed_ms=row[9],
-        not_before_ms=row[10],
-        quarantined_ms=row[11],
-    )
+def _candidate_from_row(row: Row) -> QuarantineCandidate:
+    return QuarantineCandidate(**{**row._asdict(), "kind": FileKind(row.kind)})

@@ -1,8 +1,8 @@
-"""What the catalog lets go of, so that its rows stay bounded: past sessions and jobs, idle producers.
+"""Expiry of rows that would otherwise accumulate: inactive sessions and jobs, idle producers, old results.
 
-A session or a job is what proves that an object without a file is garbage, so it is forgotten only by whoever
-has looked through what it left in the bucket (`maintenance.garbage_collection`). Everything goes in bounded
-batches, and may be asked for by several at once.
+The row of a session or a job proves that an object without a file row is garbage. So such a row is deleted
+only after a sweep of the bucket for the objects that the owner left (`maintenance.garbage_collection`).
+Deletions come in bounded batches, and several callers may run them at once.
 """
 
 from __future__ import annotations
@@ -12,95 +12,99 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from catalog.commit.log import ANSWERS_KEPT_MS
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from catalog.database.connection import Row
+    import psycopg
+
+    from catalog.database.connection import Row, TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.database.sql_files import Query
 
 _SQL = load_queries("expiry")
 _BATCH: Final = 5000
-# A producer that lives longer, and goes on in a topic that was made anew after so long, begins a new epoch.
-_PAST_TOPICS_KEPT_MS: Final = 90 * 86_400_000
+COMMIT_RESULT_RETENTION_MS: Final = 60 * 60 * 1000
+"""How long the results of a commit are stored for a retry."""
+# A producer that outlives this, and continues in a recreated topic of the same name, must begin a new epoch.
+_DELETED_TOPIC_RETENTION_MS: Final = 90 * 86_400_000
 
 
 class OwnerKind(StrEnum):
-    """Who writes objects: an agent's session, or a job's attempts."""
+    """Kind of writer of objects: an agent's session, or a job's attempts."""
 
     SESSION = "session"
     JOB = "job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastOwner:
-    """A session or a job that can publish nothing any more, and since when."""
+class InactiveOwner:
+    """Session or job that can publish nothing any more, and the time when it was closed or finished."""
 
     kind: OwnerKind
     owner_id: UUID
-    over_ms: int
+    closed_ms: int
 
 
-class Forgetting:
-    """What is over; part of `Catalog`, and as safe to use from many threads."""
+class Expiry:
+    """Expired rows of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def past_owners(
-        self, kind: OwnerKind, over_for_ms: int, limit: int, *, unswept: bool = False
-    ) -> list[PastOwner]:
-        """At most `limit` owners that were over that long ago, the oldest first.
+    def inactive_owners(
+        self, kind: OwnerKind, min_age_ms: int, limit: int, *, unswept: bool = False
+    ) -> list[InactiveOwner]:
+        """Return up to `limit` owners that have been inactive for more than `min_age_ms`, oldest first.
 
-        With `unswept`, those that nobody has cleared up after.
+        With `unswept`, return only owners whose objects were not swept yet.
         """
-        before_ms = self._database.now_ms() - over_for_ms
+        before_ms = self._database.now_ms() - min_age_ms
         params = {"before_ms": before_ms, "unswept": unswept, "limit": limit}
-        query = _SQL["sessions_over"] if kind is OwnerKind.SESSION else _SQL["jobs_over"]
-        rows = self._database.read("forgetting.past_owners", query, params)
-        return [PastOwner(kind=kind, owner_id=row[0], over_ms=row[1]) for row in rows]
+        query = _SQL["closed_sessions"] if kind is OwnerKind.SESSION else _SQL["finished_jobs"]
+        rows = self._database.read("expiry.inactive_owners", query, params)
+        return [InactiveOwner(kind=kind, owner_id=row.owner_id, closed_ms=row.closed_ms) for row in rows]
 
-    def swept(self, owners: Sequence[PastOwner]) -> None:
-        """Note that what these owners left is gone from the bucket."""
-        self._change("forgetting.swept", owners, _SQL["sessions_swept"], _SQL["jobs_swept"])
+    def mark_swept(self, owners: Sequence[InactiveOwner]) -> None:
+        """Record that the objects that these owners left were deleted from the bucket."""
+        self._change("expiry.mark_swept", owners, _SQL["mark_sessions_swept"], _SQL["mark_jobs_swept"])
 
-    def forget(self, owners: Sequence[PastOwner]) -> int:
-        """Forget owners whose traces are gone from the bucket; returns how many."""
-        return self._change("forgetting.forget", owners, _SQL["forget_sessions"], _SQL["forget_jobs"])
+    def delete_owners(self, owners: Sequence[InactiveOwner]) -> int:
+        """Delete owners whose objects were swept; return the number of deleted rows."""
+        return self._change("expiry.delete_owners", owners, _SQL["delete_sessions"], _SQL["delete_jobs"])
 
-    def _change(self, operation: str, owners: Sequence[PastOwner], sessions: Query, jobs: Query) -> int:
+    def _change(self, operation: str, owners: Sequence[InactiveOwner], sessions: Query, jobs: Query) -> int:
         def work(transaction: Transaction) -> int:
             now_ms = transaction.now_ms()
             changed = 0
             for kind, query in ((OwnerKind.SESSION, sessions), (OwnerKind.JOB, jobs)):
-                mine = sorted(owner.owner_id for owner in owners if owner.kind is kind)
-                if mine:
-                    changed += transaction.count(query, {"owner_ids": arrays.uuids(mine), "now_ms": now_ms})
+                owner_ids = sorted(owner.owner_id for owner in owners if owner.kind is kind)
+                if owner_ids:
+                    params = {"owner_ids": arrays.uuids(owner_ids), "now_ms": now_ms}
+                    changed += transaction.count(query, params)
             return changed
 
         return self._database.transact(operation, work)
 
-    def take_chore(self, name: str, every_ms: int) -> bool:
-        """Whether it is the caller's turn to do what anybody does once in that many milliseconds."""
+    def claim_periodic_task(self, name: str, interval_ms: int) -> bool:
+        """Return True if the caller must run a task that one process runs once per `interval_ms`."""
 
         def work(transaction: Transaction) -> list[Row]:
-            params = {"name": name, "every_ms": every_ms, "now_ms": transaction.now_ms()}
-            return transaction.rows(_SQL["take_chore"], params)
+            params = {"name": name, "interval_ms": interval_ms, "now_ms": transaction.now_ms()}
+            return transaction.rows(_SQL["claim_periodic_task"], params)
 
-        # Not repeated when the answer is lost: the second try would find the turn taken, by itself.
-        return bool(self._database.transact("forgetting.take_chore", work, idempotent=False))
+        # Not idempotent: after a lost result, a retry would find the task claimed by the first attempt.
+        return bool(self._database.transact("expiry.claim_periodic_task", work, idempotent=False))
 
-    def idle_producers(self, idle_ms: int) -> int:
-        """Forget the producers that have written nothing for that long, as Kafka does; returns how many.
+    def expire_producers(self, idle_ms: int) -> int:
+        """Delete the producer states that did not change for `idle_ms`, as Kafka does; return their number.
 
-        Goes through all of them, a page at a time and each page in a transaction of its own.
+        This reads all states, page by page, with one transaction per page.
         """
         key: tuple[UUID, int, int] = (UUID(int=0), -1, -1)
-        forgotten = 0
+        expired = 0
 
         def work(transaction: Transaction) -> list[Row]:
             params = {
@@ -110,29 +114,41 @@ class Forgetting:
                 "before_ms": transaction.now_ms() - idle_ms,
                 "limit": _BATCH,
             }
-            transaction.send(_SQL["admit_idle_producers"], params)
-            return transaction.rows(_SQL["forget_producers"], params)
+            transaction.send(_SQL["accept_any_sequence_of_idle_producers"], params)
+            return transaction.rows(_SQL["delete_idle_producers"], params)
 
-        while rows := self._database.transact("forgetting.idle_producers", work):
-            ((topic_id, partition, producer_id, gone),) = rows
-            key = (topic_id, partition, producer_id)
-            forgotten += gone
-        return forgotten
+        while rows := self._database.transact("expiry.expire_producers", work):
+            (last,) = rows
+            key = (last.topic_id, last.partition, last.producer_id)
+            expired += last.deleted
+        return expired
 
-    def old_answers(self) -> int:
-        """Forget answers to commits that no retry asks for any more; returns how many."""
-        return self._older("forgetting.old_answers", _SQL["forget_answers"], ANSWERS_KEPT_MS)
+    def expire_commit_results(self) -> int:
+        """Delete the commit results that are too old for a retry; return their number."""
+        return self._expire("expiry.expire_commit_results", expire_commit_results)
 
-    def past_topics(self) -> int:
-        """Forget names of topics that were deleted so long ago that no client goes on with them."""
-        return self._older("forgetting.past_topics", _SQL["forget_past_topics"], _PAST_TOPICS_KEPT_MS)
+    def expire_deleted_topics(self) -> int:
+        """Delete the records of topics that were deleted too long ago for their producers to continue."""
 
-    def _older(self, operation: str, query: Query, kept_ms: int) -> int:
+        def expire(transaction: Transaction, now_ms: int, *, limit: int) -> psycopg.Cursor[TupleRow]:
+            params = {"before_ms": now_ms - _DELETED_TOPIC_RETENTION_MS, "limit": limit}
+            return transaction.send(_SQL["expire_deleted_topics"], params)
+
+        return self._expire("expiry.expire_deleted_topics", expire)
+
+    def _expire(self, operation: str, expire: Callable[..., psycopg.Cursor[TupleRow]]) -> int:
         def work(transaction: Transaction) -> int:
-            before_ms = transaction.now_ms() - kept_ms
-            return transaction.count(query, {"before_ms": before_ms, "limit": _BATCH})
+            cursor = expire(transaction, transaction.now_ms(), limit=_BATCH)
+            transaction.wait()
+            return cursor.rowcount
 
-        forgotten = 0
-        while gone := self._database.transact(operation, work):
-            forgotten += gone
-        return forgotten
+        total = 0
+        while expired := self._database.transact(operation, work):
+            total += expired
+        return total
+
+
+def expire_commit_results(transaction: Transaction, now_ms: int, *, limit: int) -> psycopg.Cursor[TupleRow]:
+    """Send a statement that deletes up to `limit` commit results that are too old for a retry."""
+    params = {"before_ms": now_ms - COMMIT_RESULT_RETENTION_MS, "limit": limit}
+    return transaction.send(_SQL["expire_commit_results"], params)

@@ -1,33 +1,35 @@
-"""Garbage in two steps: marked in the transaction that made it, deleted by someone else after a grace period.
+"""Garbage collection of files in two steps.
 
-A file is dead once no live extent refers to it. `dead_files` names those that nobody needs any more: dead
-since before a given time, and not read by an open job. Whoever deletes the objects calls `forget` afterwards,
-never before.
+1. The transaction that removes a file's last live extent marks the file as dead.
+2. After a grace period, the garbage collector deletes the object and then, never before, calls `forget`.
+
+`dead_files` returns files that have been dead since before a given time and that no open job reads.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
 
 _SQL = load_queries("garbage")
-REMOVED_AT_ONCE: Final = 5000
+MAX_REMOVED: Final = 5000
+"""Default limit of the number of extents that one transaction removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogFile:
-    """An object that the catalog knows; `owner_id` is the session or the job that wrote it."""
+    """Object that the catalog knows; `owner_id` is the session or the job that wrote it."""
 
     file_id: UUID
     object_name: str
@@ -37,81 +39,98 @@ class CatalogFile:
     dead_ms: int | None
 
 
+class FileRemoval(NamedTuple):
+    """Extents that a transaction removed from one file, those of them that a job had claimed, and bytes."""
+
+    file_id: UUID
+    extents: int
+    claimed_extents: int
+    length: int
+
+
 class Garbage:
-    """What may be deleted; part of `Catalog`, and as safe to use from many threads."""
+    """Dead files and deleted topics; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def dead_files(self, before_ms: int, limit: int) -> list[CatalogFile]:
-        """At most `limit` files that died before `before_ms` and that no open job reads, oldest first."""
+        """Return up to `limit` files that died before `before_ms` and no open job reads, oldest first."""
         params = {"before_ms": before_ms, "limit": limit}
         rows = self._database.read("garbage.dead_files", _SQL["dead_files"], params)
-        return [_file_of(row) for row in rows]
+        return [_file_from_row(row) for row in rows]
 
     def forget(self, file_ids: Sequence[UUID]) -> int:
-        """Remove the rows of dead files whose objects are gone; returns how many. Live ones stay."""
+        """Delete the rows of dead files whose objects were deleted; return their number.
+
+        Live files stay.
+        """
         params = {"file_ids": arrays.uuids(file_ids)}
 
         def work(transaction: Transaction) -> int:
-            return transaction.count(_SQL["forget_files"], params)
+            return transaction.count(_SQL["delete_files"], params)
 
         return self._database.transact("garbage.forget", work)
 
     def known_files(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> list[CatalogFile]:
-        """A page of the files below a prefix by object name, live and dead, beginning after `after`."""
+        """Return a page of live and dead files below a prefix, by object name, starting after `after`."""
         params = {"prefix": prefix, "after": after, "limit": limit}
-        rows = self._database.read("garbage.known_files", _SQL["object_names"], params)
-        return [_file_of(row) for row in rows]
+        rows = self._database.read("garbage.known_files", _SQL["known_files"], params)
+        return [_file_from_row(row) for row in rows]
 
-    def remove_deleted(self, limit: int = REMOVED_AT_ONCE) -> int:
-        """Remove at most `limit` extents of deleted topics; 0 when there was nothing to remove.
+    def remove_deleted(self, limit: int = MAX_REMOVED) -> int:
+        """Remove up to `limit` extents of deleted topics; return the number of removed rows.
 
-        Returns how many rows went. Two who call it at once do not get in each other's way.
+        The result is 0 once there is nothing to remove. Concurrent callers work on different topics.
         """
 
         def work(transaction: Transaction) -> int:
-            picked = transaction.rows(_SQL["pick_deleted_topic"])
-            return _remove_some(transaction, picked[0][0], limit, transaction.now_ms()) if picked else 0
+            topics = transaction.rows(_SQL["pick_deleted_topic"])
+            return _remove_some(transaction, topics[0].topic_id, limit, transaction.now_ms()) if topics else 0
 
         return self._database.transact("garbage.remove_deleted", work)
 
 
 def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: int) -> int:
     params = {"topic_id": topic_id, "limit": limit}
-    removed = transaction.rows(_SQL["remove_extents_of_topic"], params)
-    drop_from_files(transaction, removed, now_ms)
-    extents: int = sum(row[1] for row in removed)
+    rows = transaction.rows(_SQL["remove_extents_of_topic"], params)
+    removals = [FileRemoval(row.file_id, row.extents, row.claimed_extents, row.length) for row in rows]
+    subtract_from_files(transaction, removals, now_ms)
+    extents = sum(each.extents for each in removals)
     producers = transaction.count(_SQL["remove_producers_of_topic"], params)
     if extents or producers:
         return extents + producers
     return transaction.count(_SQL["remove_topic"], params)
 
 
-def drop_from_files(transaction: Transaction, removed: Sequence[Row], now_ms: int) -> None:
-    """Take (file id, extents, claimed extents, bytes) off the files' counts, marking those dead now."""
-    if not removed:
+def lock_files(transaction: Transaction, file_ids: Iterable[UUID]) -> None:
+    """Lock files in the order of their ids, as every transaction does that changes their counts."""
+    transaction.send(_SQL["lock_files"], {"file_ids": arrays.uuids(file_ids)})
+
+
+def subtract_from_files(transaction: Transaction, removals: Sequence[FileRemoval], now_ms: int) -> None:
+    """Subtract removed extents from the counts of their files; mark files without live extents as dead."""
+    if not removals:
         return
-    file_ids = arrays.uuids(row[0] for row in removed)
-    transaction.send(_SQL["lock_files"], {"file_ids": file_ids})
+    lock_files(transaction, (each.file_id for each in removals))
     transaction.send(
-        _SQL["drop_from_files"],
+        _SQL["subtract_from_files"],
         {
-            "file_ids": file_ids,
-            "removed": arrays.bigints([row[1] for row in removed]),
-            "claimed": arrays.bigints([row[2] for row in removed]),
-            "bytes": arrays.bigints([row[3] for row in removed]),
+            "file_ids": arrays.uuids(each.file_id for each in removals),
+            "removed": arrays.bigints([each.extents for each in removals]),
+            "claimed": arrays.bigints([each.claimed_extents for each in removals]),
+            "bytes": arrays.bigints([each.length for each in removals]),
             "now_ms": now_ms,
         },
     )
 
 
-def _file_of(row: Row) -> CatalogFile:
+def _file_from_row(row: Row) -> CatalogFile:
     return CatalogFile(
-        file_id=row[0],
-        object_name=row[1],
-        kind=FileKind(row[2]),
-        size=row[3],
-        owner_id=row[4],
-        dead_ms=row[5],
+        file_id=row.file_id,
+        object_name=row.object_name,
+        kind=FileKind(row.kind),
+        size=row.size,
+        owner_id=row.owner_id,
+        dead_ms=row.dead_ms,
     )

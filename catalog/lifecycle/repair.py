@@ -1,12 +1,12 @@
-"""What the catalog can say for certain of its own sums and counts, and set right: each follows from extents.
+"""Repair of totals and counts that follow from the extents.
 
-Extents themselves, bounds and bytes are never touched: what they should be, nothing here knows.
+Extents, bounds and bytes are never changed, because nothing in the catalog tells what they should be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from catalog.database.sql_files import load_queries
@@ -20,90 +20,103 @@ if TYPE_CHECKING:
     from catalog.model import PartitionId
 
 _SQL = load_queries("repair")
-_FILES_AT_ONCE: Final = 500
+_PAGE_FILES: Final = 500
+
+
+class ExtentCounts(NamedTuple):
+    """Counts of a file's extents; a file is dead if it has none."""
+
+    live_extents: int
+    claimed_extents: int
+    live_bytes: int
+    is_dead: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileTally:
-    """A file's counts as they are kept, and as its extents have them: live, claimed, bytes, dead.
+class FileCounts:
+    """Stored and actual counts of a file.
 
-    `stale_claims` is how many of its extents are claimed by jobs that are over, or that nobody knows.
+    `stale_claims` is the number of its extents that finished or unknown jobs claim.
     """
 
     file_id: UUID
     object_name: str
-    kept: tuple[int, int, int, bool]
-    counted: tuple[int, int, int, bool]
+    stored: ExtentCounts
+    actual: ExtentCounts
     stale_claims: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgottenWriters:
-    """How many sessions of agents, and jobs, were forgotten that were not over."""
+class RemovedWriters:
+    """Numbers of active sessions and open jobs that were removed."""
 
     sessions: int
     jobs: int
 
 
 class Repair:
-    """Sums and counts of a catalog; part of `Catalog`, and as safe to use from many threads."""
+    """Totals and counts of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def file_tallies(self) -> Iterator[FileTally]:
-        """The files whose counts are wrong or whose claims are stale, each judged in one moment.
+    def wrong_file_counts(self) -> Iterator[FileCounts]:
+        """Yield the files with wrong counts or stale claims; each file is checked in one snapshot.
 
-        Asks for a page of files at a time, and reads every extent once by the index on files.
+        This reads one page of files at a time, and every extent once by the index on files.
         """
         after: UUID | None = UUID(int=0)
         while after is not None:
-            params = {"after": after, "limit": _FILES_AT_ONCE}
+            params = {"after": after, "limit": _PAGE_FILES}
             rows = self._database.read("repair.check_files", _SQL["check_files"], params)
-            after = rows[-1][0] if rows else None
+            after = rows[-1].file_id if rows else None
             for row in rows:
-                kept, extents = (row[2], row[3], row[4], row[5]), row[6]
-                counted = (extents, row[7], row[8], extents == 0)
-                if kept != counted or row[9]:
-                    yield FileTally(
-                        file_id=row[0], object_name=row[1], kept=kept, counted=counted, stale_claims=row[9]
+                stored = ExtentCounts(row.live_extents, row.claimed_extents, row.live_bytes, row.is_dead)
+                actual = ExtentCounts(row.extents, row.claims, row.bytes, row.extents == 0)
+                if stored != actual or row.stale_claims:
+                    yield FileCounts(
+                        file_id=row.file_id,
+                        object_name=row.object_name,
+                        stored=stored,
+                        actual=actual,
+                        stale_claims=row.stale_claims,
                     )
 
     def recount_file(self, file_id: UUID) -> None:
-        """Free what jobs claim that are over, and set the file's counts by its extents."""
+        """Release stale claims of a file, and set its counts from its extents."""
 
         def work(transaction: Transaction) -> None:
             params = {"file_id": file_id, "now_ms": transaction.now_ms()}
-            transaction.send(_SQL["release_stale"], params)
+            transaction.send(_SQL["release_stale_claims"], params)
             transaction.send(_SQL["lock_file"], params)
             transaction.send(_SQL["recount_file"], params)
 
         self._database.transact("repair.recount_file", work)
 
-    def forget_writers(self, silent_for_ms: int = 0) -> ForgottenWriters:
-        """Forget the sessions and jobs that are not over; how many of each there were.
+    def remove_active_writers(self, silent_for_ms: int = 0) -> RemovedWriters:
+        """Remove all active sessions and open jobs; return their numbers.
 
-        For a catalog that was restored from a backup, while nothing runs. What they wrote since the backup
-        has no row here. If they were known, it would pass for what dead writers left, and be deleted; an
-        owner that nobody knows keeps it.
+        This is for a catalog that was restored from a backup, while nothing runs. Objects that these writers
+        wrote since the backup have no rows. With a row of its owner, such an object would look like garbage
+        of a dead writer and be deleted; without one, it stays.
 
-        CatalogInUseError, and nothing is forgotten, when one of them was heard of in the last
-        `silent_for_ms`. A backup that is younger than that looks no different.
+        CatalogInUseError: a writer sent a heartbeat in the last `silent_for_ms`; nothing is removed. A backup
+        that is younger than that is rejected, too.
         """
 
-        def work(transaction: Transaction) -> ForgottenWriters:
-            transaction.send(_SQL["free_open_claims"])
-            transaction.send(_SQL["forget_job_files"])
-            jobs = transaction.rows(_SQL["forget_open_jobs"])
-            sessions = transaction.rows(_SQL["forget_active_sessions"])
+        def work(transaction: Transaction) -> RemovedWriters:
+            transaction.send(_SQL["release_open_claims"])
+            transaction.send(_SQL["delete_job_files"])
+            jobs = transaction.rows(_SQL["delete_open_jobs"])
+            sessions = transaction.rows(_SQL["delete_active_sessions"])
             if silent_for_ms:
-                _refuse_those_at_work(transaction.now_ms() - silent_for_ms, sessions, jobs)
-            return ForgottenWriters(sessions=len(sessions), jobs=len(jobs))
+                _check_silence(transaction.now_ms() - silent_for_ms, sessions, jobs)
+            return RemovedWriters(sessions=len(sessions), jobs=len(jobs))
 
-        return self._database.transact("repair.forget_writers", work)
+        return self._database.transact("repair.remove_active_writers", work)
 
     def recount_partition(self, partition: PartitionId) -> None:
-        """Set the partition's sums by its extents."""
+        """Set a partition's totals from its extents."""
         params = {"topic_id": partition.topic_id, "partition": partition.partition}
 
         def work(transaction: Transaction) -> None:
@@ -113,13 +126,14 @@ class Repair:
         self._database.transact("repair.recount_partition", work)
 
 
-def _refuse_those_at_work(since_ms: int, sessions: Sequence[Row], jobs: Sequence[Row]) -> None:
-    """Raise when one of these was heard of since then; each row ends in the time, None if it never was."""
+def _check_silence(since_ms: int, sessions: Sequence[Row], jobs: Sequence[Row]) -> None:
+    """Raise CatalogInUseError if a session or a job sent a heartbeat after `since_ms`."""
     agents, drivers = (
-        sum(row[-1] is not None and row[-1] > since_ms for row in rows) for rows in (sessions, jobs)
+        sum(row.heartbeat_ms is not None and row.heartbeat_ms > since_ms for row in rows)
+        for rows in (sessions, jobs)
     )
     if agents or drivers:
         raise CatalogInUseError(
-            f"the catalog is in use: it has just heard of {agents} agents and of {drivers} running jobs",
+            f"the catalog is in use: {agents} agents and {drivers} running jobs sent heartbeats recently",
             remedy="stop all agents and all compaction, and wait a minute",
         )

@@ -1,24 +1,30 @@
-"""Where logs begin: moves the log start forward and removes what lies below it, never the other way round.
+"""Retention: removes the oldest extents of partitions and advances their log start offsets.
 
-Kafka's rules (`UnifiedLog.deleteOldSegments`), with extents for segments. Whole extents go, the oldest first,
-as long as each one lies below the log start, or can go without leaving fewer than `retention.bytes`, or has
-no record younger than `retention.ms`. By time and size only where `cleanup.policy` has `delete`. Nothing past
-the high watermark goes. An extent without a timestamp counts from when its oldest data was committed, as
-a segment does from when its file was last written.
+The log start offset moves in the transaction that removes extents, or before it, never after it.
+
+The rules are Kafka's (`UnifiedLog.deleteOldSegments`), with extents in place of segments. Whole extents are
+removed, oldest first, as long as one of these conditions holds for each:
+
+- it lies below the log start offset;
+- at least `retention.bytes` remain without it, and `cleanup.policy` has `delete`;
+- all its records are older than `retention.ms`, and `cleanup.policy` has `delete`.
+
+Nothing at or after the high watermark is removed. The age of an extent without timestamps counts from the
+commit of its oldest data, as that of a segment counts from the last modification of its file.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import TopicNotFoundError
-from catalog.lifecycle.garbage import REMOVED_AT_ONCE, drop_from_files
+from catalog.lifecycle.garbage import MAX_REMOVED, FileRemoval, subtract_from_files
 from catalog.model import FileKind, PartitionId
 
 if TYPE_CHECKING:
@@ -29,19 +35,19 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("retention")
 _BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
-_FOR_EVER: Final = -1
+_UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """How much of a partition is kept; negative: without limit."""
+class RetentionRule:
+    """Limits of age and size of a partition; negative is unlimited."""
 
-    retention_ms: int = _FOR_EVER
-    retention_bytes: int = _FOR_EVER
+    retention_ms: int = _UNLIMITED
+    retention_bytes: int = _UNLIMITED
 
     @classmethod
-    def by(cls, config: TopicConfig) -> Keep:
-        """What a topic's settings say."""
+    def of(cls, config: TopicConfig) -> RetentionRule:
+        """Return the rule of a topic's configuration."""
         if not config.deletes:
             return cls()
         return cls(retention_ms=config.retention_ms, retention_bytes=config.retention_bytes)
@@ -49,7 +55,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuePage:
-    """Of a page of partitions those that have something to lose; `last` is where the page ends."""
+    """Partitions with expired extents out of a page of partitions; `last` is the page's last partition."""
 
     partitions: tuple[PartitionId, ...]
     last: PartitionId | None
@@ -57,7 +63,7 @@ class DuePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """What a transaction removed; `unfinished` are the partitions that may have more of it."""
+    """Extents and bytes that a transaction removed; `unfinished` partitions may have more to remove."""
 
     extents: int
     size: int
@@ -65,15 +71,15 @@ class Expired:
 
 
 class Retention:
-    """The beginning of each log; part of `Catalog`, and as safe to use from many threads."""
+    """Retention of partitions; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def advance_log_start(self, topic_id: UUID, partition: int, offset: int) -> int:
-        """Let the log begin at `offset`, at most at its high watermark; returns where it begins now.
+        """Advance the log start offset to `offset`, at most to the high watermark; return the new value.
 
-        It never goes back. TopicNotFoundError when there is no such partition.
+        It never moves back. TopicNotFoundError: the partition does not exist.
         """
         key = PartitionId(topic_id, partition)
         starts = self.advance_log_starts({key: offset})
@@ -82,7 +88,7 @@ class Retention:
         return starts[key]
 
     def advance_log_starts(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
-        """The same of several partitions, all or none; those that do not exist are left out."""
+        """Advance several log start offsets in one transaction; unknown partitions are left out."""
         params = {
             "topic_ids": arrays.uuids(key.topic_id for key in offsets),
             "partitions": arrays.integers([key.partition for key in offsets]),
@@ -93,14 +99,15 @@ class Retention:
             return transaction.rows(_SQL["advance_log_starts"], params)
 
         rows = self._database.transact("retention.advance_log_starts", work)
-        return {PartitionId(row[0], row[1]): row[2] for row in rows}
+        return {PartitionId(row.topic_id, row.partition): row.log_start_offset for row in rows}
 
     def due(
-        self, rules: Mapping[UUID, Keep], *, after: PartitionId | None = None, limit: int = 10_000
+        self, rules: Mapping[UUID, RetentionRule], *, after: PartitionId | None = None, limit: int = 10_000
     ) -> DuePage:
-        """Which of the next `limit` partitions in section order have an expired extent at their beginning.
+        """Return those of the next `limit` partitions, in section order, whose oldest extent has expired.
 
-        By the catalog's time. Topics without a rule lose only what lies below their log starts.
+        Ages are measured by the catalog's clock. A topic without a rule loses only extents below its log
+        start offsets.
         """
         start = after or _BEFORE_ALL
         params = {
@@ -114,85 +121,91 @@ class Retention:
         }
         rows = self._database.read("retention.due", _SQL["due_partitions"], params)
         return DuePage(
-            partitions=tuple(PartitionId(row[0], row[1]) for row in rows if row[2]),
-            last=PartitionId(rows[-1][0], rows[-1][1]) if rows else None,
+            partitions=tuple(PartitionId(row.topic_id, row.partition) for row in rows if row.expired),
+            last=PartitionId(rows[-1].topic_id, rows[-1].partition) if rows else None,
         )
 
-    def expire(self, partitions: Sequence[PartitionId], *, limit: int = REMOVED_AT_ONCE) -> Expired:
-        """Remove at most about `limit` extents that have expired, and move the logs' starts behind them.
+    def expire(self, partitions: Sequence[PartitionId], *, limit: int = MAX_REMOVED) -> Expired:
+        """Remove about `limit` expired extents at most, and advance the log start offsets.
 
-        One transaction, in which the topics' settings stand still: what somebody has just decided to keep
-        stays. Partitions that do not exist any more are passed over.
+        The transaction locks the topics' settings, so a concurrent change of retention applies either before
+        or after it. Unknown partitions are skipped.
         """
-        each = max(1, limit // max(1, len(partitions)))
+        limit_each = max(1, limit // max(1, len(partitions)))
 
         def work(transaction: Transaction) -> Expired:
             topic_ids = {partition.topic_id for partition in partitions}
-            shared = transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
-            rules = {row[0]: Keep.by(TopicConfig.stored(row[1])) for row in shared}
-            wanted = {key: rules[key.topic_id] for key in partitions if key.topic_id in rules}
-            return _remove(transaction, wanted, each)
+            topics = transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
+            rules = {row.topic_id: RetentionRule.of(TopicConfig.from_stored(row.config)) for row in topics}
+            by_partition = {key: rules[key.topic_id] for key in partitions if key.topic_id in rules}
+            return _remove(transaction, by_partition, limit_each)
 
         return self._database.transact("retention.expire", work)
 
-    def remove_expired(self, topic_id: UUID, partition: int, *, limit: int = REMOVED_AT_ONCE) -> int:
-        """Remove at most `limit` extents that lie wholly below the log start; returns how many went."""
-        wanted = {PartitionId(topic_id, partition): Keep()}
+    def remove_expired(self, topic_id: UUID, partition: int, *, limit: int = MAX_REMOVED) -> int:
+        """Remove up to `limit` extents below the log start offset; return the number of removed extents."""
+        rules = {PartitionId(topic_id, partition): RetentionRule()}
 
         def work(transaction: Transaction) -> int:
-            return _remove(transaction, wanted, limit).extents
+            return _remove(transaction, rules, limit).extents
 
         return self._database.transact("retention.remove_expired", work)
 
 
-def _remove(transaction: Transaction, wanted: Mapping[PartitionId, Keep], each: int) -> Expired:
+def _remove(transaction: Transaction, rules: Mapping[PartitionId, RetentionRule], limit_each: int) -> Expired:
     params = {
-        "topic_ids": arrays.uuids(key.topic_id for key in wanted),
-        "partitions": arrays.integers([key.partition for key in wanted]),
-        "retention_ms": arrays.bigints([rule.retention_ms for rule in wanted.values()]),
-        "retention_bytes": arrays.bigints([rule.retention_bytes for rule in wanted.values()]),
-        "limit": each,
+        "topic_ids": arrays.uuids(key.topic_id for key in rules),
+        "partitions": arrays.integers([key.partition for key in rules]),
+        "retention_ms": arrays.bigints([rule.retention_ms for rule in rules.values()]),
+        "retention_bytes": arrays.bigints([rule.retention_bytes for rule in rules.values()]),
+        "limit": limit_each,
     }
-    locked = {
-        PartitionId(row[0], row[1]): row[2] for row in transaction.rows(_SQL["lock_partitions"], params)
+    first_dirty_offsets = {
+        PartitionId(row.topic_id, row.partition): row.first_dirty_offset
+        for row in transaction.rows(_SQL["lock_partitions"], params)
     }
     now_ms = transaction.now_ms()
     removed = transaction.rows(_SQL["remove_expired"], {**params, "now_ms": now_ms})
-    by_partition: dict[PartitionId, list[Row]] = {}
+    by_partition: dict[PartitionId, list[Row]] = defaultdict(list)
     for row in removed:
-        by_partition.setdefault(PartitionId(row[0], row[1]), []).append(row)
+        by_partition[PartitionId(row.topic_id, row.partition)].append(row)
     if removed:
-        transaction.send(_SQL["move_log_starts"], _moves(by_partition, locked))
-        drop_from_files(transaction, _by_file(removed), now_ms)
+        transaction.send(_SQL["advance_partitions"], _partition_params(by_partition, first_dirty_offsets))
+        subtract_from_files(transaction, _removals_by_file(removed), now_ms)
     return Expired(
         extents=len(removed),
-        size=sum(row[3] for row in removed),
-        unfinished=tuple(key for key, rows in by_partition.items() if len(rows) >= each),
+        size=sum(row.length for row in removed),
+        unfinished=tuple(key for key, rows in by_partition.items() if len(rows) >= limit_each),
     )
 
 
-def _moves(
-    by_partition: Mapping[PartitionId, Sequence[Row]], first_dirty: Mapping[PartitionId, int]
+def _partition_params(
+    by_partition: Mapping[PartitionId, Sequence[Row]], first_dirty_offsets: Mapping[PartitionId, int]
 ) -> dict[str, object]:
-    rows = by_partition.items()
-    kinds = [Counter(row[6] for row in removed) for _, removed in rows]
+    """Return the parameters of `advance_partitions` for removed extents."""
+    items = by_partition.items()
+    kinds = [Counter(row.kind for row in rows) for _, rows in items]
     return {
-        "topic_ids": arrays.uuids(key.topic_id for key, _ in rows),
-        "partitions": arrays.integers([key.partition for key, _ in rows]),
-        "log_start_offsets": arrays.bigints([max(row[2] for row in removed) + 1 for _, removed in rows]),
-        "live_bytes": arrays.bigints([sum(row[3] for row in removed) for _, removed in rows]),
+        "topic_ids": arrays.uuids(key.topic_id for key, _ in items),
+        "partitions": arrays.integers([key.partition for key, _ in items]),
+        "log_start_offsets": arrays.bigints([max(row.last_offset for row in rows) + 1 for _, rows in items]),
+        "live_bytes": arrays.bigints([sum(row.length for row in rows) for _, rows in items]),
         "dirty_bytes": arrays.bigints(
-            [sum(row[3] for row in removed if row[2] >= first_dirty[key]) for key, removed in rows]
+            [
+                sum(row.length for row in rows if row.last_offset >= first_dirty_offsets[key])
+                for key, rows in items
+            ]
         ),
         "ingestion_extents": arrays.bigints([each[FileKind.INGESTION] for each in kinds]),
         "compacted_extents": arrays.bigints([each[FileKind.COMPACTED] for each in kinds]),
     }
 
 
-def _by_file(removed: Sequence[Row]) -> list[Row]:
-    extents: Counter[UUID] = Counter(row[4] for row in removed)
-    claimed: Counter[UUID] = Counter(row[4] for row in removed if row[5])
-    size: Counter[UUID] = Counter()
+def _removals_by_file(removed: Sequence[Row]) -> list[FileRemoval]:
+    by_file: dict[UUID, list[Row]] = defaultdict(list)
     for row in removed:
-        size[row[4]] += row[3]
-    return [(file_id, extents[file_id], claimed[file_id], size[file_id]) for file_id in sorted(extents)]
+        by_file[row.file_id].append(row)
+    return [
+        FileRemoval(file_id, len(rows), sum(row.claimed for row in rows), sum(row.length for row in rows))
+        for file_id, rows in sorted(by_file.items())
+    ]

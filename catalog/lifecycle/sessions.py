@@ -1,4 +1,7 @@
-"""Sessions: who may commit files that lie below its prefix, and who may no longer."""
+"""Sessions of agents, and the brokers among them.
+
+A session may commit files below its own object prefix until it ends or is fenced.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
+from catalog.model import Broker
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -16,13 +20,12 @@ if TYPE_CHECKING:
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
     from catalog.database.sql_files import Query
-    from catalog.model import Broker
 
 _SQL = load_queries("sessions")
 
 
 class SessionState(StrEnum):
-    """active → ended | fenced; only an active session commits."""
+    """State of a session: active → ended | fenced. Only an active session may commit."""
 
     ACTIVE = "active"
     ENDED = "ended"
@@ -31,29 +34,29 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """An agent's stay, from its start to its end; `over_ms` is when it was over, None while it is active."""
+    """Session of an agent; `closed_ms` is when it ended or was fenced, None while it is active."""
 
     session_id: UUID
     description: str
     state: SessionState
     started_ms: int
     heartbeat_ms: int
-    over_ms: int | None = None
+    closed_ms: int | None = None
 
 
 class Sessions:
-    """The sessions of a catalog; part of `Catalog`, and as safe to use from many threads.
+    """Sessions of a catalog; part of `Catalog`, thread-safe.
 
-    Heartbeats are stamped and judged by the catalog's time; the clocks of the machines do not matter.
+    All times are the catalog's, so the clocks of the agents' machines do not matter.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> None:
-        """Make a session known, so that it may commit; with `broker`, Kafka clients are sent to it.
+        """Register a session, so that it may commit; with `broker`, Kafka clients can find it.
 
-        A node lives once: older sessions of the broker's node are fenced.
+        A node has one active session: older sessions of the broker's node are fenced.
         """
         params = {
             "session_id": session_id,
@@ -69,14 +72,14 @@ class Sessions:
             timed = {**params, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["register_session"], timed)
             if broker is not None:
-                transaction.send(_SQL["fence_namesakes"], timed)
+                transaction.send(_SQL["fence_older_sessions"], timed)
 
         self._database.transact("sessions.register", work)
 
     def heartbeat(self, session_id: UUID) -> int:
-        """Say that a session lives; SessionFencedError when it may no longer commit.
+        """Record a heartbeat; return the milliseconds since the previous one.
 
-        Returns for how many milliseconds nothing had been heard of it.
+        SessionFencedError: the session may no longer commit.
         """
 
         def work(transaction: Transaction) -> list[Row]:
@@ -85,59 +88,83 @@ class Sessions:
 
         rows = self._database.transact("sessions.heartbeat", work)
         if not rows:
-            raise fenced(session_id)
-        return int(rows[0][0])
+            raise fenced_error(session_id)
+        return int(rows[0].silence_ms)
 
     def end(self, session_id: UUID) -> None:
-        """Say that a session will commit nothing any more."""
-        self._database.transact(
-            "sessions.end", partial(_end, query=_SQL["end_session"], session_id=session_id)
-        )
+        """End a session, which commits nothing afterwards."""
+        close = partial(_close, query=_SQL["end_session"], session_id=session_id)
+        self._database.transact("sessions.end", close)
 
     def fence(self, session_id: UUID) -> None:
-        """Make sure that a session cannot commit any more; what it committed stays."""
-        self._database.transact(
-            "sessions.fence", partial(_end, query=_SQL["fence_session"], session_id=session_id)
-        )
+        """Fence a session, so that it cannot commit; its earlier commits stay."""
+        close = partial(_close, query=_SQL["fence_session"], session_id=session_id)
+        self._database.transact("sessions.fence", close)
 
     def fence_silent(self, older_than_ms: int) -> list[UUID]:
-        """Fence the sessions whose last heartbeat is older than that many milliseconds; returns them."""
+        """Fence the sessions whose last heartbeat is older than `older_than_ms`; return their ids."""
 
         def work(transaction: Transaction) -> list[Row]:
             now_ms = transaction.now_ms()
             params = {"now_ms": now_ms, "before_ms": now_ms - older_than_ms}
             return transaction.rows(_SQL["fence_silent_sessions"], params)
 
-        return [row[0] for row in self._database.transact("sessions.fence_silent", work)]
+        return [row.session_id for row in self._database.transact("sessions.fence_silent", work)]
 
     def get(self, session_id: UUID) -> Session | None:
-        """One session, or None when it was never registered."""
+        """Return one session, or None if it was never registered or its row has expired."""
         rows = self._database.read("sessions.get", _SQL["find_session"], {"session_id": session_id})
-        return _session_of(rows[0]) if rows else None
+        return _session_from_row(rows[0]) if rows else None
 
     def active(self) -> list[Session]:
-        """The sessions that may commit."""
-        return [_session_of(row) for row in self._database.read("sessions.active", _SQL["list_sessions"])]
+        """Return the active sessions."""
+        rows = self._database.read("sessions.active", _SQL["active_sessions"])
+        return [_session_from_row(row) for row in rows]
 
 
-def _end(transaction: Transaction, query: Query, session_id: UUID) -> None:
+class Brokers:
+    """Agents that serve the Kafka protocol; part of `Catalog`, thread-safe.
+
+    A broker is a session with an address; `Sessions.register` creates it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def new_node_id(self) -> int:
+        """Return a node id for a new agent."""
+        return int(self._database.read("brokers.new_node_id", _SQL["new_node_id"])[0].node_id)
+
+    def live(self, silent_ms: int) -> list[Broker]:
+        """Return the brokers whose last heartbeat is at most `silent_ms` old, by node id."""
+        params = {"now_ms": self._database.injected_now_ms, "silent_ms": silent_ms}
+        rows = self._database.read("brokers.live", _SQL["live_brokers"], params)
+        return [Broker(**row._asdict()) for row in rows]
+
+    def cluster_id(self) -> UUID:
+        """Return the id by which Kafka clients identify this catalog."""
+        cluster_id: UUID = self._database.read("brokers.cluster_id", _SQL["cluster_id"])[0].cluster_id
+        return cluster_id
+
+
+def _close(transaction: Transaction, query: Query, session_id: UUID) -> None:
     transaction.send(query, {"session_id": session_id, "now_ms": transaction.now_ms()})
 
 
-def fenced(session_id: UUID, state: str | None = None) -> SessionFencedError:
-    """The error for a session that may not commit."""
-    why = "is not active" if state is None else f"is {state}"
+def fenced_error(session_id: UUID, state: str | None = None) -> SessionFencedError:
+    """Return the error for a session that may not commit."""
+    reason = "is not active" if state is None else f"is {state}"
     return SessionFencedError(
-        f"session {session_id} {why}: it may not commit", remedy="register a new session"
+        f"session {session_id} {reason}: it may not commit", remedy="register a new session"
     )
 
 
-def _session_of(row: Row) -> Session:
+def _session_from_row(row: Row) -> Session:
     return Session(
-        session_id=row[0],
-        description=row[1],
-        state=SessionState(row[2]),
-        started_ms=row[3],
-        heartbeat_ms=row[4],
-        over_ms=row[5],
+        session_id=row.session_id,
+        description=row.description,
+        state=SessionState(row.state),
+        started_ms=row.started_ms,
+        heartbeat_ms=row.heartbeat_ms,
+        closed_ms=row.closed_ms,
     )

@@ -1,5 +1,5 @@
--- The catalog's schema as it is today, for a database that has none yet.
--- A change goes into a new file under migrations/ and into this file; a test proves that both routes agree.
+-- The current schema of the catalog, for an empty database.
+-- A change goes into a new file under migrations/ and into this file. A test checks that both routes give one schema.
 -- Units: offsets count records, *_ms are milliseconds since the Unix epoch, positions and lengths are bytes.
 
 CREATE TABLE schema_version (
@@ -7,15 +7,15 @@ CREATE TABLE schema_version (
     version integer NOT NULL
 );
 
--- The store that holds the objects of all files, by the id that its own marker object has. Without a row, no
--- process has used a store with this catalog yet. The url has no secrets.
+-- The object store of all files, identified by the id in its marker object. There is no row until a process first uses a
+-- store with this catalog. The url has no secrets.
 CREATE TABLE object_store (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     store_id uuid NOT NULL,
     url text NOT NULL
 );
 
--- A deleted topic keeps its row until its extents are gone; its name is free at once.
+-- Topics. A deleted topic keeps its row until its extents are removed; its name is free at once.
 CREATE TABLE topics (
     topic_id uuid PRIMARY KEY,
     name text NOT NULL,
@@ -28,10 +28,11 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
--- The rows that commits lock. Nothing but the key is indexed and half of each page stays free, so that an update
--- stays on its page (HOT). From max_timestamp on, each column sums up extents, so that no plan has to scan them; but
--- for producers_from: no producer with that id or a larger one was forgotten, so one that is unknown is new. exactness
--- tells whether keys are there once below first_dirty_offset, or an exact job is owed, or does no more.
+-- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that an updated
+-- row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of the extents, so that the
+-- planner need not read extents. No producer with an id of at least first_new_producer_id has expired, so an unknown one
+-- is new. exactness: each key is unique below first_dirty_offset ('exact'), or an exact job is needed to make it so
+-- ('dedup_incomplete'), or exact jobs are of no use ('dedup_impossible').
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -47,8 +48,8 @@ CREATE TABLE partitions (
     dirty_since_ms bigint,
     ingestion_extents bigint NOT NULL DEFAULT 0,
     compacted_extents bigint NOT NULL DEFAULT 0,
-    producers_from bigint NOT NULL DEFAULT 0,
-    exactness text NOT NULL DEFAULT 'exact' CHECK (exactness IN ('exact', 'owed', 'out_of_reach')),
+    first_new_producer_id bigint NOT NULL DEFAULT 0,
+    exactness text NOT NULL DEFAULT 'exact' CHECK (exactness IN ('exact', 'dedup_incomplete', 'dedup_impossible')),
     PRIMARY KEY (topic_id, partition),
     CONSTRAINT bounds_ordered CHECK (
         log_start_offset <= last_stable_offset
@@ -57,8 +58,8 @@ CREATE TABLE partitions (
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
--- Whoever may write below a prefix of the bucket: an agent that runs. From over_ms on it can commit nothing any more;
--- swept_ms is when what it left in the bucket was looked for.
+-- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or is fenced.
+-- swept_ms is when the objects that it left without a commit were deleted.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -69,19 +70,19 @@ CREATE TABLE sessions (
     host text,
     port integer,
     rack text,
-    over_ms bigint,
+    closed_ms bigint,
     swept_ms bigint,
     has_local_logs boolean NOT NULL DEFAULT false,
-    CONSTRAINT over_since CHECK ((state = 'active') = (over_ms IS NULL)),
+    CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
     )
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
-CREATE INDEX sessions_over ON sessions (over_ms) WHERE over_ms IS NOT NULL;
-CREATE INDEX sessions_unswept ON sessions (over_ms) WHERE over_ms IS NOT NULL AND swept_ms IS NULL;
+CREATE INDEX sessions_closed ON sessions (closed_ms) WHERE closed_ms IS NOT NULL;
+CREATE INDEX sessions_unswept ON sessions (closed_ms) WHERE closed_ms IS NOT NULL AND swept_ms IS NULL;
 
--- Topics whose home is an agent's disk: which node leads a partition, for as long as its data lies there.
+-- Leaders of local partitions, whose records are on an agent's disk. A partition stays with its node.
 CREATE TABLE local_leaders (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -92,9 +93,9 @@ CREATE TABLE local_leaders (
 );
 CREATE INDEX local_leaders_node ON local_leaders (node_id);
 
--- Objects. A file is live while it has live extents and dead from dead_ms on; its row goes once the object is gone.
--- live_bytes sums up the extents, born_bytes those that it had at first: small files and mostly dead ones are found
--- by an index.
+-- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row is deleted
+-- after its object. live_bytes is the total of its extents, initial_bytes that at its commit, so that an index finds small
+-- files and mostly dead ones.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -107,18 +108,18 @@ CREATE TABLE files (
     live_extents bigint NOT NULL,
     claimed_extents bigint NOT NULL DEFAULT 0,
     dead_ms bigint,
-    born_bytes bigint NOT NULL DEFAULT 0,
+    initial_bytes bigint NOT NULL DEFAULT 0,
     live_bytes bigint NOT NULL DEFAULT 0,
     CONSTRAINT claims_are_live CHECK (claimed_extents BETWEEN 0 AND live_extents),
     CONSTRAINT dead_without_extents CHECK ((dead_ms IS NULL) = (live_extents > 0))
 );
 CREATE INDEX files_dead ON files (dead_ms, file_id) WHERE dead_ms IS NOT NULL;
 CREATE INDEX files_small ON files (live_bytes) WHERE kind = 'compacted' AND dead_ms IS NULL;
-CREATE INDEX files_dying ON files ((born_bytes - live_bytes)) WHERE kind = 'compacted' AND dead_ms IS NULL;
+CREATE INDEX files_dead_bytes ON files ((initial_bytes - live_bytes)) WHERE kind = 'compacted' AND dead_ms IS NULL;
 CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND live_extents > claimed_extents;
 
--- Which bytes hold which offsets. max_timestamp_so_far is an upper bound of the timestamps up to here in offset
--- order and never falls along the log: a search by timestamp is a bisection over the primary key.
+-- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up to this
+-- extent in offset order. It never decreases along the log, so a search by timestamp is a binary search over the key.
 CREATE TABLE extents (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -143,7 +144,7 @@ CREATE TABLE extents (
 ) WITH (fillfactor = 90);
 CREATE INDEX extents_file ON extents (file_id);
 
--- What a commit answered, for a while, so that a retry after a lost answer gets the same.
+-- Outcomes of recent commits, so that a retry after a lost response gets the same outcome.
 CREATE TABLE commit_results (
     file_id uuid PRIMARY KEY,
     committed_ms bigint NOT NULL,
@@ -152,8 +153,8 @@ CREATE TABLE commit_results (
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
--- Idempotent producers. batches holds the last five, oldest first: base sequence (4 bytes), last sequence (4), base
--- offset (8), big-endian. An array would be easier on the eyes, and costs a commit several times as much.
+-- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes), last
+-- sequence (4), base offset (8). An array would be more readable, but costs a commit several times as much.
 CREATE TABLE producers (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -164,7 +165,8 @@ CREATE TABLE producers (
     PRIMARY KEY (topic_id, partition, producer_id)
 ) WITH (fillfactor = 50);
 
--- moved_bytes and nanodollars are what the planner expected of a job; its budget counts them.
+-- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget. swept_ms is
+-- when the objects of superseded attempts were deleted.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -189,10 +191,10 @@ CREATE INDEX jobs_submitted ON jobs (sequence) WHERE state = 'submitted';
 CREATE INDEX jobs_running ON jobs (sequence) WHERE state = 'running';
 CREATE INDEX jobs_sequence ON jobs (sequence);
 CREATE INDEX jobs_created ON jobs (created_ms);
-CREATE INDEX jobs_over ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
+CREATE INDEX jobs_finished ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX jobs_unswept ON jobs (finished_ms) WHERE finished_ms IS NOT NULL AND swept_ms IS NULL;
 
--- The files that a submitted or running job reads: garbage collection leaves them alone.
+-- Input files of open jobs, which garbage collection does not delete.
 CREATE TABLE job_files (
     file_id uuid NOT NULL,
     job_id uuid NOT NULL REFERENCES jobs,
@@ -200,11 +202,11 @@ CREATE TABLE job_files (
 );
 CREATE INDEX job_files_job ON job_files (job_id);
 
--- Live files that were in a job that failed for good. A job that takes one may take most_files in all, half of what
--- the failed one had, until the file that spoils them is alone; then it is quarantined, and in no job any more.
-CREATE TABLE suspects (
+-- Live files of failed jobs. A job that takes one of them has at most max_files files, half of those of the failed job,
+-- until the faulty file is alone. It is quarantined then, and no job takes it.
+CREATE TABLE quarantine_candidates (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
-    most_files integer NOT NULL CHECK (most_files > 0),
+    max_files integer NOT NULL CHECK (max_files > 0),
     failures integer NOT NULL CHECK (failures > 0),
     job_id uuid NOT NULL,
     reason text NOT NULL,
@@ -213,37 +215,37 @@ CREATE TABLE suspects (
     quarantined_ms bigint
 );
 
--- When a chore that all processes share was last begun.
-CREATE TABLE chores (
+-- Periodic tasks that one of all processes runs at a time, and their last start.
+CREATE TABLE periodic_tasks (
     name text PRIMARY KEY,
-    begun_ms bigint NOT NULL
+    started_ms bigint NOT NULL
 );
 
--- The node ids of agents that speak the Kafka protocol.
+-- Node ids of agents that serve the Kafka protocol.
 CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 
--- What idempotent producers are called; never given twice.
+-- Ids of idempotent producers; never assigned twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
 
--- Deleted topics by name, and the first producer id that none of their producers had: a client that outlives a topic
--- goes on counting in the next one of that name.
-CREATE TABLE past_topics (
+-- Deleted topics by name, with the first producer id that was not assigned at the deletion. A producer with a smaller id
+-- may continue its sequence numbers in a new topic of that name.
+CREATE TABLE deleted_topics (
     name text COLLATE "C" PRIMARY KEY,
-    producers_from bigint NOT NULL,
+    first_new_producer_id bigint NOT NULL,
     deleted_ms bigint NOT NULL
 );
-CREATE INDEX past_topics_age ON past_topics (deleted_ms);
+CREATE INDEX deleted_topics_age ON deleted_topics (deleted_ms);
 
--- What clients know this catalog by.
+-- The id by which Kafka clients identify this catalog.
 CREATE TABLE cluster (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id uuid NOT NULL DEFAULT gen_random_uuid()
 );
 INSERT INTO cluster DEFAULT VALUES;
 
--- Consumer groups. Whoever coordinates one has claimed its row: state and offsets are written under that claim alone.
--- state is the coordinator's own form of the members; the columns beside it are what queries decide on. generation is
--- the epoch of a group of the consumer protocol.
+-- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim. state is the
+-- coordinator's own encoding of the members; queries use the other columns. generation is also the group epoch of the
+-- consumer protocol.
 CREATE TABLE consumer_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     claim_id uuid NOT NULL,
@@ -256,7 +258,7 @@ CREATE TABLE consumer_groups (
     group_type text NOT NULL DEFAULT 'classic' CHECK (group_type IN ('classic', 'consumer'))
 ) WITH (fillfactor = 50);
 
--- Where the consumers of a group are. metadata is the client's own text in UTF-8, which may hold any character.
+-- Committed offsets of groups. metadata is the client's text in UTF-8, which may contain any character.
 CREATE TABLE committed_offsets (
     group_id text COLLATE "C" NOT NULL REFERENCES consumer_groups ON DELETE CASCADE,
     topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,
@@ -270,7 +272,7 @@ CREATE TABLE committed_offsets (
 ) WITH (fillfactor = 50);
 CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);
 
--- Settings of consumer groups, by Kafka's names; only what was set. They do not need the group to be there.
+-- Explicit settings of consumer groups, by Kafka's names. The group need not exist.
 CREATE TABLE group_configs (
     group_id text COLLATE "C" PRIMARY KEY,
     config jsonb NOT NULL

@@ -1,8 +1,8 @@
-"""Who leads the partitions of topics whose home is an agent's disk.
+"""Leaders of the partitions of local topics, whose records are on the disks of agents.
 
-A partition is given to a node once and stays with it, since its data lies there and nowhere else; a node is
-an agent's disks, which know its number, and not one life of its process. Each time that a node opens its
-logs anew it begins the next leader epoch of all that it leads.
+A partition is assigned to a node once and stays there, because only that node has its data. A node is a set
+of disks, which store its id; it outlives the agent process. Each time a node opens its logs, it starts a new
+leader epoch of every partition that it leads.
 """
 
 from __future__ import annotations
@@ -26,46 +26,50 @@ _SQL = load_queries("local_leaders")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLeader:
-    """The node that has a partition's log, and the epoch in which it leads."""
+    """Node that has a partition's log, and its leader epoch."""
 
     node_id: int
     leader_epoch: int
 
 
 class LocalLeaders:
-    """Leaders of local partitions; part of `Catalog`, and as safe to use from many threads."""
+    """Leaders of local partitions; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claim(self, wanted: Mapping[PartitionId, int]) -> None:
-        """Give partitions to nodes, but for those that somebody leads already, or that do not exist."""
+    def claim(self, node_ids: Mapping[PartitionId, int]) -> None:
+        """Assign partitions to nodes; partitions that have a leader or do not exist are skipped."""
         params = {
-            "topic_ids": arrays.uuids(partition.topic_id for partition in wanted),
-            "partitions": arrays.integers([partition.partition for partition in wanted]),
-            "node_ids": arrays.integers(list(wanted.values())),
+            "topic_ids": arrays.uuids(partition.topic_id for partition in node_ids),
+            "partitions": arrays.integers([partition.partition for partition in node_ids]),
+            "node_ids": arrays.integers(list(node_ids.values())),
         }
         self._database.transact(
             "local_leaders.claim", lambda transaction: transaction.send(_SQL["claim_partitions"], params)
         )
 
     def of_topic(self, topic_id: UUID) -> dict[int, LocalLeader]:
-        """The leaders of a topic's partitions; those that nobody leads yet are left out."""
+        """Return the leaders of a topic by partition; partitions without a leader are left out."""
         return self.of_topics([topic_id])[topic_id]
 
     def of_topics(self, topic_ids: Sequence[UUID]) -> dict[UUID, dict[int, LocalLeader]]:
-        """As `of_topic`, of several topics by their identifiers."""
+        """Return the leaders of several topics by topic id and partition, as `of_topic` does."""
         params = {"topic_ids": arrays.uuids(topic_ids)}
-        found: dict[UUID, dict[int, LocalLeader]] = {topic_id: {} for topic_id in topic_ids}
+        leaders: dict[UUID, dict[int, LocalLeader]] = {topic_id: {} for topic_id in topic_ids}
         for row in self._database.read("local_leaders.of_topics", _SQL["leaders_of_topics"], params):
-            found[row[0]][row[1]] = LocalLeader(node_id=row[2], leader_epoch=row[3])
-        return found
+            leader = LocalLeader(node_id=row.node_id, leader_epoch=row.leader_epoch)
+            leaders[row.topic_id][row.partition] = leader
+        return leaders
 
     def begin_epochs(self, node_id: int) -> dict[PartitionId, int]:
-        """The new epochs of all partitions that the node leads; once, each time that it opens its logs."""
+        """Start a new leader epoch of every partition that the node leads; return the epochs.
+
+        A node calls this once, each time it opens its logs.
+        """
 
         def work(transaction: Transaction) -> list[Row]:
             return transaction.rows(_SQL["begin_epochs"], {"node_id": node_id})
 
         rows = self._database.transact("local_leaders.begin_epochs", work)
-        return {PartitionId(row[0], row[1]): row[2] for row in rows}
+        return {PartitionId(row.topic_id, row.partition): row.leader_epoch for row in rows}

@@ -1,4 +1,4 @@
-"""Which names a topic may have: Kafka's rules (org.apache.kafka.common.internals.Topic)."""
+"""Valid topic names and partition counts: Kafka's rules (org.apache.kafka.common.internals.Topic)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from catalog.errors import InvalidTopicError
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS = 100_000
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise InvalidTopicError unless `name` is one that Kafka would take."""
+    """Raise InvalidTopicError if Kafka would reject `name`."""
     remedy = "use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
     if not name:
         raise InvalidTopicError("a topic's name is empty", remedy=remedy)
@@ -23,14 +23,14 @@ def check_topic_name(name: str) -> None:
             f"the topic name {name[:40]!r}… has {len(name)} characters, more than {MAX_NAME_LENGTH}",
             remedy=remedy,
         )
-    if not _LEGAL.fullmatch(name):
+    if not _VALID_NAME.fullmatch(name):
         raise InvalidTopicError(f"the topic name {name!r} has a character that is not allowed", remedy=remedy)
 
 
 def check_partition_count(name: str, partition_count: int) -> None:
-    """Raise InvalidTopicError unless a topic may have that many partitions."""
+    """Raise InvalidTopicError unless 1 ≤ `partition_count` ≤ `MAX_PARTITIONS`."""
     if not 1 <= partition_count <= MAX_PARTITIONS:
         raise InvalidTopicError(
             f"topic {name!r} cannot have {partition_count} partitions",
-            remedy=f"choose from 1 to {MAX_PARTITIONS}",
+            remedy=f"choose a number from 1 to {MAX_PARTITIONS}",
         )

@@ -1,36 +1,58 @@
-"""Topics and the bounds of their partitions."""
+"""Topics, their configuration, and the bounds of their partitions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from psycopg.types.json import Jsonb
 
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.database import arrays
-from catalog.database.rows import state_of, topic_of
 from catalog.database.sql_files import load_queries
-from catalog.errors import InvalidTopicError, TopicNotFoundError
+from catalog.errors import (
+    CatalogUnavailableError,
+    InvalidTopicError,
+    TopicCollisionError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from catalog.model import PartitionId
-from catalog.topics.creation import NewTopic, create_topics, exists, holders
-from catalog.topics.names import check_partition_count
+from catalog.rows import state_from_row, topic_from_row
+from catalog.topics.names import check_partition_count, check_topic_name
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
+    from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
-    from catalog.errors import TopicExistsError
     from catalog.lifecycle.garbage import Garbage
     from catalog.model import PartitionState, Topic
     from core.ids import Ids
 
 _SQL = load_queries("topics")
+_CREATE_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """Topic to be created; `config` has the settings that differ from their defaults."""
+
+    name: str
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise InvalidTopicError or InvalidConfigError if the topic is invalid."""
+        check_topic_name(self.name)
+        check_partition_count(self.name, self.partition_count)
+        TopicConfig.of(self.config)
 
 
 class Topics:
-    """What topics there are; part of `Catalog`, and as safe to use from many threads."""
+    """Topics of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database, ids: Ids, garbage: Garbage) -> None:
         self._database = database
@@ -38,71 +60,115 @@ class Topics:
         self._garbage = garbage
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str] | None = None) -> Topic:
-        """Make a topic; TopicExistsError, InvalidTopicError and InvalidConfigError say what is in the way."""
-        wanted = NewTopic(name=name, partition_count=partition_count, config=config or {})
-        (made,) = self.create_many([wanted])
-        if isinstance(made, SiltstoneError):
-            raise made
-        return made
+        """Create a topic.
 
-    def create_many(self, wanted: Sequence[NewTopic]) -> list[Topic | SiltstoneError]:
-        """The same of several, in one transaction: in their order what was made, or what is in the way."""
-        return create_topics(self._database, self._ids, wanted)
+        TopicExistsError: the name is taken. InvalidTopicError, InvalidConfigError: the topic is invalid.
+        """
+        new = NewTopic(name=name, partition_count=partition_count, config=config or {})
+        (result,) = self.create_many([new])
+        if isinstance(result, SiltstoneError):
+            raise result
+        return result
+
+    def create_many(self, new_topics: Sequence[NewTopic]) -> list[Topic | SiltstoneError]:
+        """Create several topics in one transaction; return a topic or an error for each, in their order."""
+        results: dict[int, Topic | SiltstoneError] = {}
+        topic_ids: dict[int, UUID] = {}
+        for index, new in enumerate(new_topics):
+            try:
+                new.check()
+                topic_ids[index] = self._ids.new_uuid()
+            except SiltstoneError as error:
+                results[index] = error
+        for _ in range(_CREATE_ATTEMPTS):
+            pending = [index for index in topic_ids if index not in results]
+            if not pending:
+                break
+            names = [new_topics[index].name for index in pending]
+            params = {
+                "topic_ids": arrays.uuids(topic_ids[index] for index in pending),
+                "names": names,
+                "partition_counts": arrays.integers([new_topics[index].partition_count for index in pending]),
+                "configs": [Jsonb(dict(new_topics[index].config)) for index in pending],
+            }
+            for number, topic in self._insert(params).items():
+                index = pending[number]
+                is_new = topic.topic_id == topic_ids[index]
+                results[index] = topic if is_new else _name_conflict(names[number], topic.name)
+        # The remaining topics collided with topics that were deleted between two statements.
+        return [results.get(index) or _unstable_conflict(new.name) for index, new in enumerate(new_topics)]
+
+    def _insert(self, params: Mapping[str, object]) -> dict[int, Topic]:
+        """Insert topics; return the topics that have their names afterwards, by index."""
+
+        def work(transaction: Transaction) -> dict[int, Topic]:
+            transaction.send(_SQL["insert_topics"], {**params, "created_ms": transaction.now_ms()})
+            transaction.send(_SQL["insert_partitions"], params)
+            return _topics_by_index(transaction.rows(_SQL["find_conflicting_topics"], params))
+
+        return self._database.transact("topics.create", work)
 
     def get(self, name: str) -> Topic:
-        """The topic of that name, or TopicNotFoundError."""
-        # What no topic may be named is not asked for: PostgreSQL takes no NUL.
-        is_name = "\0" not in name
-        rows = self._database.read("topics.get", _SQL["find_topic"], {"name": name}) if is_name else ()
-        if not rows or rows[0][1] != name:
+        """Return the topic of that name, or raise TopicNotFoundError."""
+        # PostgreSQL does not accept a NUL as a parameter, and no topic's name contains one.
+        rows: Sequence[Row] = ()
+        if "\0" not in name:
+            rows = self._database.read("topics.get", _SQL["find_topic"], {"name": name})
+        if not rows or rows[0].name != name:
             raise TopicNotFoundError(f"there is no topic {name!r}", remedy="list the topics, or create it")
-        return topic_of(rows[0])
+        return topic_from_row(rows[0])
 
-    def occupied(self, names: Sequence[str]) -> dict[str, TopicExistsError]:
-        """Which of these names a new topic could not have, and why."""
-        rows = self._database.read("topics.occupied", _SQL["find_holders"], {"names": list(names)})
-        return {names[place]: exists(names[place], topic.name) for place, topic in holders(rows).items()}
+    def name_conflicts(self, names: Sequence[str]) -> dict[str, TopicExistsError]:
+        """Return an error for each of these names that a new topic could not have."""
+        params = {"names": list(names)}
+        rows = self._database.read("topics.name_conflicts", _SQL["find_conflicting_topics"], params)
+        return {
+            names[index]: _name_conflict(names[index], topic.name)
+            for index, topic in _topics_by_index(rows).items()
+        }
 
     def by_id(self, topic_id: UUID) -> Topic:
-        """The topic of that identifier, or TopicNotFoundError once it is deleted."""
+        """Return the topic with that id, or raise TopicNotFoundError (also after its deletion)."""
         rows = self._database.read("topics.by_id", _SQL["topic_by_id"], {"topic_id": topic_id})
         if not rows:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
-        return topic_of(rows[0])
+        return topic_from_row(rows[0])
 
-    def named(self, names: Sequence[str]) -> list[Topic]:
-        """The topics of these names, which are all different; those that do not exist are left out."""
+    def by_names(self, names: Sequence[str]) -> list[Topic]:
+        """Return the topics with these distinct names; unknown names are left out."""
         params = {"names": [name for name in names if "\0" not in name]}
-        return [topic_of(row) for row in self._database.read("topics.named", _SQL["topics_named"], params)]
+        rows = self._database.read("topics.by_names", _SQL["topics_by_names"], params)
+        return [topic_from_row(row) for row in rows]
 
-    def identified(self, topic_ids: Sequence[UUID]) -> list[Topic]:
-        """The topics of these identifiers, which are all different; those that do not exist are left out."""
+    def by_ids(self, topic_ids: Sequence[UUID]) -> list[Topic]:
+        """Return the topics with these distinct ids; unknown ids are left out."""
         params = {"topic_ids": arrays.uuids(topic_ids)}
-        rows = self._database.read("topics.identified", _SQL["topics_identified"], params)
-        return [topic_of(row) for row in rows]
+        rows = self._database.read("topics.by_ids", _SQL["topics_by_ids"], params)
+        return [topic_from_row(row) for row in rows]
 
     def alter_config(
         self, name: str, changes: Mapping[str, str | None] | Callable[[TopicConfig], Mapping[str, str | None]]
     ) -> Topic:
-        """Change settings, None taking one back to its default; what is not named stays as it is.
+        """Change settings of a topic; return the topic.
 
-        Changes may depend on the settings that the topic has then.
+        None resets a setting to its default; settings without a change stay. `changes` may be a function of
+        the current configuration.
         """
         topic_id = self.get(name).topic_id
 
         def work(transaction: Transaction) -> None:
             rows = transaction.rows(_SQL["lock_topic"], {"topic_id": topic_id})
             if not rows:
-                raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
-            before = TopicConfig.stored(rows[0][0])
-            config = before.altered(changes(before) if callable(changes) else changes)
+                raise _deleted_meanwhile(name)
+            before = TopicConfig.from_stored(rows[0].config)
+            config = before.with_changes(changes(before) if callable(changes) else changes)
             transaction.send(_SQL["set_config"], {"topic_id": topic_id, "config": Jsonb(config.as_strings())})
 
         self._database.transact("topics.alter_config", work)
         return self.by_id(topic_id)
 
     def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Let a topic have `partition_count` partitions; InvalidTopicError unless it has fewer now."""
+        """Increase a topic's partitions to `partition_count`; InvalidTopicError if it has as many already."""
         check_partition_count(name, partition_count)
         topic = self.get(name)
         params = {
@@ -112,13 +178,13 @@ class Topics:
         }
         if partition_count <= topic.partition_count:
             raise InvalidTopicError(
-                f"topic {name!r} has {topic.partition_count} partitions, {partition_count} were asked for",
-                remedy="a topic's partitions can only grow in number",
+                f"topic {name!r} has {topic.partition_count} partitions, {partition_count} were requested",
+                remedy="the number of partitions can only increase",
             )
 
         def work(transaction: Transaction) -> None:
             if not transaction.rows(_SQL["lock_topic"], params):
-                raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
+                raise _deleted_meanwhile(name)
             transaction.send(_SQL["set_partition_count"], params)
             transaction.send(_SQL["insert_partitions"], params)
 
@@ -126,23 +192,22 @@ class Topics:
         return self.by_id(topic.topic_id)
 
     def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
-        """Delete a topic at once, and then what it held, in transactions of bounded size; gives its id.
+        """Delete a topic and then its extents, in transactions of bounded size; return its id.
 
-        With `topic_id` no other topic of that name is deleted: TopicNotFoundError.
-
-        From the first transaction on the name is free and commits to the topic are refused. When the
-        process dies before the last one, `garbage.remove_deleted` goes on where it stopped.
+        With `topic_id`, TopicNotFoundError is raised if the topic of that name has another id. After the
+        first transaction, the name is free and commits to the topic are rejected. If the process dies before
+        the last one, `garbage.remove_deleted` continues.
         """
         found = self.get(name).topic_id
         if topic_id not in {None, found}:
-            raise TopicNotFoundError(f"topic {name!r} is another one than {topic_id}")
+            raise TopicNotFoundError(f"topic {name!r} does not have the identifier {topic_id}")
         params = {"topic_id": found}
 
         def work(transaction: Transaction) -> None:
             deleted = {**params, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["mark_topic_deleted"], deleted)
             transaction.send(_SQL["lock_topic_partitions"], params)
-            transaction.send(_SQL["note_past_topic"], deleted)
+            transaction.send(_SQL["record_deleted_topic"], deleted)
             transaction.send(_SQL["delete_partitions"], params)
 
         self._database.transact("topics.delete", work)
@@ -151,26 +216,55 @@ class Topics:
         return found
 
     def partitions(self, topic_id: UUID) -> list[PartitionState]:
-        """Bounds of all partitions of a topic; TopicNotFoundError when it is deleted."""
+        """Return the bounds of all partitions of a topic, or raise TopicNotFoundError."""
         rows = self._database.read("topics.partitions", _SQL["partition_states"], {"topic_id": topic_id})
         if not rows:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
-        return [state_of(row) for row in rows]
+        return [state_from_row(row) for row in rows]
 
     def sizes(self, topic_ids: Sequence[UUID]) -> dict[PartitionId, int]:
-        """Bytes of live data by partition; those of topics that do not exist are left out."""
+        """Return the bytes of live data by partition; unknown topics are left out."""
         params = {"topic_ids": arrays.uuids(topic_ids)}
-        rows = self._database.read("topics.sizes", _SQL["partition_sizes"], params)
-        return {PartitionId(row[0], row[1]): row[2] for row in rows}
+        rows = self._database.read("topics.sizes", _SQL["live_bytes_of_partitions"], params)
+        return {PartitionId(row.topic_id, row.partition): row.live_bytes for row in rows}
 
     def states(self, partitions: Sequence[PartitionId]) -> list[PartitionState]:
-        """Bounds of the given partitions, in section order; those that do not exist are left out."""
+        """Return the bounds of the given partitions in section order; unknown ones are left out."""
         params = {
             "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
             "partitions": arrays.integers([partition.partition for partition in partitions]),
         }
-        return [state_of(row) for row in self._database.read("topics.states", _SQL["states_of"], params)]
+        return [
+            state_from_row(row) for row in self._database.read("topics.states", _SQL["states_of"], params)
+        ]
 
     def list(self) -> list[Topic]:
-        """All topics by name."""
-        return [topic_of(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
+        """Return all topics by name."""
+        return [topic_from_row(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
+
+
+def _topics_by_index(rows: Sequence[Row]) -> dict[int, Topic]:
+    """Convert the rows of `find_conflicting_topics`; their ordinals count from 1."""
+    return {row.number - 1: topic_from_row(row) for row in rows}
+
+
+def _name_conflict(name: str, other: str) -> TopicExistsError:
+    """Return the error for a name that equals, or collides with, the name of topic `other`."""
+    if name == other:
+        return TopicExistsError(f"topic {name!r} exists", remedy="choose another name, or use that topic")
+    return TopicCollisionError(
+        f"topic {name!r} collides with topic {other!r}",
+        remedy="choose another name; metric names do not distinguish '.' and '_'",
+    )
+
+
+def _unstable_conflict(name: str) -> CatalogUnavailableError:
+    return CatalogUnavailableError(
+        f"topics that collide with {name!r} are created and deleted all the time",
+        remedy="try again",
+        retry_after_seconds=1.0,
+    )
+
+
+def _deleted_meanwhile(name: str) -> TopicNotFoundError:
+    return TopicNotFoundError(f"topic {name!r} was deleted meanwhile")

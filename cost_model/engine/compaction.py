@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import FileKind, PartitionId
 from cost_model.engine.cleanings import PART_BYTES, Cleaned
 from cost_model.engine.scaled_model import SECTION_BYTES, CellFile, CellLog, Part, taken_extents
@@ -73,7 +73,7 @@ class _Outputs:
 
 
 def apply(log: CellLog, job: PlannedJob, now_ms: int, counts: Counts, rhythm: Rhythm) -> None:
-    """Swap what is still alive of the job's extents for what it writes."""
+    """JobPublication what is still alive of the job's extents for what it writes."""
     _count_reads(log, job, counts, rhythm)
     outputs = _Outputs(log, now_ms, job.output_bytes)
     for spec, (part, span, taken) in zip(job.partitions, taken_extents(log, job), strict=True):
@@ -177,7 +177,9 @@ def _count_reads(log: CellLog, job: PlannedJob, counts: Counts, rhythm: Rhythm) 
         keyed = [one for one in each.extents if PartitionId(one.topic_id, one.partition) in deduplicated]
         # Pass 1 reads what is deduplicated, pass 2 all that the job takes.
         counts.get_compaction += (2 if keyed else 1) * file.objects
-        counts.read_bytes += (span_of(keyed).length + span_of(each.extents).length) * log.scale.thinning
+        counts.read_bytes += (
+            byte_range_of(keyed).length + byte_range_of(each.extents).length
+        ) * log.scale.thinning
 
 
 def _count_writes(log: CellLog, job: PlannedJob, outputs: _Outputs, counts: Counts, rhythm: Rhythm) -> None:

@@ -8,9 +8,9 @@ from core.errors import NotFoundError
 from cost_model.workload.workload import MEGABYTE, TopicClass, Workload
 
 if TYPE_CHECKING:
-    from catalog.lifecycle.history import TopicHistory
     from catalog.model import Topic
     from catalog.open import Catalog
+    from catalog.topics.history import TopicGrowth
 
 WINDOW_MS: Final = 24 * 60 * 60 * 1000
 _BROKER_SILENT_MS: Final = 60_000
@@ -24,7 +24,7 @@ def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
     in a partition, drawn uniformly. NotFoundError when nothing was produced in that time.
     """
     topics = {topic.topic_id: topic for topic in catalog.topics.list()}
-    found = [each for each in catalog.history.since(now_ms - WINDOW_MS) if each.topic_id in topics]
+    found = [each for each in catalog.topic_history.since(now_ms - WINDOW_MS) if each.topic_id in topics]
     found = [each for each in found if each.records > 0 and each.live_records > 0]
     if not found:
         raise NotFoundError(
@@ -44,7 +44,7 @@ def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
     )
 
 
-def _class_of(topic: Topic, history: TopicHistory, window_ms: int) -> TopicClass:
+def _class_of(topic: Topic, history: TopicGrowth, window_ms: int) -> TopicClass:
     record_bytes = max(1, round(history.live_bytes / history.live_records))
     per_second = history.records / (window_ms / 1000)
     batch = history.ingestion_records / history.ingestion_extents if history.ingestion_extents else 1.0

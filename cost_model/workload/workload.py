@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from core.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:

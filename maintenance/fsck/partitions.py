@@ -1,19 +1,19 @@
-"""Check the invariants of `catalog.lifecycle.invariants`, partition by partition, in bounded memory."""
+"""Check the invariants of `catalog.invariants`, partition by partition, in bounded memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from catalog.lifecycle.invariants import bounds_ordered, extents_cover_log, record_counts_agree, sizes_add_up
+from catalog.invariants import bounds_ordered, extents_cover_log, record_counts_agree, sizes_add_up
 from catalog.model import PartitionId
 from maintenance.fsck.report import Difference, DifferenceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from catalog.invariants import Violation
     from catalog.jobs.planning_queries import PartitionSize
-    from catalog.lifecycle.invariants import Violation
     from catalog.model import Extent, Topic
     from catalog.open import Catalog
     from maintenance.fsck.report import Findings

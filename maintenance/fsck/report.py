@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from catalog.lifecycle.repair import ForgottenWriters
+    from catalog.lifecycle.repair import RemovedWriters
 
 
 class DifferenceKind(StrEnum):
@@ -77,7 +77,7 @@ class FsckReport:
     pending: Mapping[str, int]
     deep: bool
     repaired_total: int = 0
-    forgotten: ForgottenWriters | None = None
+    forgotten: RemovedWriters | None = None
 
     def as_dict(self) -> dict[str, object]:
         """For `--json`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from catalog.lifecycle.invariants import file_counts_agree
+from catalog.invariants import file_counts_agree
 from maintenance.fsck.deep import FileCheck
 from maintenance.fsck.objects import ObjectCheck
 from maintenance.fsck.partitions import check_partitions
@@ -67,7 +67,7 @@ def fsck(
 def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) -> None:
     """A store that has lost its marker is the first difference: it explains those that follow."""
     try:
-        require_tied(store, catalog.home)
+        require_tied(store, catalog.store_binding)
     except LostIdentityError as error:
         findings.add(
             Difference(
@@ -89,7 +89,7 @@ def _extents_are_sound(catalog: Catalog) -> bool:
 
 def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
     """What is kept of each file, against its extents."""
-    for tally in catalog.repair.file_tallies():
+    for tally in catalog.repair.wrong_file_counts():
         if repair:
             catalog.repair.recount_file(tally.file_id)
         for violation in file_counts_agree(tally):
@@ -107,7 +107,7 @@ def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
 
 def _check_quarantine(catalog: Catalog, findings: Findings) -> None:
     """What compaction has given up is amiss, even where every byte turns out to be sound."""
-    for each in catalog.suspects.list(quarantined=True):
+    for each in catalog.quarantine.list(quarantined=True):
         findings.add(
             Difference(
                 kind=DifferenceKind.QUARANTINED,

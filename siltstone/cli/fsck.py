@@ -14,7 +14,7 @@ from siltstone.console import emit_json, report_console, table
 from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
-    from catalog.lifecycle.repair import ForgottenWriters
+    from catalog.lifecycle.repair import RemovedWriters
     from maintenance.fsck import Difference, FsckReport
     from siltstone.settings.configuration import Settings
 
@@ -52,10 +52,10 @@ def command(
         raise click.UsageError("--force needs --restored")
     check_data_exists(settings)
     check_store(settings)
-    forgotten: ForgottenWriters | None = None
+    forgotten: RemovedWriters | None = None
     with open_context(settings, check_binding=False, create=False) as context:
         if restored:
-            forgotten = context.catalog.repair.forget_writers(0 if force else SILENT_FOR_MS)
+            forgotten = context.catalog.repair.remove_active_writers(0 if force else SILENT_FOR_MS)
         report = fsck(
             context.catalog,
             context.store,

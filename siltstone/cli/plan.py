@@ -42,7 +42,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
             context.catalog, context.clock, replace(settings.planner, force=force), explain=explain
         )
         jobs = unfinished_jobs(context)
-        suspects = context.catalog.suspects.list()
+        suspects = context.catalog.quarantine.list()
     if as_json:
         emit_json({**plan_report(planned, jobs, explain), **suspect_fields(suspects)})
     else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from catalog.jobs.quarantine import Suspect
+    from catalog.jobs.quarantine import QuarantineCandidate
     from siltstone.settings.configuration import Settings
 
 
@@ -36,8 +36,8 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
     with open_context(settings, check_binding=False, create=False) as context:
         forgiven = 0
         if retry or retry_all:
-            forgiven = context.catalog.suspects.forgive(None if retry_all else retry)
-        suspects = context.catalog.suspects.list()
+            forgiven = context.catalog.quarantine.release(None if retry_all else retry)
+        suspects = context.catalog.quarantine.list()
     if as_json:
         emit_json({"forgiven": forgiven, **suspect_fields(suspects)})
         return
@@ -46,7 +46,7 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
     print_suspects(suspects)
 
 
-def suspect_fields(suspects: Sequence[Suspect]) -> dict[str, Any]:
+def suspect_fields(suspects: Sequence[QuarantineCandidate]) -> dict[str, Any]:
     """Return files in quarantine, and files of failed jobs that will be retried, for `--json`."""
     return {
         "quarantined": [_fields(each) for each in suspects if each.quarantined_ms is not None],
@@ -54,7 +54,7 @@ def suspect_fields(suspects: Sequence[Suspect]) -> dict[str, Any]:
     }
 
 
-def print_suspects(suspects: Sequence[Suspect]) -> None:
+def print_suspects(suspects: Sequence[QuarantineCandidate]) -> None:
     """Print the files in quarantine, and the number of files that will be retried."""
     console = report_console()
     quarantined = [each for each in suspects if each.quarantined_ms is not None]
@@ -66,7 +66,7 @@ def print_suspects(suspects: Sequence[Suspect]) -> None:
         console.print(f"{count(waiting, 'file')} of failed jobs will be retried in smaller jobs.")
 
 
-def _fields(suspect: Suspect) -> dict[str, Any]:
+def _fields(suspect: QuarantineCandidate) -> dict[str, Any]:
     return {
         "file_id": str(suspect.file_id),
         "object": suspect.object_name,

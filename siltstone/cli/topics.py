@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import TOPIC_SETTINGS
 from core.errors import InvalidInputError
 from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
@@ -131,7 +131,7 @@ def _topic_fields(topic: Topic) -> dict[str, Any]:
         "topic_id": str(topic.topic_id),
         "partitions": topic.partition_count,
         "created_ms": topic.created_ms,
-        "config": {name: topic.config.text(name) for name in SETTINGS},
+        "config": {name: topic.config.text(name) for name in TOPIC_SETTINGS},
         "overrides": dict(topic.config.explicit),
     }
 

@@ -165,7 +165,7 @@ def _measure(context: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKin
     for state in context.catalog.topics.partitions(topic.topic_id):
         offset = state.log_start_offset
         while offset < state.log_end_offset:
-            extents = context.catalog.log.extents(
+            extents = context.catalog.extents.from_offset(
                 topic.topic_id, state.partition, offset, max_extents=_EXTENTS_PER_QUERY, max_bytes=2**62
             )
             files.update((extent.file_id, extent.file_kind) for extent in extents)

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ByteSize
 
-from catalog.config.group_config import GROUP_SETTINGS
-from catalog.config.topic_settings import SETTINGS as TOPIC_SETTINGS
+from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from core.settings import Bytes
 from siltstone.settings.configuration import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from catalog.config.setting import Setting
+    from catalog.config.schema import Setting
     from siltstone.settings.configuration import SettingInfo
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
@@ -114,11 +113,11 @@ def _bounds(info: SettingInfo) -> str:
 
 
 def _kafka_table(known: Iterable[Setting]) -> Iterator[str]:
-    yield "| name | type | default | allowed | description |"
+    yield "| name | type | default | valid values | description |"
     yield "|---|---|---|---|---|"
     for each in sorted(known, key=lambda setting: setting.name):
         default = f"`{each.default}`" if each.default else "empty"
-        cells = (f"`{each.name}`", each.kind, default, each.allowed, each.documentation)
+        cells = (f"`{each.name}`", each.kind, default, each.valid_values, each.documentation)
         yield f"| {' | '.join(cells)} |"
 
 

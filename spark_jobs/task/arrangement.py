@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
 from spark_jobs.task.retention_windows import windows_of
@@ -47,12 +47,12 @@ class InputPart:
     @property
     def data_start(self) -> int:
         """First byte of the section's data. Only for a part that has bytes."""
-        return span_of(self.extents).start
+        return byte_range_of(self.extents).start
 
     @property
     def data_end(self) -> int:
         """Byte after the section's data. Only for a part that has bytes."""
-        return span_of(self.extents).end
+        return byte_range_of(self.extents).end
 
     @property
     def read_start(self) -> int:

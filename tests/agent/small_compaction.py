@@ -45,7 +45,7 @@ def compact(
     block_target: int = 1000,
 ) -> str:
     """Replace all extents by one with the records that `keep` accepts; return the name of its object."""
-    extents = catalog.log.extents(
+    extents = catalog.extents.from_offset(
         topic.topic_id, partition, _start(catalog, topic, partition), max_extents=1000
     )
     spec = _spec(ids, topic, partition, extents)

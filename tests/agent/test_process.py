@@ -102,7 +102,7 @@ def test_an_agent_does_not_start_with_a_store_of_another_catalog(
 ) -> None:
     """It would acknowledge records that no other agent can read."""
     right = StoreConfig(url=str(tmp_path / "right"))
-    catalog.home.bind(UUID(int=1), right.url)
+    catalog.store_binding.bind(UUID(int=1), right.url)
     with pytest.raises(ForeignStoreError, match=f"objects are in {right.url}"):
         run(
             AgentSettings(http_port=0),

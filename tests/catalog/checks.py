@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.lifecycle.invariants import (
+from catalog.invariants import (
     Violation,
     bounds_never_go_back,
     bounds_ordered,
@@ -47,7 +47,7 @@ class InvariantChecker:
             for extent in extents:
                 found += record_counts_agree(extent)
             self._before[key] = size.state
-        for tally in catalog.repair.file_tallies():
+        for tally in catalog.repair.wrong_file_counts():
             found += file_counts_agree(tally)
         jobs = catalog.jobs.list([JobState.SUBMITTED, JobState.RUNNING], limit=_EVERYTHING)
         claims = {

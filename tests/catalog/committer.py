@@ -52,9 +52,9 @@ def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tu
                 sections[PartitionId(topic_id, partition)] = [run_of(size, producer=producer), run_of(size)]
                 sequences[partition] += size
             commit = scene.file(sections)
-            results = insist(partial(catalog.log.commit, commit))
+            results = insist(partial(catalog.commits.commit, commit))
             if choices.random() < 0.3:
-                assert insist(partial(catalog.log.commit, commit)) == results
+                assert insist(partial(catalog.commits.commit, commit)) == results
             for section, result in zip(commit.sections, results, strict=True):
                 for run, answer in zip(section.runs, result.runs, strict=True):
                     assert answer.refusal is None, answer

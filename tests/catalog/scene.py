@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from catalog.jobs.checks import inputs_by_partition
+from catalog.jobs.validation import inputs_by_partition
 from catalog.model import (
     BatchRun,
     FileCommit,
@@ -120,12 +120,12 @@ class Scene:
 
     def commit(self, topic: Topic, *runs: BatchRun, partition: int = 0) -> SectionResult:
         """Commit a file with one section."""
-        (result,) = self.catalog.log.commit(self.file({PartitionId(topic.topic_id, partition): runs}))
+        (result,) = self.catalog.commits.commit(self.file({PartitionId(topic.topic_id, partition): runs}))
         return result
 
     def extents(self, topic: Topic, partition: int = 0, offset: int = 0) -> list[Extent]:
         """All extents of a partition."""
-        return self.catalog.log.extents(topic.topic_id, partition, offset, max_extents=10_000)
+        return self.catalog.extents.from_offset(topic.topic_id, partition, offset, max_extents=10_000)
 
     def spec(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
         """A job that deduplicates these extents, which follow each other in each partition."""

@@ -120,10 +120,10 @@ class CatalogMachine(RuleBasedStateMachine):
     def retry_a_commit(self, data: st.DataObject) -> None:
         """Whatever happened since, a file that was committed is answered as it was."""
         commit, answer = data.draw(st.sampled_from(self.answered[-5:]))
-        assert self.catalog.log.commit(commit, with_extents=True) == answer
+        assert self.catalog.commits.commit(commit, with_extents=True) == answer
 
     def _commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
-        answer = self.catalog.log.commit(commit, with_extents=True)
+        answer = self.catalog.commits.commit(commit, with_extents=True)
         self.answered.append((commit, answer))
         return answer
 

@@ -65,7 +65,7 @@ def _rooms(place: Place) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
         open_catalog(place.catalog_url, clock, ids) as catalog,
         contextlib.closing(open_store(place.store, clock, ids)) as store,
     ):
-        tie(store, catalog.home, ids)
+        tie(store, catalog.store_binding, ids)
         yield guard_catalog(catalog, points), guard_store(store, points), clock, ids
 
 

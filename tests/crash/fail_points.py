@@ -35,14 +35,14 @@ STORE_CALLS: Final = (
 )
 UPLOAD_CALLS: Final = ("write", "complete")
 CATALOG_CALLS: Final = {
-    "log": ("commit",),
+    "commits": ("commit",),
     "sessions": ("register", "heartbeat", "fence_silent", "end"),
     "jobs": ("submit", "claim", "heartbeat", "complete", "release", "release_expired"),
     "garbage": ("dead_files", "known_files", "forget", "remove_deleted"),
 }
 AGENT_POINTS: Final = tuple(
     f"{when} {call}"
-    for call in ("store.put", "log.commit", "sessions.register", "sessions.heartbeat")
+    for call in ("store.put", "commits.commit", "sessions.register", "sessions.heartbeat")
     for when in ("before", "after")
 )
 WORKER_POINTS: Final = tuple(

@@ -245,7 +245,7 @@ class SparkCampaign(Campaign):
             extent.object_name
             for topic in TOPICS
             for partition in range(PARTITIONS)
-            for extent in self.catalog.log.extents(
+            for extent in self.catalog.extents.from_offset(
                 self.catalog.topics.get(topic).topic_id, partition, 0, max_extents=10_000
             )
         }

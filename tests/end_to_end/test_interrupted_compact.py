@@ -53,7 +53,7 @@ class Log(PublishedLog):
         super().__init__(catalog, LocalStore(directory, ids), ids)
         self.directory = directory
         self.partitions: list[PartitionId] = []
-        tie(self.store, catalog.home, ids)
+        tie(self.store, catalog.store_binding, ids)
 
     def add(self, name: str) -> Path:
         """Create a topic with a file of two records of one key, and return the file."""

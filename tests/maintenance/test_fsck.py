@@ -110,7 +110,7 @@ def test_it_changes_nothing(lived_in: System) -> None:
 
 
 def test_its_own_store_costs_one_more_get(lived_in: System) -> None:
-    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     before = lived_in.store.counts.snapshot()
     assert check(lived_in).differences == ()
     asked = (lived_in.store.counts.snapshot() - before).as_dict()["check"]
@@ -120,13 +120,13 @@ def test_its_own_store_costs_one_more_get(lived_in: System) -> None:
 def test_another_store_is_refused_and_nobody_told_to_delete_records(
     lived_in: System, other_store: LocalStore
 ) -> None:
-    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     with pytest.raises(ForeignStoreError, match=r"objects are in file:.*is another object store"):
         fsck(lived_in.catalog, other_store, lived_in.clock)
 
 
 def test_a_store_that_was_emptied_says_so_first(lived_in: System) -> None:
-    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     everything = [info.name for info in lived_in.store.list("", purpose=Purpose.FSCK)]
     lived_in.store.delete(everything, purpose=Purpose.FSCK)
     first, *others = check(lived_in).differences
@@ -270,7 +270,9 @@ def test_an_extent_whose_file_has_no_such_section(lived_in: System, damage: Call
     plain = lived_in.catalog.topics.get("plain").topic_id
     keyed_file = next(
         extent.file_id
-        for extent in lived_in.catalog.log.extents(lived_in.catalog.topics.get("keyed").topic_id, 0, 0)
+        for extent in lived_in.catalog.extents.from_offset(
+            lived_in.catalog.topics.get("keyed").topic_id, 0, 0
+        )
     )
     assert keyed_file in {file.file_id for file in compacted}
     damage(f"UPDATE extents SET file_id = '{keyed_file}' WHERE topic_id = '{plain}' AND base_offset = 0")

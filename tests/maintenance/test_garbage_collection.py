@@ -84,7 +84,7 @@ def test_what_a_live_session_has_not_committed_yet_stays(system: System) -> None
     commit = system.upload({key: [(b"a", b"1")]})
     system.clock.advance(5 * GRACE_S)
     assert collect(system) == GarbageReport()
-    system.catalog.log.commit(commit)
+    system.catalog.commits.commit(commit)
     assert len(system.read_log(key)) == 1
 
 
@@ -104,7 +104,7 @@ def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system
     assert (report.orphans, report.orphan_bytes) == (1, left.size)
     assert len(objects(system)) == 1
     with pytest.raises(SessionFencedError):
-        system.catalog.log.commit(left)
+        system.catalog.commits.commit(left)
     assert len(system.read_log(key)) == 1
 
 
@@ -223,7 +223,7 @@ def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> N
         commit = system.upload({key: [(b"a", b"1")]})
         (section,) = commit.sections
         run = replace(section.runs[0], producer=stamp)
-        (answer,) = system.catalog.log.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
+        (answer,) = system.catalog.commits.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
         return answer.runs[0].refusal
 
     def later(seconds: float) -> None:
@@ -294,7 +294,7 @@ def test_unfinished_uploads_go_once_nobody_can_publish_them(
 
 def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore) -> None:
     """There, every object is absent; with its own store, the catalog lets go of what is dead."""
-    tie(system.store, system.catalog.home, system.ids)
+    tie(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
@@ -310,7 +310,7 @@ def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore
 
 
 def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
-    tie(system.store, system.catalog.home, system.ids)
+    tie(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
@@ -323,7 +323,7 @@ def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
 
 def test_a_dead_file_whose_object_went_before_is_forgotten(system: System) -> None:
     """A round ended between the object and the row."""
-    tie(system.store, system.catalog.home, system.ids)
+    tie(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)

@@ -102,7 +102,7 @@ class Lifecycle(RuleBasedStateMachine):
         """A slow agent commits at last, unless its session is over."""
         commit, rows = self.uploaded.pop(index % len(self.uploaded))
         try:
-            self.catalog.log.commit(commit)
+            self.catalog.commits.commit(commit)
         except StaleStateError:
             return
         for key, added in rows.items():
@@ -154,7 +154,7 @@ class Lifecycle(RuleBasedStateMachine):
         if end == "complete":
             self.catalog.jobs.complete(result)
         elif end == "fail":
-            self.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a test", lasting=False)
+            self.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a test", permanent=False)
         else:
             self.catalog.jobs.release(job.spec.job_id, job.attempt_id)
             if end == "vanish":
@@ -203,7 +203,7 @@ class Lifecycle(RuleBasedStateMachine):
             self.catalog.jobs.release(job.spec.job_id, job.attempt_id)
         while self.system.run_jobs():
             pass
-        self.catalog.suspects.forgive()
+        self.catalog.quarantine.release()
         while plan_and_submit(
             self.catalog, self.clock, self.system.ids, PlannerSettings(max_job_files=3, force=True)
         ).jobs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.database.postgres_host import programs
-from catalog.lifecycle.repair import ForgottenWriters
+from catalog.lifecycle.repair import RemovedWriters
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock
@@ -72,7 +72,7 @@ def restored(
     system: System, catalog_url: str, new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> Iterator[Restored]:
     """Backed up with an agent and a job at work; then both went on, garbage was collected, and more came."""
-    tie(system.store, system.catalog.home, system.ids)
+    tie(system.store, system.catalog.store_binding, system.ids)
     topic = system.topic("t", cleanup_policy="compact")
     key = PartitionId(topic.topic_id, 0)
     system.produce({key: [(b"a", b"1"), (b"b", b"1")]})
@@ -112,8 +112,10 @@ def _live(catalog: Catalog) -> frozenset[str]:
 
 def test_fsck_says_exactly_what_is_lost(restored: Restored) -> None:
     """Objects that went, by name; and those that came, which nobody will delete by himself."""
-    tie(restored.after.store, restored.after.catalog.home, restored.after.ids)  # as each process does
-    assert restored.after.catalog.repair.forget_writers() == ForgottenWriters(sessions=1, jobs=1)
+    tie(
+        restored.after.store, restored.after.catalog.store_binding, restored.after.ids
+    )  # as each process does
+    assert restored.after.catalog.repair.remove_active_writers() == RemovedWriters(sessions=1, jobs=1)
     assert restored.gone
     report = restored.check()
     assert restored.names(report, DifferenceKind.MISSING_OBJECT) == restored.gone
@@ -123,7 +125,7 @@ def test_fsck_says_exactly_what_is_lost(restored: Restored) -> None:
 
 def test_nothing_is_deleted_that_a_younger_backup_may_name(restored: Restored) -> None:
     """However much time passes: what was written since the backup belongs to nobody who is known."""
-    restored.after.catalog.repair.forget_writers()
+    restored.after.catalog.repair.remove_active_writers()
     before = objects(restored.after)
     assert isinstance(restored.after.clock, ManualClock)
     for _ in range(3):
@@ -144,11 +146,11 @@ def test_without_forgetting_its_writers_they_would_pass_for_dead(restored: Resto
 def test_what_is_there_is_read_and_goes_on(restored: Restored) -> None:
     """Agents start, logs go on where they ended; who asks for what is lost is told which object is."""
     after, key = restored.after, restored.key
-    after.catalog.repair.forget_writers()
+    after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")
     (state,) = after.catalog.topics.states([key])
     after.produce({key: [(b"d", b"1")]})
-    extents = after.catalog.log.extents(key.topic_id, 0, state.log_start_offset)
+    extents = after.catalog.extents.from_offset(key.topic_id, 0, state.log_start_offset)
     assert extents[-1].base_offset == state.log_end_offset
     assert [record.value for record in after.read(extents[-1])] == [b"1"]
     for extent in extents:
@@ -161,7 +163,7 @@ def test_what_is_there_is_read_and_goes_on(restored: Restored) -> None:
 
 def test_what_is_lost_can_be_cut_off_and_the_rest_is_compacted(restored: Restored) -> None:
     after, key = restored.after, restored.key
-    after.catalog.repair.forget_writers()
+    after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")
     (state,) = after.catalog.topics.states([key])
     after.catalog.retention.advance_log_start(key.topic_id, 0, state.log_end_offset)

@@ -121,7 +121,7 @@ class System:
 
     def produce(self, rows: Mapping[PartitionId, Sequence[Row]]) -> FileCommit:
         commit = self.upload(rows)
-        self.catalog.log.commit(commit)
+        self.catalog.commits.commit(commit)
         return commit
 
     def read(self, extent: Extent) -> list[Record]:
@@ -141,7 +141,7 @@ class System:
     def read_log(self, key: PartitionId) -> list[Record]:
         """Every record of a partition, by the catalog's extents."""
         (state,) = self.catalog.topics.states([key])
-        extents = self.catalog.log.extents(
+        extents = self.catalog.extents.from_offset(
             key.topic_id, key.partition, state.log_start_offset, max_extents=1000
         )
         return [record for extent in extents for record in self.read(extent)]

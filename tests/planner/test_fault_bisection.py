@@ -44,7 +44,7 @@ def produced(system: System, topic: Topic, count: int) -> list[str]:
     return [system.produce({key: [(b"a", b"%d" % number)]}).object_name for number in range(count)]
 
 
-def compact(system: System, *, lasting: bool = True) -> tuple[int, int]:
+def compact(system: System, *, permanent: bool = True) -> tuple[int, int]:
     """Plan and run until nothing is left to do; how many jobs ended well, and how many failed."""
     ended = failed = 0
     while plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs:
@@ -53,7 +53,7 @@ def compact(system: System, *, lasting: bool = True) -> tuple[int, int]:
             try:
                 result = system.write_outputs(job)
             except CorruptDataError as error:
-                system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, error.message, lasting=lasting)
+                system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, error.message, permanent=permanent)
                 failed += 1
             else:
                 system.catalog.jobs.complete(result)
@@ -67,7 +67,7 @@ def live(system: System, kind: FileKind) -> set[str]:
 
 
 def quarantined(system: System) -> set[str]:
-    return {each.object_name for each in system.catalog.suspects.list(quarantined=True)}
+    return {each.object_name for each in system.catalog.quarantine.list(quarantined=True)}
 
 
 @pytest.mark.parametrize("bad", [{0}, {11}, {3, 8}], ids=str)
@@ -141,8 +141,8 @@ def test_a_failure_that_may_pass_is_waited_for(system: System) -> None:
     spoil(system, names[0])
     pauses = []
     while not quarantined(system):
-        assert compact(system, lasting=False) == (0, 1)
-        (suspect,) = system.catalog.suspects.list()
+        assert compact(system, permanent=False) == (0, 1)
+        (suspect,) = system.catalog.quarantine.list()
         pauses.append((suspect.not_before_ms - system.clock.now_ms()) // 60_000)
         system.clock.advance(suspect.not_before_ms / 1000 - system.clock.now_ms() / 1000 - 1)
         assert plan(system.catalog, system.clock, LIMITS).jobs == ()

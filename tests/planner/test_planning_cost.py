@@ -36,7 +36,7 @@ MERGE: Final[dict[str, object]] = {
 _SMALL_FILES: Final = b"""
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, claimed_extents,
-    born_bytes, live_bytes
+    initial_bytes, live_bytes
 )
 SELECT gen_random_uuid(), 'small/' || n, 'compacted', 1, 1, gen_random_uuid(), 1, 2, 0, size, size
 FROM generate_series(1, %s) AS n, LATERAL (SELECT power(1.2, n %% 100)::bigint + n AS size) AS v
@@ -44,7 +44,7 @@ RETURNING file_id
 """
 _DYING_FILE: Final = b"""
 INSERT INTO files (
-    file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, born_bytes,
+    file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, initial_bytes,
     live_bytes
 )
 VALUES (gen_random_uuid(), 'dying', 'compacted', 1, 1, gen_random_uuid(), 1, 2, 10 * 2^30, 2^30)

@@ -13,8 +13,7 @@ from agent.kafka.api_registry import APIS
 from agent.kafka.apis.configs.describe_configs import _TYPES
 from agent.kafka.codec import Struct
 from agent.kafka.config.resources import ResourceType
-from catalog.config.group_config import GROUP_SETTINGS
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.wire import Wire
 from tests.fixtures import kafka_tools
@@ -125,7 +124,7 @@ def test_the_tools_administer_topics_and_settings(agents: Agents, tools: Tools) 
         " DEFAULT_CONFIG:log.retention.ms=604800000}"
     ) in tools(f"kafka-configs --describe --topic {name}")
     everything = tools(f"kafka-configs --describe --topic {name} --all")
-    assert all(f"  {setting}=" in everything for setting in SETTINGS)
+    assert all(f"  {setting}=" in everything for setting in TOPIC_SETTINGS)
     output = tools.failing(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
     assert "give false: storage.mode says" in output
     assert "when it starts" in tools.failing("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
@@ -219,9 +218,9 @@ def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) ->
             if name not in {"storage.mode", "consumer.assignment.interval.ms"}
         }
 
-    assert ours(dict(SETTINGS)) == known["topic"]
+    assert ours(dict(TOPIC_SETTINGS)) == known["topic"]
     assert known["synonyms"] == {
-        name: each.broker_name for name, each in SETTINGS.items() if each.broker_name is not None
+        name: each.broker_name for name, each in TOPIC_SETTINGS.items() if each.broker_name is not None
     }
     of_consumers = {name for name in known["group"] if name.startswith("consumer.")}
     assert of_consumers == GROUP_SETTINGS.keys()

@@ -31,16 +31,16 @@ def test_the_first_command_that_uses_a_store_binds_the_catalog_to_it(
     tmp_path: Path, catalog_url: str
 ) -> None:
     with open_context(settings(tmp_path, catalog_url, "right"), check_binding=False) as context:
-        assert context.catalog.home.recorded() is None
+        assert context.catalog.store_binding.recorded() is None
         assert context.store.counts.snapshot().of().requests == 0
     with open_context(settings(tmp_path, catalog_url, "right")) as context:
-        home = context.catalog.home.recorded()
+        home = context.catalog.store_binding.recorded()
         assert home is not None
         assert home.url == context.store.url
     with open_context(settings(tmp_path, catalog_url, "right")) as context:
         made = context.store.counts.snapshot()
         assert made.of().requests == made.of(RequestKind.GET, Purpose.CHECK).requests == 1
-        assert context.catalog.home.recorded() == home
+        assert context.catalog.store_binding.recorded() == home
     with pytest.raises(ForeignStoreError), open_context(settings(tmp_path, catalog_url, "wrong")):
         pytest.fail("it goes on")
 

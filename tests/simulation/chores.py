@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from catalog.lifecycle.invariants import bounds_never_go_back
+from catalog.invariants import bounds_never_go_back
 from catalog.model import PartitionId
 from core.errors import FatalError, SiltstoneError
 from maintenance.garbage_collection import collect_garbage
@@ -146,7 +146,7 @@ def read(chore: Chore) -> None:
     states = world.catalog.topics.states([PartitionId(topic.topic_id, partition)])
     if not states:
         return
-    extents = world.catalog.log.extents(topic.topic_id, partition, states[0].log_start_offset)
+    extents = world.catalog.extents.from_offset(topic.topic_id, partition, states[0].log_start_offset)
     world.strands.pause(world.draw.random() * READER_SHARE * GRACE_MS / 1000)
     gone = {extent.object_name for extent in extents} - world.bucket.objects.keys()
     world.violations += [f"grace outlives readers: {name} was deleted under one" for name in sorted(gone)]

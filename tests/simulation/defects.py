@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from catalog.commit import assignment, log, sequences
-from catalog.commit.log import _Commit
+from catalog.commit import assignment, sequences
+from catalog.commit import repository as commits
+from catalog.commit.repository import _Commit
 from catalog.jobs import repository as jobs
-from catalog.jobs.publish import Swap
+from catalog.jobs.publish import JobPublication
 from catalog.jobs.repository import Jobs
 from catalog.model import JobState
 from tests.simulation.world import Rules
@@ -56,9 +57,9 @@ def _take_duplicates_for_new(patch: pytest.MonkeyPatch) -> None:
     real = sequences.check_sequence
 
     def forgetful(
-        state: ProducerState | None, stamp: ProducerStamp, count: int, producers_from: int
+        state: ProducerState | None, stamp: ProducerStamp, count: int, first_new_producer_id: int
     ) -> RunResult | None:
-        verdict = real(state, stamp, count, producers_from)
+        verdict = real(state, stamp, count, first_new_producer_id)
         return None if verdict is not None and verdict.duplicate else verdict
 
     patch.setattr(assignment, "check_sequence", forgetful)
@@ -66,11 +67,11 @@ def _take_duplicates_for_new(patch: pytest.MonkeyPatch) -> None:
 
 def _commit_again_when_asked_again(patch: pytest.MonkeyPatch) -> None:
     """The file's earlier answer is not looked for; nor is what else would notice."""
-    _change(patch, log._COMMIT, "find_result", b"WHERE ", b"WHERE false AND (")
-    _change(patch, log._COMMIT, "find_result", b"IS NOT NULL OR r.file_id IS NOT NULL", b"IS NOT NULL)")
+    _change(patch, commits._SQL, "find_result", b"WHERE ", b"WHERE false AND (")
+    _change(patch, commits._SQL, "find_result", b"IS NOT NULL OR r.file_id IS NOT NULL", b"IS NOT NULL)")
     for name in ("insert_file", "insert_result"):
-        query = log._COMMIT[name]
-        patch.setitem(log._COMMIT, name, replace(query, sql=query.sql + b" ON CONFLICT DO NOTHING"))
+        query = commits._SQL[name]
+        patch.setitem(commits._SQL, name, replace(query, sql=query.sql + b" ON CONFLICT DO NOTHING"))
 
 
 def _let_the_late_swap(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def _let_the_late_swap(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Jobs, "_lock", staticmethod(careless))
     patch.setattr(Jobs, "complete", complete_anyway)
-    patch.setattr(Swap, "_check_missing", lambda _swap: None)
+    patch.setattr(JobPublication, "_check_missing", lambda _swap: None)
 
 
 def _let_the_fenced_commit(patch: pytest.MonkeyPatch) -> None:
@@ -105,16 +106,16 @@ def _let_the_fenced_commit(patch: pytest.MonkeyPatch) -> None:
 
 def _put_outputs_below_the_log_start(patch: pytest.MonkeyPatch) -> None:
     """What DeleteRecords or retention took during the job comes back."""
-    lock = Swap._lock_and_remove
+    lock = JobPublication._lock_and_remove
 
-    def as_it_was_planned(swap: Swap) -> list[Row]:
+    def as_it_was_planned(swap: JobPublication) -> list[Row]:
         removed = lock(swap)
         for partition in swap._partitions.values():
             partition.log_start_offset = 0
         return removed
 
-    patch.setattr(Swap, "_lock_and_remove", as_it_was_planned)
-    patch.setattr(Swap, "_check_missing", lambda _swap: None)
+    patch.setattr(JobPublication, "_lock_and_remove", as_it_was_planned)
+    patch.setattr(JobPublication, "_check_missing", lambda _swap: None)
 
 
 def _claim_what_is_claimed(patch: pytest.MonkeyPatch) -> None:

@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PARTS: Final = (
     "clock",
-    "home",
+    "store_binding",
     "garbage",
     "topics",
     "sessions",
-    "log",
+    "commits",
+    "extents",
     "jobs",
     "planning",
     "retention",
-    "forgetting",
-    "suspects",
+    "expiry",
+    "quarantine",
 )
 #: After which there may be something to plan, or a job to take.
 _CHANGES: Final = frozenset(
     (
-        "log.commit",
+        "commits.commit",
         "jobs.submit",
         "jobs.complete",
         "jobs.release",

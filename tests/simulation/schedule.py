@@ -159,7 +159,7 @@ async def _cancel_the_rest() -> None:
 async def _live(world: World) -> None:
     draw = world.draw
     bare = world.store(world.machine("operator")[1])
-    tie(bare, world.catalog.home, world.ids)
+    tie(bare, world.catalog.store_binding, world.ids)
     world.topics = [
         world.catalog.topics.create("stone", 2, {"cleanup.policy": "compact"}),
         world.catalog.topics.create("silt", 1, {"retention.ms": str(draw.choice((60_000, 10**9)))}),

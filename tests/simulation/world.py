@@ -137,7 +137,7 @@ class SimulatedAgent:
         self.path = WritePath(
             settings=AGENT,
             store=world.store(network),
-            log=catalog.log,
+            log=catalog.commits,
             session=self.session,
             pools=cast("Pools", _Pools(pool)),
             retry=RetryPolicy(

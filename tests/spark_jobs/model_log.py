@@ -210,7 +210,7 @@ class ModelLog:
         )
 
     def publish(self, spec: JobSpec, result: JobResult) -> None:
-        """Swap extents as the catalog would, and compact the model with dictionaries."""
+        """Replace extents as the catalog does, and compact the model with dictionaries."""
         fresh: defaultdict[PartitionId, list[Extent]] = defaultdict(list)
         for file in result.files:
             self.sizes[file.file_id] = file.size

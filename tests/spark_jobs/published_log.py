@@ -93,7 +93,7 @@ class PublishedLog:
         summary = writer.finish()
         self.sizes[file_id] = summary.size
         self.store.put(name, pieces, purpose=Purpose.INGEST)
-        self.catalog.log.commit(
+        self.catalog.commits.commit(
             FileCommit(
                 file_id=file_id,
                 object_name=name,
@@ -107,7 +107,9 @@ class PublishedLog:
 
     def extents(self, partition_id: PartitionId, kind: FileKind | None = None) -> list[Extent]:
         """The live extents of a partition, or those in files of one kind."""
-        found = self.catalog.log.extents(partition_id.topic_id, partition_id.partition, 0, max_extents=1000)
+        found = self.catalog.extents.from_offset(
+            partition_id.topic_id, partition_id.partition, 0, max_extents=1000
+        )
         return [extent for extent in found if kind in (None, extent.file_kind)]
 
     def submit(

@@ -80,8 +80,8 @@ class Book:
     def complete(self, result: JobResult) -> None:
         self._note("complete", result.job_id)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
-        assert isinstance(lasting, bool)
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
+        assert isinstance(permanent, bool)
         assert reason
         assert attempt_id.int == 100 + job_id.int
         self._note("fail", job_id)

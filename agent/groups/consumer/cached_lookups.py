@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import structlog
 
 from agent.groups.consumer.topics import TopicView
-from catalog.config.group_config import GroupConfig
+from catalog.config.values import GroupConfig
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:

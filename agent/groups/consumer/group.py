@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent.groups.consumer.state_machine import Downgrade
     from agent.groups.consumer.topics import TopicView
     from agent.groups.metrics import GroupCounters
-    from catalog.config.group_config import GroupConfig
+    from catalog.config.values import GroupConfig
     from catalog.model import PartitionId
     from core.clock import Clock
     from core.ids import Ids

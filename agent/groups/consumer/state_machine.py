@@ -24,7 +24,7 @@ from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.deadlines import Deadlines
 from agent.groups.errors import ErrorCode, GroupError
 from agent.groups.metrics import GroupCounters
-from catalog.config.group_config import GroupConfig
+from catalog.config.values import GroupConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection

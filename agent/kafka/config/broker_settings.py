@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent.group_settings import GroupSettings
 from agent.settings import AgentSettings
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import TOPIC_SETTINGS
 from core.settings import description_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
             is_default=True,
             documentation=f"The default of the topic configuration {each.name}. {each.documentation}",
         )
-        for each in SETTINGS.values()
+        for each in TOPIC_SETTINGS.values()
         if each.broker_name is not None
     ]
     return {each.name: each for each in sorted(found, key=lambda setting: setting.name)}

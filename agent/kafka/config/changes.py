@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
-    from catalog.config.configured import Configured
+    from catalog.config.values import ResourceConfig
 
 Changes: TypeAlias = "Mapping[str, str | None]"
-ChangesOf: TypeAlias = "Callable[[Configured], Changes]"
+ChangesOf: TypeAlias = "Callable[[ResourceConfig], Changes]"
 
 _IMMUTABLE = {
     ResourceType.BROKER: "an agent reads its settings when it starts: change its configuration file, its"
@@ -94,7 +94,7 @@ async def _change_topic(
     services = context.services
     if validate_only:
         topic = await services.pools.catalog.run(partial(services.catalog.topics.get, name))
-        topic.config.altered(changes(topic.config))
+        topic.config.with_changes(changes(topic.config))
         return
     await services.pools.catalog.run(partial(services.catalog.topics.alter_config, name, changes))
     services.directory.invalidate(name)
@@ -108,6 +108,6 @@ async def _change_group(
     check = services.settings.groups.check
     if validate_only:
         config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
-        check(config.altered(changes(config)))
+        check(config.with_changes(changes(config)))
         return
     await services.pools.catalog.run(partial(services.catalog.group_configs.alter, name, changes, check))

@@ -1,25 +1,25 @@
--- name: lock_file
--- Makes concurrent tries to commit one file wait for each other.
+-- name: lock_file_id
+-- Serialize concurrent attempts to commit one file.
 SELECT pg_advisory_xact_lock(hashtextextended(%(file_id)s::text, 0));
 
 -- name: find_result
--- What the file's commit answered, if it was committed already; null when that is no longer kept. The answer may
--- outlive the file: a file of which nothing was taken is garbage at once, and must not be committed again.
-SELECT r.sections, coalesce(f.committed_ms, r.committed_ms)
+-- Return the stored outcomes of the file's commit; null if they have expired, no row if the file was not committed.
+-- Outcomes may outlive the file: a file without appended runs is garbage at once, and must not be committed again.
+SELECT r.sections, coalesce(f.committed_ms, r.committed_ms) AS committed_ms
 FROM (SELECT %(file_id)s::uuid AS file_id) AS wanted
 LEFT JOIN files AS f USING (file_id)
 LEFT JOIN commit_results AS r USING (file_id)
 WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
--- The session's state, and the catalog's time; it cannot be fenced while the commit is under way.
-SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+-- Return the session's state and the catalog's time. The lock prevents fencing during the commit.
+SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 
 -- name: lock_partitions
--- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs;
--- a row is known by its place among those asked for.
-SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.producers_from
+-- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's ordinal (from 1)
+-- in the parameters.
+SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[]
@@ -29,7 +29,7 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: read_producers
--- What the partitions of a commit know of the producers in it; a row is known by its place.
+-- Return the states of a commit's producers. `number` is the ordinal (from 1) in the parameters.
 SELECT wanted.number, p.producer_epoch, p.batches
 FROM unnest(
     %(topic_ids)s::uuid[],
@@ -39,35 +39,24 @@ FROM unnest(
 JOIN producers AS p USING (topic_id, partition, producer_id);
 
 -- name: insert_file
--- Adds the object. One of which nothing was taken is dead from birth.
+-- Insert a file. A file without extents is dead from the start.
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
-    born_bytes, live_bytes, dead_ms
+    initial_bytes, live_bytes, dead_ms
 )
 VALUES (
     %(file_id)s, %(object_name)s, %(kind)s, %(size)s, %(directory_length)s, %(owner_id)s, %(now_ms)s,
-    %(extents)s::bigint, %(born_bytes)s::bigint, %(live_bytes)s::bigint,
+    %(extents)s::bigint, %(initial_bytes)s::bigint, %(live_bytes)s::bigint,
     CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
 );
 
 -- name: insert_result
--- Keeps the answer for a retry.
+-- Store the outcomes for a retry.
 INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s, %(now_ms)s, %(sections)s);
 
--- name: forget_results
--- Each commit forgets a few answers that are too old for a retry, so that they never pile up.
-DELETE FROM commit_results
-WHERE file_id IN (
-    SELECT file_id FROM commit_results
-    WHERE committed_ms < %(before_ms)s
-    ORDER BY committed_ms
-    LIMIT 4
-    FOR UPDATE SKIP LOCKED
-);
-
--- name: move_partitions
--- Moves the end of each partition's log and adds up what was added. Arrays are taken apart by subscript, here and
--- below: unnest over many of them materialises each, and takes several times as long.
+-- name: advance_partitions
+-- Advance the log end offset of each partition and add to its totals. This statement and those below read arrays by
+-- subscript, because unnest over many arrays materializes each of them and takes several times as long.
 UPDATE partitions AS p
 SET log_end_offset = v.log_end_offset,
     high_watermark = v.log_end_offset,
@@ -89,7 +78,7 @@ FROM (
 WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
 
 -- name: insert_extents
--- Adds the extents of an ingestion file.
+-- Insert the extents of an ingestion file.
 INSERT INTO extents (
     topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
     max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
@@ -115,7 +104,7 @@ SELECT (%(topic_ids)s::uuid[])[i],
 FROM generate_subscripts(%(partitions)s::integer[], 1) AS i;
 
 -- name: write_producers
--- Keeps the producers' last batches.
+-- Store the last batches of producers.
 INSERT INTO producers (topic_id, partition, producer_id, producer_epoch, batches, updated_ms)
 SELECT (%(topic_ids)s::uuid[])[i],
        (%(partitions)s::integer[])[i],
@@ -126,3 +115,9 @@ SELECT (%(topic_ids)s::uuid[])[i],
 FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
+
+-- name: notify
+-- Notify watchers of changed partitions. There is nothing to make durable, so the lock that all notifying transactions
+-- share is released without waiting for the disk.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
+FROM unnest(%(payloads)s::text[]) AS payload;

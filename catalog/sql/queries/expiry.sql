@@ -1,43 +1,43 @@
--- name: sessions_over
--- Sessions that have been over for long, and which nobody has cleared up after if wanted so; the oldest first.
-SELECT session_id, over_ms FROM sessions
-WHERE over_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
-ORDER BY over_ms
+-- name: closed_sessions
+-- Return sessions that were closed before a time, oldest first; if wanted, only those that were not swept.
+SELECT session_id AS owner_id, closed_ms FROM sessions
+WHERE closed_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
+ORDER BY closed_ms
 LIMIT %(limit)s;
 
--- name: jobs_over
--- The same of jobs.
-SELECT job_id, finished_ms FROM jobs
+-- name: finished_jobs
+-- Return jobs that finished before a time, oldest first; if wanted, only those that were not swept.
+SELECT job_id AS owner_id, finished_ms AS closed_ms FROM jobs
 WHERE finished_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
 ORDER BY finished_ms
 LIMIT %(limit)s;
 
--- name: sessions_swept
--- Notes that what some sessions left in the bucket is gone.
-UPDATE sessions SET swept_ms = %(now_ms)s WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND over_ms IS NOT NULL;
+-- name: mark_sessions_swept
+-- Record that the leftover objects of some sessions were deleted.
+UPDATE sessions SET swept_ms = %(now_ms)s WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
 
--- name: jobs_swept
--- Notes that what some jobs left in the bucket is gone.
+-- name: mark_jobs_swept
+-- Record that the leftover objects of some jobs were deleted.
 UPDATE jobs SET swept_ms = %(now_ms)s WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 
--- name: forget_sessions
--- Forgets sessions that are over.
-DELETE FROM sessions WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND over_ms IS NOT NULL;
+-- name: delete_sessions
+-- Delete closed sessions.
+DELETE FROM sessions WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
 
--- name: forget_jobs
--- Forgets jobs that are over.
+-- name: delete_jobs
+-- Delete finished jobs.
 DELETE FROM jobs WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 
--- name: take_chore
--- Begins a chore unless somebody has begun it lately.
-INSERT INTO chores AS c (name, begun_ms) VALUES (%(name)s, %(now_ms)s)
-ON CONFLICT (name) DO UPDATE SET begun_ms = excluded.begun_ms
-WHERE c.begun_ms <= excluded.begun_ms - %(every_ms)s::bigint
-RETURNING c.name;
+-- name: claim_periodic_task
+-- Claim a periodic task, unless another process has started it within the interval.
+INSERT INTO periodic_tasks AS t (name, started_ms) VALUES (%(name)s, %(now_ms)s)
+ON CONFLICT (name) DO UPDATE SET started_ms = excluded.started_ms
+WHERE t.started_ms <= excluded.started_ms - %(interval_ms)s::bigint
+RETURNING t.name;
 
--- name: admit_idle_producers
--- Notes in the partitions of a page of producers that those who were idle for long may come with any number again.
--- Locks partitions before producers, and in their order, as commits do.
+-- name: accept_any_sequence_of_idle_producers
+-- Let the idle producers of a page continue later with any sequence number. Partitions are locked before producers, and
+-- in their order, as commits do.
 WITH page AS (
     SELECT topic_id, partition, producer_id, updated_ms
     FROM producers
@@ -46,24 +46,25 @@ WITH page AS (
     LIMIT %(limit)s
 ),
 idle AS (
-    SELECT topic_id, partition, max(producer_id) + 1 AS producers_from
+    SELECT topic_id, partition, max(producer_id) + 1 AS first_new_producer_id
     FROM page WHERE updated_ms < %(before_ms)s
     GROUP BY topic_id, partition
 ),
-held AS (
-    SELECT p.topic_id, p.partition, i.producers_from
+locked AS (
+    SELECT p.topic_id, p.partition, i.first_new_producer_id
     FROM idle AS i JOIN partitions AS p USING (topic_id, partition)
-    WHERE p.producers_from < i.producers_from
+    WHERE p.first_new_producer_id < i.first_new_producer_id
     ORDER BY p.topic_id, p.partition
     FOR UPDATE OF p
 )
-UPDATE partitions AS p SET producers_from = greatest(p.producers_from, h.producers_from)
-FROM held AS h
-WHERE p.topic_id = h.topic_id AND p.partition = h.partition;
+UPDATE partitions AS p
+SET first_new_producer_id = greatest(p.first_new_producer_id, l.first_new_producer_id)
+FROM locked AS l
+WHERE p.topic_id = l.topic_id AND p.partition = l.partition;
 
--- name: forget_producers
--- Looks at a page of producers in key order and forgets those that were idle for long and may come with any number
--- again; passes over what a commit just writes. Gives the page's last key and how many were forgotten.
+-- name: delete_idle_producers
+-- Delete the idle producers of a page, in key order, that may continue with any sequence number. Rows that a commit has
+-- locked are skipped. Return the page's last key and the number of deleted rows.
 WITH page AS (
     SELECT topic_id, partition, producer_id, updated_ms
     FROM producers
@@ -71,27 +72,27 @@ WITH page AS (
     ORDER BY topic_id, partition, producer_id
     LIMIT %(limit)s
 ),
-held AS (
+locked AS (
     SELECT p.topic_id, p.partition, p.producer_id
     FROM page
     JOIN producers AS p USING (topic_id, partition, producer_id)
     LEFT JOIN partitions AS log USING (topic_id, partition)
     WHERE page.updated_ms < %(before_ms)s AND p.updated_ms < %(before_ms)s
-      AND (log.topic_id IS NULL OR p.producer_id < log.producers_from)
+      AND (log.topic_id IS NULL OR p.producer_id < log.first_new_producer_id)
     FOR UPDATE OF p SKIP LOCKED
 ),
-gone AS (
-    DELETE FROM producers AS p USING held AS h
-    WHERE p.topic_id = h.topic_id AND p.partition = h.partition AND p.producer_id = h.producer_id
+deleted AS (
+    DELETE FROM producers AS p USING locked AS l
+    WHERE p.topic_id = l.topic_id AND p.partition = l.partition AND p.producer_id = l.producer_id
     RETURNING p.producer_id
 )
-SELECT topic_id, partition, producer_id, (SELECT count(*) FROM gone)
+SELECT topic_id, partition, producer_id, (SELECT count(*) FROM deleted) AS deleted
 FROM page
 ORDER BY topic_id DESC, partition DESC, producer_id DESC
 LIMIT 1;
 
--- name: forget_answers
--- Forgets a bounded number of answers to commits that are too old for a retry.
+-- name: expire_commit_results
+-- Delete a bounded number of commit results that are too old for a retry.
 DELETE FROM commit_results
 WHERE file_id IN (
     SELECT file_id FROM commit_results
@@ -101,11 +102,11 @@ WHERE file_id IN (
     FOR UPDATE SKIP LOCKED
 );
 
--- name: forget_past_topics
--- Forgets a bounded number of names of topics that were deleted long ago.
-DELETE FROM past_topics
+-- name: expire_deleted_topics
+-- Delete a bounded number of records of topics that were deleted long ago.
+DELETE FROM deleted_topics
 WHERE name IN (
-    SELECT name FROM past_topics
+    SELECT name FROM deleted_topics
     WHERE deleted_ms < %(before_ms)s
     ORDER BY deleted_ms
     LIMIT %(limit)s

@@ -1,5 +1,5 @@
 -- name: pick_deleted_topic
--- A deleted topic whose extents are not all gone yet, for one who removes them.
+-- Lock one deleted topic that still has rows; skip topics that another transaction has locked.
 SELECT topic_id FROM topics
 WHERE deleted_ms IS NOT NULL
 ORDER BY deleted_ms
@@ -7,7 +7,7 @@ LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: remove_extents_of_topic
--- Removes a bounded number of a deleted topic's extents, in the order of the key, and says from which files.
+-- Remove a bounded number of a deleted topic's extents, in the order of the key; return counts by file.
 WITH doomed AS (
     SELECT topic_id, partition, base_offset FROM extents
     WHERE topic_id = %(topic_id)s
@@ -20,14 +20,17 @@ removed AS (
     WHERE e.topic_id = d.topic_id AND e.partition = d.partition AND e.base_offset = d.base_offset
     RETURNING e.file_id, e.job_id, e.length
 )
-SELECT file_id, count(*), count(job_id), sum(length)::bigint FROM removed GROUP BY file_id ORDER BY file_id;
+SELECT file_id, count(*) AS extents, count(job_id) AS claimed_extents, sum(length)::bigint AS length
+FROM removed
+GROUP BY file_id
+ORDER BY file_id;
 
 -- name: lock_files
--- Locks files in the order of their identifiers, as every transaction does that changes their counts.
+-- Lock files in the order of their ids, as every transaction does that changes their counts.
 SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
 
--- name: drop_from_files
--- Takes removed extents off the counts of their files; a file without live extents is dead from now on.
+-- name: subtract_from_files
+-- Subtract removed extents from the counts of their files. A file without live extents is dead from now on.
 UPDATE files AS f
 SET live_extents = f.live_extents - v.removed,
     claimed_extents = f.claimed_extents - v.claimed,
@@ -42,18 +45,18 @@ FROM unnest(
 WHERE f.file_id = v.file_id;
 
 -- name: remove_producers_of_topic
--- Removes a bounded number of producers of a deleted topic.
+-- Remove a bounded number of producers of a deleted topic.
 DELETE FROM producers
 WHERE (topic_id, partition, producer_id) IN (
     SELECT topic_id, partition, producer_id FROM producers WHERE topic_id = %(topic_id)s LIMIT %(limit)s
 );
 
 -- name: remove_topic
--- Removes the last of a deleted topic.
+-- Remove the row of a deleted topic.
 DELETE FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NOT NULL;
 
 -- name: dead_files
--- Objects that may be deleted: dead since before the given time, and no open job reads them.
+-- Return objects that may be deleted: dead since before the given time, and not read by an open job.
 SELECT file_id, object_name, kind, size, owner_id, dead_ms
 FROM files AS f
 WHERE dead_ms IS NOT NULL AND dead_ms < %(before_ms)s
@@ -61,14 +64,14 @@ WHERE dead_ms IS NOT NULL AND dead_ms < %(before_ms)s
 ORDER BY dead_ms, file_id
 LIMIT %(limit)s;
 
--- name: forget_files
--- Removes the rows of dead files whose objects are gone.
+-- name: delete_files
+-- Delete the rows of dead files whose objects were deleted.
 DELETE FROM files AS f
 WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NOT NULL
   AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id);
 
--- name: object_names
--- A page of the catalog's files by object name, below a prefix.
+-- name: known_files
+-- Return a page of the files below a prefix, by object name.
 SELECT file_id, object_name, kind, size, owner_id, dead_ms
 FROM files
 WHERE object_name > %(after)s AND object_name >= %(prefix)s AND object_name < %(prefix)s || chr(1114111)

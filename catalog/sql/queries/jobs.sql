@@ -1,28 +1,28 @@
 -- name: insert_job
--- Adds a job; a second try changes nothing.
+-- Insert a job; a retry changes nothing.
 INSERT INTO jobs (job_id, state, spec, created_ms, moved_bytes, nanodollars)
 VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodollars)s)
 ON CONFLICT (job_id) DO NOTHING;
 
--- name: planned_since
--- What the jobs that were submitted lately move and cost: what was expected of them and, of those that are done and
--- have counted it, what they did.
-SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT known), 0)::bigint,
-       coalesce(sum(nanodollars) FILTER (WHERE NOT known), 0)::bigint,
-       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE known), 0)::bigint,
-       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE known), 0)::bigint,
+-- name: recent_work
+-- Sum up the bytes and the cost of recently submitted jobs: the actual counts of completed jobs that reported them, and
+-- the planner's estimates of all others.
+SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT known), 0)::bigint AS expected_bytes,
+       coalesce(sum(nanodollars) FILTER (WHERE NOT known), 0)::bigint AS expected_nanodollars,
+       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE known), 0)::bigint AS bytes_in,
+       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE known), 0)::bigint AS bytes_out,
        coalesce(sum(coalesce((counts->>'get_requests')::bigint, 0) + coalesce((counts->>'resumes')::bigint, 0)
-                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE known), 0)::bigint,
-       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE known), 0)::bigint
+                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE known), 0)::bigint AS get_requests,
+       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE known), 0)::bigint AS output_files
 FROM (
     SELECT *, state = 'completed' AND counts ? 'bytes_in' AND counts ? 'bytes_out' AS known FROM jobs
 ) AS j
 WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    - %(before_now_ms)s::bigint;
+    - %(window_ms)s::bigint;
 
 -- name: lock_inputs
--- Locks a new job's extents in the order of the key, and says which of them it may have: they are as the planner
--- saw them, nobody has claimed them, and their partition exists.
+-- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the planner read them,
+-- unclaimed, and of an existing partition.
 SELECT e.topic_id, e.partition, e.base_offset
 FROM unnest(
     %(topic_ids)s::uuid[],
@@ -38,7 +38,7 @@ ORDER BY e.topic_id, e.partition, e.base_offset
 FOR UPDATE OF e;
 
 -- name: claim_inputs
--- Marks a job's extents as taken.
+-- Mark extents as claimed by a job.
 UPDATE extents AS e
 SET job_id = %(job_id)s
 FROM unnest(
@@ -48,32 +48,28 @@ FROM unnest(
 ) AS wanted (topic_id, partition, base_offset)
 WHERE e.topic_id = wanted.topic_id AND e.partition = wanted.partition AND e.base_offset = wanted.base_offset;
 
--- name: lock_files
--- Locks files in the order of their identifiers, as every transaction does that changes their counts.
-SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
-
 -- name: add_claims
--- Counts claimed extents in their files, or takes them off again.
+-- Add claimed extents to the counts of their files; negative numbers subtract.
 UPDATE files AS f
 SET claimed_extents = f.claimed_extents + v.claims
 FROM unnest(%(file_ids)s::uuid[], %(claims)s::bigint[]) AS v (file_id, claims)
 WHERE f.file_id = v.file_id;
 
 -- name: insert_job_files
--- Keeps a job's files from garbage collection until the job is over.
+-- Protect a job's input files from garbage collection until the job has finished.
 INSERT INTO job_files (file_id, job_id)
 SELECT file_id, %(job_id)s FROM unnest(%(file_ids)s::uuid[]) AS file_id
 ON CONFLICT DO NOTHING;
 
--- name: claimed_before
--- The jobs that an earlier try of the same claim took, when its answer was lost.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+-- name: find_claimed
+-- Return the jobs that an earlier attempt of the same claim took, if its result was lost.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
 ORDER BY sequence;
 
 -- name: claim
--- Takes submitted jobs, oldest first, passing over those that another driver is just taking.
+-- Claim submitted jobs, oldest first; skip jobs that another driver has locked.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
@@ -82,74 +78,74 @@ WITH picked AS (
         ORDER BY sequence
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    ) AS free
+    ) AS unclaimed
 ),
-fresh AS (
+attempt AS (
     SELECT attempt_id, number FROM unnest(%(attempt_ids)s::uuid[]) WITH ORDINALITY AS v (attempt_id, number)
 ),
-taken AS (
+claimed AS (
     UPDATE jobs AS j
-    SET state = 'running', application_id = %(application_id)s, attempt_id = fresh.attempt_id,
+    SET state = 'running', application_id = %(application_id)s, attempt_id = attempt.attempt_id,
         heartbeat_ms = %(now_ms)s, attempts = j.attempts + 1
-    FROM picked JOIN fresh USING (number)
+    FROM picked JOIN attempt USING (number)
     WHERE j.job_id = picked.job_id
     RETURNING j.*
 )
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
-FROM taken
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+FROM claimed
 ORDER BY sequence;
 
 -- name: heartbeat
--- Notes that an attempt lives, unless it has lost the job.
+-- Record a heartbeat of an attempt, unless it has lost the job.
 UPDATE jobs
 SET heartbeat_ms = greatest(heartbeat_ms, %(now_ms)s)
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
 -- name: resubmit
--- Gives a running job back to whoever comes next; it keeps its extents.
+-- Make a running job claimable again; it keeps its extents.
 UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
 -- name: resubmit_expired
--- Gives back the running jobs whose attempt has not been heard of for long, unless they had attempts enough.
+-- Make running jobs without a recent heartbeat claimable again, unless their attempts are exhausted.
 UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
 WHERE job_id IN (
     SELECT job_id FROM jobs
-    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts < %(most_attempts)s
+    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts < %(max_attempts)s
     ORDER BY sequence
     FOR UPDATE SKIP LOCKED
 )
 RETURNING job_id;
 
 -- name: find_exhausted
--- The running jobs that have not been heard of for long and had attempts enough.
+-- Return the running jobs without a recent heartbeat whose attempts are exhausted.
 SELECT job_id FROM jobs
-WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts >= %(most_attempts)s
+WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts >= %(max_attempts)s
 ORDER BY sequence;
 
 -- name: lock_exhausted
--- Locks one of them, if it still is one.
-SELECT attempts, spec::text FROM jobs
+-- Lock one of these jobs, if the condition still holds.
+SELECT attempts, spec::text AS spec FROM jobs
 WHERE job_id = %(job_id)s AND state = 'running' AND heartbeat_ms < %(before_ms)s
-  AND attempts >= %(most_attempts)s
+  AND attempts >= %(max_attempts)s
 FOR UPDATE SKIP LOCKED;
 
 -- name: lock_job
--- A job's state and specification, locked.
-SELECT state, attempt_id, spec::text FROM jobs WHERE job_id = %(job_id)s FOR UPDATE;
+-- Lock a job; return its state and specification.
+SELECT state, attempt_id, spec::text AS spec FROM jobs WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: finish_job
--- Ends a job; why it failed, or what it counted.
+-- Finish a job with the reason of its failure, or with its counts.
 UPDATE jobs
 SET state = %(state)s, attempt_id = coalesce(%(attempt_id)s, attempt_id), finished_ms = %(now_ms)s,
     failure = %(failure)s, counts = %(counts)s
 WHERE job_id = %(job_id)s;
 
 -- name: release_extents
--- Frees the extents that a job still claims, and says how many of which files.
-WITH held AS (
+-- Release the extents that a job still claims; return their number by file.
+WITH locked AS (
     SELECT e.topic_id, e.partition, e.base_offset
     FROM job_files AS j
     JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
@@ -157,31 +153,31 @@ WITH held AS (
     ORDER BY e.topic_id, e.partition, e.base_offset
     FOR UPDATE OF e
 ),
-freed AS (
-    UPDATE extents AS e SET job_id = NULL FROM held AS h
-    WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
+released AS (
+    UPDATE extents AS e SET job_id = NULL FROM locked AS l
+    WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
     RETURNING e.file_id
 )
-SELECT file_id, count(*) FROM freed GROUP BY file_id ORDER BY file_id;
+SELECT file_id, count(*) AS extents FROM released GROUP BY file_id ORDER BY file_id;
 
 -- name: delete_job_files
--- Lets garbage collection have a job's files once they are dead.
+-- End the protection of a job's input files from garbage collection.
 DELETE FROM job_files WHERE job_id = %(job_id)s;
 
 -- name: find_job
--- One job.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+-- Return one job.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE job_id = %(job_id)s;
 
 -- name: list_jobs
--- The newest jobs in one of the given states.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+-- Return the newest jobs in one of the given states.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE state = ANY (%(states)s::text[])
 ORDER BY sequence DESC
 LIMIT %(limit)s;
 
 -- name: count_jobs
--- How many jobs are in each state.
-SELECT state, count(*) FROM jobs GROUP BY state;
+-- Count the jobs in each state.
+SELECT state, count(*) AS jobs FROM jobs GROUP BY state;

@@ -1,26 +1,29 @@
 -- name: lock_claimed_group
--- The generation of a group, which stays as it is until the transaction ends; nothing if another claimed it.
+-- Lock a group against changes until the transaction ends; no row if another coordinator has claimed it.
 SELECT generation FROM consumer_groups
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 FOR SHARE;
 
 -- name: lock_group_to_commit
--- As lock_claimed_group; and which of the topics do not exist. One deleted after this is deleted after the commit.
+-- Lock a group like lock_claimed_group; also return the topics that do not exist. A topic that is deleted after this
+-- statement counts as deleted after the commit.
 SELECT generation, ARRAY(
     SELECT DISTINCT topic_id FROM unnest(%(topic_ids)s::uuid[]) AS given (topic_id)
     WHERE NOT EXISTS (SELECT FROM topics AS t WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL)
-) AS gone
+) AS deleted_topic_ids
 FROM consumer_groups
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 FOR SHARE;
 
 -- name: commit_offsets
--- Notes offsets of partitions whose topic still exists.
+-- Store offsets of partitions whose topics exist.
 INSERT INTO committed_offsets (
     group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms
 )
 SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, now_ms, now_ms + %(keep_ms)s::bigint
-FROM (SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms) AS clock, unnest(
+FROM (
+    SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+) AS clock, unnest(
     %(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[], %(leader_epochs)s::integer[],
     %(metadata)s::bytea[]
 ) AS given (topic_id, partition, committed_offset, leader_epoch, metadata)
@@ -32,22 +35,22 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
     metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms;
 
 -- name: fetch_offsets
--- The offsets of groups in the partitions that are named with each.
+-- Return the offsets of the given pairs of group and partition.
 SELECT topic_id, partition, committed_offset, leader_epoch, metadata, group_id
 FROM unnest(%(group_ids)s::text[], %(topic_ids)s::uuid[], %(partitions)s::integer[])
     AS wanted (group_id, topic_id, partition)
 JOIN committed_offsets USING (group_id, topic_id, partition);
 
 -- name: fetch_all_offsets
--- All offsets of some groups, with the names of their topics.
-SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.group_id, t.name
+-- Return all offsets of some groups with the names of their topics.
+SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.group_id, t.name AS topic_name
 FROM committed_offsets AS o
 JOIN topics AS t USING (topic_id)
 WHERE o.group_id = ANY(%(group_ids)s::text[]) AND t.deleted_ms IS NULL
 ORDER BY o.group_id, t.name, o.partition;
 
 -- name: delete_offsets
--- Forgets the offsets of a group in these partitions.
+-- Delete the offsets of a group in these partitions.
 DELETE FROM committed_offsets
 USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS unwanted (topic_id, partition)
 WHERE committed_offsets.group_id = %(group_id)s
@@ -55,9 +58,10 @@ WHERE committed_offsets.group_id = %(group_id)s
     AND committed_offsets.partition = unwanted.partition;
 
 -- name: expire_offsets
--- Forgets what has expired of some groups. A group without members counts from when the last one left; one with
--- members keeps what they are subscribed to, and all if that is not known; one that never had any, one of the consumer
--- protocol, and topics that members dropped, count from each commit. A time to live that came with the commit goes before all this.
+-- Delete the expired offsets of some groups. Offsets of deleted topics expire at once. A group with members keeps the
+-- offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry time of the commit
+-- applies to all other offsets. Without one, the age counts from when the last member left a classic group that had
+-- members, otherwise from the commit.
 DELETE FROM committed_offsets AS o
 USING consumer_groups AS g, topics AS t
 WHERE o.group_id = ANY(%(group_ids)s)
@@ -80,14 +84,14 @@ WHERE o.group_id = ANY(%(group_ids)s)
     );
 
 -- name: lock_unused_groups
--- Locks those of some groups that have had no members for long, but for those that somebody writes to.
+-- Lock those of some groups that have had no members for long; skip rows that another transaction has locked.
 SELECT group_id FROM consumer_groups
 WHERE group_id = ANY(%(group_ids)s) AND member_count = 0 AND state_ms <= %(before_ms)s
 FOR UPDATE SKIP LOCKED;
 
--- name: forget_groups
--- Forgets those of some groups that have no offsets; returns them. They are locked by an earlier statement: what was
--- committed before that is seen by this one.
+-- name: delete_empty_groups
+-- Delete those of some groups that have no offsets, and return them. An earlier statement has locked them, so this one
+-- sees all offsets that were committed before.
 DELETE FROM consumer_groups AS g
 WHERE g.group_id = ANY(%(group_ids)s)
     AND NOT EXISTS (SELECT FROM committed_offsets AS o WHERE o.group_id = g.group_id)

@@ -1,6 +1,6 @@
 -- name: files_to_compact
--- The oldest ingestion files that have extents which no job has claimed, in commit order; without those that were in
--- a job that failed, and no more of them than have so many such extents together (one file at least).
+-- Return the oldest ingestion files with unclaimed extents, in commit order, without quarantine candidates. The total of
+-- these extents is bounded, except that the first file may exceed the bound.
 SELECT file_id, object_name, size
 FROM (
     SELECT file_id, object_name, size, sequence,
@@ -10,7 +10,7 @@ FROM (
         SELECT file_id, object_name, size, sequence, live_extents, claimed_extents
         FROM files AS f
         WHERE kind = 'ingestion' AND live_extents > claimed_extents
-          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+          AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
         ORDER BY sequence
         LIMIT %(limit)s
     ) AS oldest
@@ -18,9 +18,9 @@ FROM (
 WHERE number = 1 OR extents <= %(max_extents)s
 ORDER BY sequence;
 
--- name: free_extents_of_files
--- The extents of some files that no job has claimed, by file and place in the file. Each file's are found by index:
--- OFFSET 0 and the scalar subquery keep PostgreSQL from beginning with all partitions, or with all extents.
+-- name: unclaimed_extents_of_files
+-- Return the unclaimed extents of some files, by file and position. OFFSET 0 and the scalar subquery make PostgreSQL
+-- find each file's extents by index, and keep it from starting with all partitions or all extents.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
        e.leader_epoch, e.unique_keys, e.committed_ms
@@ -33,10 +33,10 @@ WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.part
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: extents_of_files
--- All live extents of some files, claimed or not, by file and place in the file.
+-- Return all live extents of some files, claimed or not, by file and position.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
 FROM unnest(%(file_ids)s::uuid[]) AS wanted (file_id)
 CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = wanted.file_id OFFSET 0) AS f
 CROSS JOIN LATERAL (SELECT * FROM extents WHERE extents.file_id = f.file_id OFFSET 0) AS e
@@ -44,7 +44,7 @@ WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.part
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: partition_sizes
--- A page of partitions with what their extents add up to.
+-- Return a page of partitions with the totals of their extents.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
@@ -55,7 +55,7 @@ ORDER BY topic_id, partition
 LIMIT %(limit)s;
 
 -- name: sizes_of
--- The partitions that are named and exist, with what their extents add up to.
+-- Return the given partitions with the totals of their extents; unknown ones are left out.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
@@ -64,18 +64,18 @@ JOIN partitions USING (topic_id, partition)
 ORDER BY topic_id, partition;
 
 -- name: dirty_partitions
--- A bounded number of the partitions that may be due for cleaning: dirty enough by their sums, or of a topic that
--- has a limit on how long records stay dirty, or with an exact job owed, which is for all there is. Topics take turns,
--- each with its largest dirty parts first, so that none is starved by another. One look at the narrow rows of
--- partitions; extents are not read.
+-- Return a bounded number of partitions that may need cleaning: with a high dirty ratio, or of a topic that limits how long
+-- records stay dirty, or with incomplete deduplication, where all bytes count. Topics alternate, each with its largest
+-- dirty parts first, so that no topic starves. The query scans the narrow rows of partitions and reads no extents.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
 FROM (
-    SELECT p.*, row_number() OVER (PARTITION BY p.topic_id ORDER BY p.wanted_bytes DESC, p.partition) AS turn
+    SELECT p.*, row_number() OVER (PARTITION BY p.topic_id ORDER BY p.wanted_bytes DESC, p.partition) AS round
     FROM (
-        SELECT *, exactness = 'owed' AND %(owed)s AS is_owed,
-               CASE WHEN exactness = 'owed' AND %(owed)s THEN live_bytes ELSE dirty_bytes END AS wanted_bytes
+        SELECT *, exactness = 'dedup_incomplete' AND %(include_incomplete)s AS is_incomplete,
+               CASE WHEN exactness = 'dedup_incomplete' AND %(include_incomplete)s THEN live_bytes
+                    ELSE dirty_bytes END AS wanted_bytes
         FROM partitions
     ) AS p
     JOIN unnest(
@@ -84,14 +84,14 @@ FROM (
         %(limited)s::boolean[]
     ) AS rule (topic_id, ratio, limited) USING (topic_id)
     WHERE p.wanted_bytes > 0
-      AND (p.is_owed OR rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
+      AND (p.is_incomplete OR rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
 ) AS due
-ORDER BY turn, wanted_bytes DESC, topic_id
+ORDER BY round, wanted_bytes DESC, topic_id
 LIMIT %(limit)s;
 
 -- name: fragmented_partitions
--- Partitions with more extents in compacted files than they may rest with: a bounded number of them, neighbours in
--- section order, from some part of them on and round the end. One look at the narrow rows of partitions.
+-- Return partitions with too many extents in compacted files: a bounded number, contiguous in section order, that begins
+-- at a given fraction of them and wraps around. The query scans the narrow rows of partitions.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
@@ -104,10 +104,10 @@ ORDER BY number < floor(%(start)s::double precision * total), number
 LIMIT %(limit)s;
 
 -- name: newest_compacted_extents
--- The newest extents of some partitions in compacted files, a bounded number each, by partition and offset.
+-- Return the newest extents of some partitions in compacted files, a bounded number each, by partition and offset.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, e.object_name, e.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 CROSS JOIN LATERAL (
     SELECT each.*, f.object_name, f.kind
@@ -121,31 +121,31 @@ WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = wanted.topic_id AND p
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: files_to_merge
--- Compacted files that no job has any part of, without those that were in a job that failed. Two sorts take turns:
--- small ones from a size on, the smaller first, and those of which much is dead by bytes and by share, the most dead
--- first. Where there is room, small ones below that size follow, the larger first. Small ones with very many extents
--- are not merged whole.
-SELECT file_id, object_name, size, kind, committed_ms, live_extents, live_bytes, born_bytes - live_bytes
+-- Return compacted files without claimed extents, except quarantine candidates. Two groups alternate: small files from a
+-- size on, smallest first, and files with many dead bytes by amount and by share, most dead bytes first. Small files below
+-- that size follow, largest first. Small files with very many extents are left out, because they are not merged whole.
+SELECT file_id, object_name, size, kind, committed_ms, live_extents, live_bytes,
+       initial_bytes - live_bytes AS dead_bytes
 FROM (
     (
-        SELECT f.*, 0 AS sort, row_number() OVER (ORDER BY live_bytes, file_id) AS turn
+        SELECT f.*, 0 AS file_group, row_number() OVER (ORDER BY live_bytes, file_id) AS round
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s AND live_extents <= %(extents_each)s
-          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+          AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
         ORDER BY live_bytes, file_id
         LIMIT %(limit)s
     )
     UNION ALL
     (
-        SELECT f.*, 1, row_number() OVER (ORDER BY born_bytes - live_bytes DESC, file_id)
+        SELECT f.*, 1, row_number() OVER (ORDER BY initial_bytes - live_bytes DESC, file_id)
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND (live_bytes >= %(below_bytes)s OR live_extents > %(extents_each)s)
-          AND born_bytes - live_bytes >= %(dead_bytes)s
-          AND born_bytes - live_bytes >= %(dead_share)s::double precision * born_bytes
-          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
-        ORDER BY born_bytes - live_bytes DESC, file_id
+          AND initial_bytes - live_bytes >= %(dead_bytes)s
+          AND initial_bytes - live_bytes >= %(dead_share)s::double precision * initial_bytes
+          AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+        ORDER BY initial_bytes - live_bytes DESC, file_id
         LIMIT %(limit)s
     )
     UNION ALL
@@ -154,26 +154,26 @@ FROM (
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes < least(%(from_bytes)s, %(below_bytes)s) AND live_extents <= %(extents_each)s
-          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+          AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
         ORDER BY live_bytes DESC, file_id
         LIMIT %(limit)s
     )
 ) AS found
-ORDER BY turn, sort
+ORDER BY round, file_group
 LIMIT %(limit)s;
 
 -- name: files_of
--- Live files by their identifiers, in commit order.
+-- Return live files by their ids, in commit order.
 SELECT file_id, object_name, size, kind, committed_ms, live_extents
 FROM files
 WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NULL
 ORDER BY sequence;
 
 -- name: extents_of
--- For each partition asked for, the extent that covers an offset and those after it, a bounded number each.
+-- Return, for each given partition, the extent that covers an offset and those after it, a bounded number each.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
@@ -198,24 +198,31 @@ WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = wanted.topic_id AND p
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: total_partitions
--- What all partitions add up to.
-SELECT count(*), coalesce(sum(live_bytes), 0)::bigint, coalesce(sum(dirty_bytes), 0)::bigint,
-       coalesce(sum(ingestion_extents), 0)::bigint, coalesce(sum(compacted_extents), 0)::bigint
+-- Return the totals of all partitions.
+SELECT count(*) AS partitions,
+       coalesce(sum(live_bytes), 0)::bigint AS live_bytes,
+       coalesce(sum(dirty_bytes), 0)::bigint AS dirty_bytes,
+       coalesce(sum(ingestion_extents), 0)::bigint AS ingestion_extents,
+       coalesce(sum(compacted_extents), 0)::bigint AS compacted_extents
 FROM partitions;
 
 -- name: total_files
--- How many files there are, and their bytes, by kind, live and dead.
-SELECT kind, dead_ms IS NULL, count(*), coalesce(sum(size), 0)::bigint FROM files GROUP BY 1, 2;
+-- Return the number and the bytes of files, by kind, live and dead.
+SELECT kind, dead_ms IS NULL AS is_live, count(*) AS files, coalesce(sum(size), 0)::bigint AS size
+FROM files
+GROUP BY 1, 2;
 
 -- name: backlog
--- What compaction has before it: ingestion files with extents that no job has claimed, and, apart from them, files that
--- spoil jobs.
-SELECT w.files, w.bytes, w.oldest_ms, s.suspected, s.quarantined
+-- Return the backlog of compaction: ingestion files with unclaimed extents, and quarantine candidates, which do not count
+-- among them.
+SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.oldest_ms, candidates.suspected_files,
+       candidates.quarantined_files
 FROM (
-    SELECT count(*) AS files, coalesce(sum(size), 0)::bigint AS bytes, min(committed_ms) AS oldest_ms
+    SELECT count(*) AS ingestion_files, coalesce(sum(size), 0)::bigint AS ingestion_bytes,
+           min(committed_ms) AS oldest_ms
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
-      AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
-) AS w, (
-    SELECT count(*) AS suspected, count(quarantined_ms) AS quarantined FROM suspects
-) AS s;
+      AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+) AS ingestion, (
+    SELECT count(*) AS suspected_files, count(quarantined_ms) AS quarantined_files FROM quarantine_candidates
+) AS candidates;

@@ -1,9 +1,9 @@
 -- name: new_producer_id
--- A producer id that was never given before.
-SELECT nextval('producer_ids');
+-- Return a producer id that was never assigned before.
+SELECT nextval('producer_ids') AS producer_id;
 
--- name: producers_of
--- The idempotent producers of partitions that are remembered, of each in a bounded number, the latest first.
+-- name: producers_of_partitions
+-- Return the idempotent producers of some partitions, a bounded number each, the most recent first.
 SELECT wanted.topic_id, wanted.partition, known.producer_id, known.producer_epoch, known.batches, known.updated_ms
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 CROSS JOIN LATERAL (
@@ -15,30 +15,31 @@ CROSS JOIN LATERAL (
 ) AS known
 ORDER BY wanted.topic_id, wanted.partition, known.updated_ms DESC, known.producer_id;
 
--- name: admit_producers
--- Lets producers that their partitions do not know begin there with any number; only ids that were given.
+-- name: accept_any_sequence
+-- Let producers without state in a partition begin there with any sequence number. Unassigned ids are ignored.
 WITH wanted AS (
-    SELECT topic_id, partition, max(producer_id) + 1 AS producers_from
+    SELECT topic_id, partition, max(producer_id) + 1 AS first_new_producer_id
     FROM unnest(
         %(topic_ids)s::uuid[],
         %(partitions)s::integer[],
         %(producer_ids)s::bigint[]
-    ) AS named (topic_id, partition, producer_id)
-    CROSS JOIN producer_ids AS given
-    WHERE producer_id BETWEEN 0 AND given.last_value
+    ) AS given (topic_id, partition, producer_id)
+    CROSS JOIN producer_ids AS assigned
+    WHERE producer_id BETWEEN 0 AND assigned.last_value
       AND NOT EXISTS (
           SELECT FROM producers AS p
-          WHERE p.topic_id = named.topic_id AND p.partition = named.partition AND p.producer_id = named.producer_id
+          WHERE p.topic_id = given.topic_id AND p.partition = given.partition AND p.producer_id = given.producer_id
       )
     GROUP BY topic_id, partition
 ),
-held AS (
-    SELECT topic_id, partition, w.producers_from
+locked AS (
+    SELECT topic_id, partition, w.first_new_producer_id
     FROM wanted AS w JOIN partitions AS p USING (topic_id, partition)
-    WHERE p.producers_from < w.producers_from
+    WHERE p.first_new_producer_id < w.first_new_producer_id
     ORDER BY topic_id, partition
     FOR UPDATE OF p
 )
-UPDATE partitions AS p SET producers_from = greatest(p.producers_from, h.producers_from)
-FROM held AS h
-WHERE p.topic_id = h.topic_id AND p.partition = h.partition;
+UPDATE partitions AS p
+SET first_new_producer_id = greatest(p.first_new_producer_id, l.first_new_producer_id)
+FROM locked AS l
+WHERE p.topic_id = l.topic_id AND p.partition = l.partition;

@@ -1,20 +1,20 @@
 -- name: share_topics
--- The settings of a job's topics, which stay as they are until the transaction ends.
+-- Return the settings of a job's topics, and lock them against changes until the transaction ends.
 SELECT topic_id, config FROM topics
 WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND deleted_ms IS NULL
 ORDER BY topic_id
 FOR SHARE;
 
 -- name: lock_partitions
--- Locks a job's partitions, in the order that every transaction keeps. With each comes the timestamp bound of the
--- extent before the job's first: max_timestamp_so_far goes on from there.
+-- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of the extent
+-- before the job's first one, from which that of the outputs continues.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch, p.exactness,
        coalesce((
            SELECT e.max_timestamp_so_far FROM extents AS e
            WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < wanted.base_offset
            ORDER BY e.base_offset DESC
            LIMIT 1
-       ), -1)
+       ), -1) AS max_timestamp_so_far
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
@@ -25,8 +25,8 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: remove_inputs
--- Removes the extents that a job claims in those of its partitions that the swap changes.
-WITH held AS (
+-- Remove the extents that a job claims in those of its partitions that the publication changes.
+WITH locked AS (
     SELECT e.topic_id, e.partition, e.base_offset
     FROM job_files AS j
     JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
@@ -36,13 +36,13 @@ WITH held AS (
     ORDER BY e.topic_id, e.partition, e.base_offset
     FOR UPDATE OF e
 )
-DELETE FROM extents AS e USING held AS h, files AS f
-WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
+DELETE FROM extents AS e USING locked AS l, files AS f
+WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
   AND f.file_id = e.file_id
 RETURNING e.topic_id, e.partition, e.base_offset, e.last_offset, e.length, e.committed_ms, e.file_id, f.kind;
 
 -- name: insert_outputs
--- Adds the extents of compacted files.
+-- Insert the extents of compacted files.
 INSERT INTO extents (
     topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
     max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
@@ -74,8 +74,9 @@ FROM unnest(
 );
 
 -- name: add_to_partitions
--- Adds up what a swap changed, before its outputs are there. Where the clean part grew, the dirty part begins with
--- the first extent behind it, and what the job did not take of what it grew over is dirty no more.
+-- Add the changes of a publication to the partitions' totals, before its outputs are inserted. Where the clean part grew,
+-- the dirty part begins with the first extent after it. Extents that the clean part now covers, but the job did not read,
+-- are no longer dirty.
 UPDATE partitions AS p
 SET first_dirty_offset = v.first_dirty_offset,
     live_bytes = p.live_bytes + v.live_bytes,

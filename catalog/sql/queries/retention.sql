@@ -1,7 +1,7 @@
 -- name: advance_log_starts
--- Moves log starts of partitions forward, never back and never past their high watermarks. They are locked in the
--- order that every transaction keeps.
-WITH held AS (
+-- Advance log start offsets of partitions, never back and never past their high watermarks. The rows are locked in the
+-- order that every transaction uses.
+WITH locked AS (
     SELECT p.topic_id, p.partition, wanted.log_start
     FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[])
         AS wanted (topic_id, partition, log_start)
@@ -10,18 +10,18 @@ WITH held AS (
     FOR UPDATE OF p
 )
 UPDATE partitions AS p
-SET log_start_offset = greatest(p.log_start_offset, least(h.log_start, p.high_watermark)),
-    last_stable_offset = greatest(p.last_stable_offset, least(h.log_start, p.high_watermark))
-FROM held AS h
-WHERE p.topic_id = h.topic_id AND p.partition = h.partition
+SET log_start_offset = greatest(p.log_start_offset, least(l.log_start, p.high_watermark)),
+    last_stable_offset = greatest(p.last_stable_offset, least(l.log_start, p.high_watermark))
+FROM locked AS l
+WHERE p.topic_id = l.topic_id AND p.partition = l.partition
 RETURNING p.topic_id, p.partition, p.log_start_offset;
 
 -- name: due_partitions
--- Of a page of partitions those whose oldest extent has expired, and the page's last one. Costs one probe of the
--- extents' key for each partition of the page, however many extents there are.
-SELECT topic_id, partition, gone
+-- Return the partitions of a page whose oldest extent has expired, and the page's last partition. The cost is one probe
+-- of the extents' primary key per partition, whatever the number of extents.
+SELECT topic_id, partition, expired
 FROM (
-    SELECT p.topic_id, p.partition, coalesce(oldest.gone, false) AS gone,
+    SELECT p.topic_id, p.partition, coalesce(oldest.expired, false) AS expired,
            lead(p.partition) OVER (ORDER BY p.topic_id, p.partition) IS NULL AS last
     FROM (
         SELECT topic_id, partition, log_start_offset, live_bytes
@@ -41,25 +41,25 @@ FROM (
                OR rule.retention_ms >= 0
                   AND coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
                       - CASE WHEN e.max_timestamp >= 0 THEN e.max_timestamp ELSE e.committed_ms END
-                      > rule.retention_ms AS gone
+                      > rule.retention_ms AS expired
         FROM extents AS e
         WHERE e.topic_id = p.topic_id AND e.partition = p.partition
         ORDER BY e.base_offset
         LIMIT 1
     ) AS oldest ON true
 ) AS page
-WHERE gone OR last
+WHERE expired OR last
 ORDER BY topic_id, partition;
 
 -- name: share_topics
--- The settings of topics, which stay as they are until the transaction ends.
+-- Return the settings of topics, and lock them against changes until the transaction ends.
 SELECT topic_id, config FROM topics
 WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND deleted_ms IS NULL
 ORDER BY topic_id
 FOR SHARE;
 
 -- name: lock_partitions
--- Locks partitions, in the order that every transaction keeps, and says where their dirty parts begin.
+-- Lock partitions, in the order that every transaction uses; return their first dirty offsets.
 SELECT p.topic_id, p.partition, p.first_dirty_offset
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 JOIN partitions AS p USING (topic_id, partition)
@@ -67,10 +67,10 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: remove_expired
--- Removes of each partition at most so many of its oldest extents: the first ones that all lie below the log start,
--- or leave no fewer bytes than are to be kept, or are too old; never at or past the high watermark.
+-- Remove a bounded number of the oldest extents of each partition: the longest prefix of extents that lie below the log
+-- start offset, or leave at least the bytes to keep, or are too old. Extents that reach the high watermark stay.
 WITH doomed AS (
-    SELECT wanted.topic_id, wanted.partition, judged.base_offset
+    SELECT wanted.topic_id, wanted.partition, candidate.base_offset
     FROM unnest(
         %(topic_ids)s::uuid[],
         %(partitions)s::integer[],
@@ -84,7 +84,7 @@ WITH doomed AS (
                    e.last_offset < p.log_start_offset
                    OR wanted.retention_bytes >= 0 AND p.live_bytes - e.bytes >= wanted.retention_bytes
                    OR wanted.retention_ms >= 0 AND %(now_ms)s::bigint - e.stamp > wanted.retention_ms
-               )) OVER (ORDER BY e.base_offset) AS gone
+               )) OVER (ORDER BY e.base_offset) AS expired
         FROM (
             SELECT base_offset, last_offset, sum(length) OVER (ORDER BY base_offset) AS bytes,
                    CASE WHEN max_timestamp >= 0 THEN max_timestamp ELSE committed_ms END AS stamp
@@ -96,22 +96,22 @@ WITH doomed AS (
                 LIMIT %(limit)s
             ) AS oldest
         ) AS e
-    ) AS judged
-    WHERE judged.gone
+    ) AS candidate
+    WHERE candidate.expired
 ),
-held AS (
+locked AS (
     SELECT e.topic_id, e.partition, e.base_offset
     FROM doomed JOIN extents AS e USING (topic_id, partition, base_offset)
     ORDER BY e.topic_id, e.partition, e.base_offset
     FOR UPDATE OF e
 )
-DELETE FROM extents AS e USING held AS h, files AS f
-WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
+DELETE FROM extents AS e USING locked AS l, files AS f
+WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
   AND f.file_id = e.file_id
-RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL, f.kind;
+RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL AS claimed, f.kind;
 
--- name: move_log_starts
--- Lets logs begin behind what was removed, and takes that off the partitions' sums.
+-- name: advance_partitions
+-- Advance log start offsets past removed extents, and subtract these from the partitions' totals.
 UPDATE partitions AS p
 SET log_start_offset = greatest(p.log_start_offset, v.log_start_offset),
     last_stable_offset = greatest(p.last_stable_offset, v.log_start_offset),

@@ -104,7 +104,7 @@ async def test_a_missing_object_is_named_only_in_the_log(
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
-    (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
+    (extent,) = catalog.extents.from_offset(catalog.topics.get("t").topic_id, 0, 0)
     store.delete([extent.object_name], purpose=Purpose.GC)
     async with agents.running() as running:
         with capture_logs() as log:

@@ -50,7 +50,7 @@ async def coordinating(
     pool = WorkPool("catalog", threads=2, max_waiting=10)
     made = GroupCoordinator(
         groups=groups or catalog.groups,
-        offsets=catalog.offsets,
+        offsets=catalog.group_offsets,
         topics=topics or catalog.topics,
         configs=configs or catalog.group_configs,
         brokers=Alone(),

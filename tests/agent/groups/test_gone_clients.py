@@ -46,11 +46,11 @@ def test_a_commit_does_not_overtake_one_whose_client_has_hung_up(
     async def story() -> None:
         async with coordinating(catalog, clock, ids) as coordinator:
             await coordinator.offsets.commit("g", MemberIdentity(), at(1))
-            slow = _Slow(catalog.offsets.commit)
-            catalog.offsets.commit = slow  # type: ignore[method-assign]  # for a moment
+            slow = _Slow(catalog.group_offsets.commit)
+            catalog.group_offsets.commit = slow  # type: ignore[method-assign]  # for a moment
             gone = asyncio.create_task(coordinator.offsets.commit("g", MemberIdentity(), at(100)))
             assert await asyncio.to_thread(slow.has_begun.wait, _PATIENCE_SECONDS)
-            del catalog.offsets.commit
+            del catalog.group_offsets.commit
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
             assert gone.cancelled()

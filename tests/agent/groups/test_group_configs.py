@@ -9,7 +9,7 @@ import pytest
 
 from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import ConsumerHeartbeat
-from catalog.config.group_config import GroupConfig
+from catalog.config.values import GroupConfig
 from catalog.errors import InvalidConfigError
 from core.errors import InvalidInputError
 from tests.agent.groups.consumer_stage import ConsumerStage

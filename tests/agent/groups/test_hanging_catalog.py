@@ -13,7 +13,7 @@ from agent.group_settings import GroupSettings
 from agent.groups.consumer.cached_lookups import GroupConfigCache, TopicCache
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, ConsumerHeartbeat
-from catalog.config.group_config import GroupConfig
+from catalog.config.values import GroupConfig
 from core.clock import ManualClock
 from core.errors import RetryableError
 from tests.agent.groups.coordinators import coordinating

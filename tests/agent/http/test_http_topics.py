@@ -130,7 +130,7 @@ async def test_metrics_count_requests_records_and_store_calls(agents: Agents) ->
         assert samples["siltstone_appended_records_total",] == 2
         assert samples["siltstone_ingestion_file_bytes_count",] == 1
         assert samples["siltstone_store_requests_total", ("kind", "put"), ("purpose", "ingest")] == 1
-        assert samples["siltstone_catalog_calls_total", ("operation", "log.commit")] == 1
+        assert samples["siltstone_catalog_calls_total", ("operation", "commits.commit")] == 1
         assert samples["siltstone_fetches_total", ("outcome", "records")] == 1
         assert samples["siltstone_tail_hits_total",] == 1
         assert samples["siltstone_write_buffer_bytes",] == 0

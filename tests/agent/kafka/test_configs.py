@@ -9,8 +9,7 @@ import pytest
 from agent.kafka.codec import Struct
 from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
-from catalog.config.group_config import GROUP_SETTINGS
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def test_a_topic_shows_where_each_setting_comes_from(broker: BrokerThread, wire:
     """Its own value first, then the broker's under the broker's name; with words, for those who ask."""
     broker.create_topic("granite", segment_ms="5")
     shown = {each.name: each for each in described(wire, ResourceType.TOPIC, "granite").configs}
-    assert shown.keys() == SETTINGS.keys()
+    assert shown.keys() == TOPIC_SETTINGS.keys()
     own = shown["segment.ms"]
     assert (own.value, own.config_source, own.config_type, own.read_only) == ("5", _TOPIC, 5, False)
     assert [(each.name, each.value, each.source) for each in own.synonyms] == [
@@ -109,7 +108,7 @@ def test_many_topics_are_described_by_one_look_at_the_catalog(broker: BrokerThre
     before = broker.catalog_calls()
     results = wire.ask("describe_configs", 4, Struct(resources=wanted)).results
     asked = broker.catalog_calls() - before
-    assert (asked["topics.named"], asked["topics.list"], asked["topics.get"]) == (1, 0, 0)
+    assert (asked["topics.by_names"], asked["topics.list"], asked["topics.get"]) == (1, 0, 0)
     assert [values(each) for each in results] == [{"retention.ms": "5"}] * 20 + [{}, {"retention.ms": "5"}]
     assert results[20].error_code == ErrorCode.unknown_topic_or_partition
 
@@ -144,7 +143,7 @@ def test_a_broker_shows_types_and_what_differs_from_its_defaults(
         partitions, created = shown["num.partitions"], shown["auto.create.topics.enable"]
         assert (partitions.value, partitions.config_type, partitions.config_source) == ("7", 3, _STATIC)
         assert (created.value, created.config_type, created.config_source) == ("false", 1, _DEFAULT)
-        assert shown["log.retention.ms"].value == SETTINGS["retention.ms"].default
+        assert shown["log.retention.ms"].value == TOPIC_SETTINGS["retention.ms"].default
         assert all(each.read_only and each.documentation for each in shown.values())
         for kind, name in ((ResourceType.BROKER, ""), (ResourceType.BROKER_LOGGER, own)):
             nothing = described(wire, kind, name)

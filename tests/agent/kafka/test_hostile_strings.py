@@ -14,7 +14,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import TOPIC_SETTINGS
 from tests.agent.groups.mixed_stage import subscription
 from tests.agent.kafka.wire import Wire
 
@@ -119,7 +119,7 @@ def test_there_is_no_topic_of_such_a_name(wire: Wire) -> None:
 
 def test_no_setting_takes_such_a_value(broker: BrokerThread, wire: Wire) -> None:
     broker.create_topic("granite")
-    for setting in SETTINGS:
+    for setting in TOPIC_SETTINGS:
         config = Struct(name=setting, config_operation=0, value=WITH_NUL)
         resource = Struct(resource_type=ResourceType.TOPIC, resource_name="granite", configs=[config])
         (answer,) = wire.ask("incremental_alter_configs", 1, Struct(resources=[resource])).responses

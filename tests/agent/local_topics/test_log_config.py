@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from agent.local_topics.log_config import log_config_of
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from local_tier.config import LogConfig
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agent.local_topics.log_config import log_config_of
 from agent.local_topics.storage import LocalStorage, StorageIdentity
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import Topic
 from core.clock import SystemClock
 from core.ids import SystemIds

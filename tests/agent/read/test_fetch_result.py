@@ -9,7 +9,7 @@ import pytest
 from agent.read.batch_slicing import ServedBatches
 from agent.read.fetch_plan import Cursor, PartitionFetch
 from agent.read.fetch_result import result_of
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import PartitionState, Topic
 from object_format.record_batch.headers import read_header, verify_checksum
 

@@ -203,7 +203,7 @@ async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
     async with agents.running() as running:
         for number in range(30):
             await running.produce("s", {"key": "k", "value": f"{number:0100}"})
-    (size, *_) = {extent.length for extent in catalog.log.extents(made.topic_id, 0, 0)}
+    (size, *_) = {extent.length for extent in catalog.extents.from_offset(made.topic_id, 0, 0)}
     return made, size
 
 

@@ -125,7 +125,7 @@ async def test_a_large_section_is_read_through_its_index(
     await _produced(agents, catalog, 600, 100, cleanup_policy="compact", compression_type="uncompressed")
     topic = catalog.topics.get("t")
     compact(catalog, store, ids, topic, keep=lambda record: record.offset < 100 or record.offset % 3 == 0)
-    (extent,) = catalog.log.extents(topic.topic_id, 0, 0)
+    (extent,) = catalog.extents.from_offset(topic.topic_id, 0, 0)
     async with agents.running(index_threshold_bytes=1, default_fetch_bytes=1000) as running:
         before = store.counts.snapshot()
         page = await running.read("t", offset=300)
@@ -162,7 +162,7 @@ async def test_extents_of_deleted_objects_are_looked_up_again(
     """An extent is replaced and its object deleted between its look-up and its read."""
     await _produced(agents, catalog, 20, 10, cleanup_policy="compact")
     topic = catalog.topics.get("t")
-    old = [extent.object_name for extent in catalog.log.extents(topic.topic_id, 0, 0)]
+    old = [extent.object_name for extent in catalog.extents.from_offset(topic.topic_id, 0, 0)]
 
     def replace_extents() -> None:
         compact(catalog, store, ids, topic, keep=lambda record: record.offset >= 10)
@@ -177,7 +177,7 @@ async def test_a_missing_object_of_a_live_extent_is_a_clear_error(
     agents: Agents, catalog: Catalog, store: FaultyStore
 ) -> None:
     await _produced(agents, catalog, 1)
-    (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
+    (extent,) = catalog.extents.from_offset(catalog.topics.get("t").topic_id, 0, 0)
     store.delete([extent.object_name], purpose=Purpose.GC)
     async with agents.running() as running:
         response = await running.http.get("/v1/topics/t/partitions/0/records")
@@ -186,7 +186,7 @@ async def test_a_missing_object_of_a_live_extent_is_a_clear_error(
 
 async def test_damaged_bytes_are_a_clear_error(agents: Agents, catalog: Catalog, store: FaultyStore) -> None:
     await _produced(agents, catalog, 1)
-    (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
+    (extent,) = catalog.extents.from_offset(catalog.topics.get("t").topic_id, 0, 0)
     body = store.read_range(extent.object_name, 0, extent.position + extent.length, purpose=Purpose.FSCK)
     body[extent.position + 40] ^= 1
     store.put(extent.object_name, [body], purpose=Purpose.FSCK)

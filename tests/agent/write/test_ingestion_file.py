@@ -13,7 +13,7 @@ from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import ValidatedBatch, append_rules_of
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, RunResult, SectionResult
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers

@@ -21,7 +21,7 @@ from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
 from agent.write.validation import ValidatedBatches, validate
 from agent.write.write_path import WritePath
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, RunRefusal, Topic
 from core.clock import SystemClock
 from core.ids import SeededIds
@@ -306,7 +306,7 @@ async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its
     """Otherwise the retry of the lost batch would count as a duplicate."""
     topic, producer = catalog.topics.create("t", 1), catalog.producers.new_id()
     catalog.sessions.register(SESSIONS[0], "a test")
-    async with writing_to(catalog.log, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
+    async with writing_to(catalog.commits, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
         path,
         _,
     ):

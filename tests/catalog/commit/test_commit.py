@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.commit.log import ANSWERS_KEPT_MS
-from catalog.errors import CommitForgottenError, InvalidCommitError, SessionFencedError
+from catalog.errors import CommitResultExpiredError, InvalidCommitError, SessionFencedError
+from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS
 from catalog.model import PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
@@ -35,7 +35,7 @@ def test_sections_are_answered_in_their_order(scene: Scene) -> None:
     topic = scene.topic(partitions=4)
     commit = scene.file({PartitionId(topic.topic_id, partition): [run_of(1)] for partition in range(4)})
     shuffled = replace(commit, sections=tuple(reversed(commit.sections)))
-    results = scene.catalog.log.commit(shuffled)
+    results = scene.catalog.commits.commit(shuffled)
     assert [result.partition for result in results] == [3, 2, 1, 0]
 
 
@@ -51,7 +51,7 @@ def test_a_refused_run_belongs_to_nobody(scene: Scene) -> None:
             ]
         }
     )
-    (result,) = scene.catalog.log.commit(commit, with_extents=True)
+    (result,) = scene.catalog.commits.commit(commit, with_extents=True)
     assert [run.base_offset for run in result.runs] == [0, 2, -1, 5]
     assert result.runs[2].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
     assert [(e.base_offset, e.last_offset, e.offset_shift) for e in result.extents] == [(0, 4, 0), (5, 9, -4)]
@@ -104,9 +104,11 @@ def test_who_was_refused_for_good_goes_on_with_any_number(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=2)
     known, admitted, other = (catalog.producers.new_id() for _ in range(3))
     scene.commit(topic, run_of(1, producer=(known, 0, 0)))
-    catalog.producers.admit([(topic.topic_id, 0, each) for each in (known, admitted, 2**63 - 1)])
-    catalog.producers.admit([(topic.topic_id, 7, admitted)])
-    catalog.producers.admit([])
+    catalog.producers.accept_any_sequence(
+        [(topic.topic_id, 0, each) for each in (known, admitted, 2**63 - 1)]
+    )
+    catalog.producers.accept_any_sequence([(topic.topic_id, 7, admitted)])
+    catalog.producers.accept_any_sequence([])
 
     def begin(producer: int, partition: int = 0) -> RunRefusal | None:
         return scene.commit(topic, run_of(1, producer=(producer, 0, 5)), partition=partition).runs[0].refusal
@@ -119,10 +121,10 @@ def test_names_of_past_topics_are_forgotten_in_the_end(scene: Scene, clock: Manu
     topic = scene.topic()
     scene.catalog.topics.delete(topic.name)
     clock.advance(90 * 86_400)
-    assert scene.catalog.forgetting.past_topics() == 0
+    assert scene.catalog.expiry.expire_deleted_topics() == 0
     clock.advance(1)
-    assert scene.catalog.forgetting.past_topics() == 1
-    assert scene.catalog.forgetting.past_topics() == 0
+    assert scene.catalog.expiry.expire_deleted_topics() == 1
+    assert scene.catalog.expiry.expire_deleted_topics() == 0
 
 
 def test_a_newer_epoch_fences_the_older(scene: Scene) -> None:
@@ -137,7 +139,7 @@ def test_the_live_are_committed_beside_the_deleted(scene: Scene) -> None:
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)] for topic in (kept, deleted)})
     scene.catalog.topics.delete("deleted")
-    results = {result.topic_id: result for result in scene.catalog.log.commit(commit)}
+    results = {result.topic_id: result for result in scene.catalog.commits.commit(commit)}
     assert results[kept.topic_id].runs[0].base_offset == 0
     (refused,) = results[deleted.topic_id].runs
     assert refused.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -147,11 +149,11 @@ def test_the_live_are_committed_beside_the_deleted(scene: Scene) -> None:
 def test_a_file_of_which_nothing_is_taken_is_garbage_at_once(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 5): [run_of(2)]})
-    first = scene.catalog.log.commit(commit)
+    first = scene.catalog.commits.commit(commit)
     (dead,) = scene.catalog.garbage.dead_files(2**62, 10)
     assert dead.file_id == commit.file_id
     assert scene.catalog.garbage.forget([commit.file_id]) == 1
-    assert scene.catalog.log.commit(commit) == first
+    assert scene.catalog.commits.commit(commit) == first
 
 
 def test_only_an_active_session_commits(scene: Scene) -> None:
@@ -159,12 +161,12 @@ def test_only_an_active_session_commits(scene: Scene) -> None:
     sections = {PartitionId(topic.topic_id, 0): [run_of(2)]}
     before, after = scene.file(sections), scene.file(sections)
     unknown = replace(scene.file(sections), session_id=scene.ids.new_uuid())
-    answer = scene.catalog.log.commit(before)
+    answer = scene.catalog.commits.commit(before)
     scene.catalog.sessions.fence(scene.session_id)
     for refused in (after, unknown):
         with pytest.raises(SessionFencedError):
-            scene.catalog.log.commit(refused)
-    assert scene.catalog.log.commit(before) == answer, "what was committed before is still answered"
+            scene.catalog.commits.commit(refused)
+    assert scene.catalog.commits.commit(before) == answer, "what was committed before is still answered"
     assert len(scene.extents(topic)) == 1
 
 
@@ -172,21 +174,21 @@ def test_an_answer_is_kept_for_a_while(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     topic = scene.topic()
     old = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})
-    answer = scene.catalog.log.commit(old)
-    clock.advance(ANSWERS_KEPT_MS / 1000 + 1)
-    assert scene.catalog.log.commit(old) == answer
+    answer = scene.catalog.commits.commit(old)
+    clock.advance(COMMIT_RESULT_RETENTION_MS / 1000 + 1)
+    assert scene.catalog.commits.commit(old) == answer
     scene.commit(topic, run_of(1))  # a commit forgets a few that are too old
-    with pytest.raises(CommitForgottenError):
-        scene.catalog.log.commit(old)
+    with pytest.raises(CommitResultExpiredError):
+        scene.catalog.commits.commit(old)
 
 
 def test_an_identifier_is_for_one_file(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})
-    scene.catalog.log.commit(commit)
+    scene.catalog.commits.commit(commit)
     other = scene.file({PartitionId(topic.topic_id, 0): [run_of(2), run_of(3)]})
     with pytest.raises(InvalidCommitError, match="other contents"):
-        scene.catalog.log.commit(replace(other, file_id=commit.file_id))
+        scene.catalog.commits.commit(replace(other, file_id=commit.file_id))
 
 
 def test_a_lost_answer_is_given_again(catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids) -> None:
@@ -198,7 +200,7 @@ def test_a_lost_answer_is_given_again(catalog_url: str, tmp_path: Path, clock: C
         result = scene.commit(topic, run_of(3, producer=(1, 0, 0)))
         assert (result.runs[0].base_offset, result.runs[0].duplicate) == (0, False)
         assert len(scene.extents(topic)) == 1
-        assert catalog.operation_counts()["log.commit"].retries >= 1
+        assert catalog.operation_counts()["commits.commit"].retries >= 1
 
 
 @pytest.mark.parametrize("partitions", [1, 300])
@@ -216,5 +218,5 @@ def test_a_commit_waits_twice_for_the_server(
                 }
             )
             before = wire.waits
-            catalog.log.commit(commit)
+            catalog.commits.commit(commit)
             assert wire.waits - before == 2

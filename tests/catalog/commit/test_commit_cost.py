@@ -39,7 +39,7 @@ class Sent:
     def of_a_commit(self, scene: Scene, keys: list[PartitionId]) -> dict[str, tuple[Query, Any]]:
         """The statements of a commit of one section in each of the partitions, by name."""
         self.statements.clear()
-        scene.catalog.log.commit(scene.file({key: [run_of(1)] for key in keys}))
+        scene.catalog.commits.commit(scene.file({key: [run_of(1)] for key in keys}))
         return {query.name: (query, params) for query, params in self.statements}
 
 
@@ -56,7 +56,7 @@ def touched(url: str, statements: dict[str, tuple[Query, Any]], shift: int) -> d
     found = {}
     with psycopg.connect(url, row_factory=scalar_row) as connection:
         arrays.register(connection)
-        for name in ("lock_partitions", "move_partitions", "insert_extents"):
+        for name in ("lock_partitions", "advance_partitions", "insert_extents"):
             query, params = statements[name]
             if name == "insert_extents":
                 offsets = [shift + number for number in range(PARTITIONS)]
@@ -86,4 +86,4 @@ def test_a_commit_touches_as_many_pages_in_a_large_catalog(
     large = touched(catalog_url, sent.of_a_commit(scene, keys), 1_000)
     assert large["insert_extents"] <= empty["insert_extents"] + 2 * 2 * PARTITIONS
     assert large["lock_partitions"] <= empty["lock_partitions"] + PARTITIONS
-    assert large["move_partitions"] <= empty["move_partitions"] + PARTITIONS
+    assert large["advance_partitions"] <= empty["advance_partitions"] + PARTITIONS

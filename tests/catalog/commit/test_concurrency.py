@@ -94,7 +94,7 @@ def test_concurrent_tries_of_one_file_commit_it_once(scene: Scene) -> None:
     for number in range(10):
         commit = scene.file({key: [run_of(2, producer=(1, 0, 2 * number))] for key in keys})
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(scene.catalog.log.commit, [commit] * 4))
+            answers = list(pool.map(scene.catalog.commits.commit, [commit] * 4))
         assert answers == [answers[0]] * 4
         assert not any(run.duplicate for result in answers[0] for run in result.runs)
     assert InvariantChecker(scene.catalog).violations() == []

@@ -28,9 +28,9 @@ def test_a_job_of_many_extents_goes_its_way(scene: Scene) -> None:
     topic = scene.topic(partitions=_PARTITIONS)
     sections = {PartitionId(topic.topic_id, number): [run_of(2)] for number in range(_PARTITIONS)}
     file = scene.file(sections)
-    results = scene.catalog.log.commit(file, with_extents=True)
+    results = scene.catalog.commits.commit(file, with_extents=True)
     assert {result.runs[0].base_offset for result in results} == {0}
-    assert scene.catalog.log.commit(file, with_extents=True) == results
+    assert scene.catalog.commits.commit(file, with_extents=True) == results
 
     short = scene.spec([extent for result in results for extent in result.extents])
     named = tuple(replace(partition, topic_name="long" * 20) for partition in short.partitions)

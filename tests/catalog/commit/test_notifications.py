@@ -59,7 +59,7 @@ def test_too_many_partitions_mean_anything() -> None:
 
 def _commit(scene: Scene, topic: Topic, partition: int = 0, origin: UUID = _OTHER) -> None:
     scene.commit(topic, run_of(1), partition=partition)
-    scene.catalog.log.announce([PartitionId(topic.topic_id, partition)], origin)
+    scene.catalog.commits.announce([PartitionId(topic.topic_id, partition)], origin)
 
 
 def test_a_commit_tells_nobody_by_itself(scene: Scene) -> None:
@@ -73,7 +73,7 @@ def test_a_commit_tells_nobody_by_itself(scene: Scene) -> None:
 
 def test_own_announcements_are_not_heard(scene: Scene) -> None:
     topic = scene.topic(partitions=2)
-    watcher = scene.catalog.watcher(deaf_to=_SELF)
+    watcher = scene.catalog.watcher(ignored_origin=_SELF)
     watcher.wait(0)
     _commit(scene, topic, 0, _SELF)
     _commit(scene, topic, 1, _OTHER)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.commit import log as log_module
 from catalog.database.connection import DatabaseLimits, connection_string
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
 from catalog.model import PartitionId
+from catalog.topics import extents as extents_module
 from core.clock import ManualClock
 from core.errors import NotFoundError
 from tests.catalog.scene import run_of
@@ -40,7 +40,7 @@ def test_extents_begin_with_the_one_that_covers(scene: Scene) -> None:
 
 def test_extents_are_bounded_in_number_and_bytes(scene: Scene) -> None:
     topic = _ten_extents(scene)
-    extents = scene.catalog.log.extents
+    extents = scene.catalog.extents.from_offset
     assert len(extents(topic.topic_id, 0, 12, max_extents=3)) == 3
     for max_bytes, count in ((1, 1), (100, 1), (199, 1), (200, 2), (10_000, 8)):
         assert len(extents(topic.topic_id, 0, 12, max_bytes=max_bytes)) == count
@@ -69,8 +69,8 @@ def test_a_read_looks_at_what_it_answers(scene: Scene, catalog_url: str) -> None
         "page": 10,
     }
     with psycopg.connect(connection_string(catalog_url, DatabaseLimits()), autocommit=True) as connection:
-        for name in ("extents_from", "page_of_timestamp"):
-            plan = _plan_of(connection, load_queries("log")[name].sql, params)
+        for name in ("extents_from_offset", "page_of_timestamp"):
+            plan = _plan_of(connection, load_queries("extents")[name].sql, params)
             assert "Seq Scan" not in plan
             assert "'Rows Removed by Filter': 0" in plan or "Rows Removed by Filter" not in plan
 
@@ -88,7 +88,7 @@ def test_timestamps_are_found_as_by_looking_at_all(
     start: int,
     compacted: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(log_module, "_TIMESTAMP_PAGE", 2)
+    monkeypatch.setattr(extents_module, "_TIMESTAMP_PAGE", 2)
     topic = scene.topic(f"t{scene.ids.new_uuid()}")
     for timestamp in timestamps:
         scene.commit(topic, run_of(3, at=1000 + timestamp))
@@ -100,9 +100,9 @@ def test_timestamps_are_found_as_by_looking_at_all(
     extents = scene.extents(topic, 0, begin)
     for timestamp in range(995, 1050, 3):
         expected = next((extent for extent in extents if extent.max_timestamp >= timestamp), None)
-        found = scene.catalog.log.first_extent_at_or_after_timestamp(topic.topic_id, 0, timestamp)
+        found = scene.catalog.extents.first_at_or_after_timestamp(topic.topic_id, 0, timestamp)
         assert found == expected
-    assert scene.catalog.log.first_extent_at_or_after_timestamp(scene.ids.new_uuid(), 0, 0) is None
+    assert scene.catalog.extents.first_at_or_after_timestamp(scene.ids.new_uuid(), 0, 0) is None
 
 
 def test_the_planner_sees_free_extents_in_commit_order(scene: Scene) -> None:
@@ -112,7 +112,7 @@ def test_the_planner_sees_free_extents_in_commit_order(scene: Scene) -> None:
         for partitions in ((0, 1), (2,), (0, 2))
     ]
     for file in files:
-        scene.catalog.log.commit(file)
+        scene.catalog.commits.commit(file)
     seen = scene.catalog.planning.ingestion_files(10)
     assert [file.file_id for file in seen] == [file.file_id for file in files]
     assert [extent.partition for extent in seen[0].extents] == [0, 1]

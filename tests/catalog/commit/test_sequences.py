@@ -29,7 +29,7 @@ class SlowPartition:
     """Every offset and every batch ever, one by one, with sequence numbers unrolled to where they stand."""
 
     offsets: list[tuple[int, int]] = field(default_factory=list)  # (run's identity, record in the run)
-    producers_from: int = 0
+    first_new_producer_id: int = 0
     epochs: dict[int, int] = field(default_factory=dict)
     batches: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class SlowPartition:
         epoch = self.epochs.get(stamp.producer_id)
         wrong = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
         if epoch is None:
-            may_be_forgotten = stamp.producer_id < self.producers_from
+            may_be_forgotten = stamp.producer_id < self.first_new_producer_id
             return None if may_be_forgotten or stamp.base_sequence == 0 else wrong
         if stamp.producer_epoch < epoch:
             return RunResult(refusal=RunRefusal.INVALID_PRODUCER_EPOCH)
@@ -89,14 +89,16 @@ def _section(runs: tuple[BatchRun, ...]) -> SectionCommit:
 
 
 @given(st.lists(st.lists(_runs, min_size=1, max_size=6), max_size=6), st.integers(0, 3))
-def test_assignment_does_what_the_slow_model_does(files: list[list[BatchRun]], producers_from: int) -> None:
-    model = SlowPartition(producers_from=producers_from)
+def test_assignment_does_what_the_slow_model_does(
+    files: list[list[BatchRun]], first_new_producer_id: int
+) -> None:
+    model = SlowPartition(first_new_producer_id=first_new_producer_id)
     end = 0
     producers: dict[int, ProducerState] = {}
     identity = 0
     for runs in files:
         section = _section(runs_of(*runs))
-        assignment = assign_section(section.runs, end, producers, producers_from)
+        assignment = assign_section(section.runs, end, producers, first_new_producer_id)
         covered = []
         for run, answer in zip(section.runs, assignment.runs, strict=True):
             identity += 1
@@ -138,13 +140,13 @@ def test_numbers_wrap_round() -> None:
 
 
 def test_a_producer_that_may_have_been_forgotten_begins_anywhere() -> None:
-    assert check_sequence(None, _stamp(17), 1, producers_from=8) is None
+    assert check_sequence(None, _stamp(17), 1, first_new_producer_id=8) is None
 
 
 def test_a_new_producer_begins_at_zero() -> None:
     """What it sent before has failed, and comes again: nothing may stand in its place."""
-    assert check_sequence(None, _stamp(0), 1, producers_from=7) is None
-    refused = check_sequence(None, _stamp(17), 1, producers_from=7)
+    assert check_sequence(None, _stamp(0), 1, first_new_producer_id=7) is None
+    refused = check_sequence(None, _stamp(17), 1, first_new_producer_id=7)
     assert refused is not None
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 

@@ -34,7 +34,7 @@ def test_who_is_no_longer_compacted_keeps_every_record(scene: Scene) -> None:
     changed, compacted = scene.topic("changed"), scene.topic("compacted")
     for _ in range(2):
         sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (changed, compacted)}
-        scene.catalog.log.commit(scene.file(sections))
+        scene.catalog.commits.commit(scene.file(sections))
     before = scene.extents(changed)
     job = scene.claimed([*before, *scene.extents(compacted)])
     scene.catalog.topics.alter_config("changed", {"cleanup.policy": "delete"})
@@ -112,7 +112,7 @@ class Crowd:
     def write(self, random: Random) -> None:
         topics = random.sample(self.scene.catalog.topics.list(), k=2)
         sections = {PartitionId(each.topic_id, random.randrange(2)): [run_of(3)] for each in topics}
-        self.scene.catalog.log.commit(self.scene.file(sections))
+        self.scene.catalog.commits.commit(self.scene.file(sections))
 
     def compact(self, random: Random) -> None:
         topic = random.choice(self.scene.catalog.topics.list())

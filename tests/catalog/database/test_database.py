@@ -109,7 +109,9 @@ def test_commits_have_connections_of_their_own(catalog_url: str, clock: Clock, i
     holding = threading.Thread(target=database.transact, args=("hold", hold))
     holding.start()
     held.wait(240)
-    assert database.transact("commit", lambda each: each.rows(_query(b"SELECT 2")), apart=True) == [(2,)]
+    assert database.transact("commit", lambda each: each.rows(_query(b"SELECT 2")), use_commit_pool=True) == [
+        (2,)
+    ]
     done.set()
     holding.join()
     database.close()
@@ -164,7 +166,7 @@ def test_work_that_must_not_be_repeated_is_not(
 
         for idempotent in (False, True):
             tries.clear()
-            with pytest.raises(CatalogUnavailableError, match="did not answer test"):
+            with pytest.raises(CatalogUnavailableError, match="did not respond to test"):
                 database.transact("test", work, idempotent=idempotent)
             assert (len(tries) > 1) == idempotent
         database.close()
@@ -194,7 +196,7 @@ def test_who_waits_in_vain_for_a_connection_is_told_why_there_is_none(
     while "couldn't get a connection" in (refused := str(_refusal(database))):
         pass
     database.close()
-    assert re.search("did not answer test: connection .*(refused|No such file)", refused)
+    assert re.search("did not respond to test: connection .*(refused|No such file)", refused)
     assert "\n" not in refused
 
 
@@ -252,8 +254,8 @@ def test_operations_are_counted(catalog_url: str, clock: Clock, ids: Ids) -> Non
         topic = scene.topic()
         scene.commit(topic, run_of(1))
         counts = catalog.operation_counts()
-        assert counts["log.commit"].calls == 1
-        assert counts["log.commit"].statements > 5
+        assert counts["commits.commit"].calls == 1
+        assert counts["commits.commit"].statements > 5
         assert counts["topics.create"].failures == 0
 
 

@@ -20,15 +20,15 @@ _FIRST, _SECOND = UUID(int=1), UUID(int=2)
 
 
 def test_a_new_catalog_has_noted_no_store(catalog: Catalog) -> None:
-    assert catalog.home.recorded() is None
+    assert catalog.store_binding.recorded() is None
 
 
 def test_the_first_store_stays(catalog: Catalog) -> None:
     first = StoreBinding(store_id=_FIRST, url="s3://one")
-    assert catalog.home.bind(_FIRST, "s3://one") == first
-    assert catalog.home.bind(_SECOND, "s3://two") == first
-    assert catalog.home.bind(_FIRST, "s3://elsewhere") == first
-    assert catalog.home.recorded() == first
+    assert catalog.store_binding.bind(_FIRST, "s3://one") == first
+    assert catalog.store_binding.bind(_SECOND, "s3://two") == first
+    assert catalog.store_binding.bind(_FIRST, "s3://elsewhere") == first
+    assert catalog.store_binding.recorded() == first
 
 
 def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) -> None:
@@ -36,15 +36,15 @@ def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) ->
 
     def bind(number: int) -> StoreBinding:
         barrier.wait()
-        return catalog.home.bind(UUID(int=number), f"s3://bucket/{number}")
+        return catalog.store_binding.bind(UUID(int=number), f"s3://bucket/{number}")
 
     with ThreadPoolExecutor(4) as pool:
         answers = set(pool.map(bind, range(4)))
-    assert answers == {catalog.home.recorded()}
+    assert answers == {catalog.store_binding.recorded()}
 
 
 def test_a_store_moves_and_another_does_not_take_its_place(catalog: Catalog) -> None:
-    catalog.home.bind(_FIRST, "s3://one")
-    catalog.home.move(_FIRST, "s3://moved")
-    catalog.home.move(_SECOND, "s3://another")
-    assert catalog.home.recorded() == StoreBinding(store_id=_FIRST, url="s3://moved")
+    catalog.store_binding.bind(_FIRST, "s3://one")
+    catalog.store_binding.move(_FIRST, "s3://moved")
+    catalog.store_binding.move(_SECOND, "s3://another")
+    assert catalog.store_binding.recorded() == StoreBinding(store_id=_FIRST, url="s3://moved")

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.config.group_config import GROUP_SETTINGS, GroupConfig
+from catalog.config import repository as group_configs
+from catalog.config.definitions import GROUP_SETTINGS
+from catalog.config.values import GroupConfig
 from catalog.errors import InvalidConfigError
-from catalog.groups import config_repository as group_configs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from catalog.groups.config_repository import Changes
+    from catalog.config.repository import Changes
     from catalog.open import Catalog
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -70,7 +71,7 @@ def test_who_alters_a_group_may_forbid_the_outcome(catalog: Catalog) -> None:
 
 def test_only_so_many_groups_have_settings(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have some can still change and lose them."""
-    monkeypatch.setattr(group_configs, "MAX_CONFIGURED", 1)
+    monkeypatch.setattr(group_configs, "MAX_CONFIGURED_GROUPS", 1)
     catalog.group_configs.alter("g", to({SESSION: "50000"}))
     with pytest.raises(InvalidConfigError, match="1 groups"):
         catalog.group_configs.alter("h", to({SESSION: "50000"}))

@@ -44,7 +44,7 @@ def offset(topic: Topic, value: int, partition: int = 0, metadata: str = "") -> 
 
 def fetched(catalog: Catalog, topic: Topic, group_id: str = "g") -> list[int]:
     wanted = [(group_id, PartitionId(topic.topic_id, number)) for number in range(9)]
-    return [each.offset for _, each in catalog.offsets.fetch(wanted)]
+    return [each.offset for _, each in catalog.group_offsets.fetch(wanted)]
 
 
 def test_a_group_is_made_by_its_first_claim_only_where_asked(catalog: Catalog) -> None:
@@ -74,10 +74,12 @@ def test_an_earlier_claim_has_no_say_any_more(scene: Scene) -> None:
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.claim("g", NEW, create=True)
     assert not catalog.groups.save(OLD, GroupRecord(group_id="g", generation=9))
-    assert catalog.offsets.commit("g", OLD, None, [offset(topic, 1)]).outcome is CommitOutcome.CLAIM_LOST
-    assert not catalog.offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
+    assert (
+        catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1)]).outcome is CommitOutcome.CLAIM_LOST
+    )
+    assert not catalog.group_offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
     assert not catalog.groups.delete("g", OLD)
-    assert catalog.offsets.commit("g", NEW, None, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
+    assert catalog.group_offsets.commit("g", NEW, None, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
     assert fetched(catalog, topic) == [2]
 
 
@@ -85,33 +87,36 @@ def test_commits_of_an_earlier_generation_are_refused(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.save(OLD, GroupRecord(group_id="g", generation=5, member_count=1))
-    assert catalog.offsets.commit("g", OLD, 4, [offset(topic, 1)]).outcome is CommitOutcome.STALE_GENERATION
+    assert (
+        catalog.group_offsets.commit("g", OLD, 4, [offset(topic, 1)]).outcome
+        is CommitOutcome.STALE_GENERATION
+    )
     assert fetched(catalog, topic) == []
-    assert catalog.offsets.commit("g", OLD, 5, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
+    assert catalog.group_offsets.commit("g", OLD, 5, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
     assert fetched(catalog, topic) == [2]
 
 
 def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=2)
     catalog.groups.claim("g", OLD, create=True)
-    catalog.offsets.commit(
+    catalog.group_offsets.commit(
         "g", OLD, None, [offset(topic, 1), offset(topic, 9, 1), offset(topic, 2, metadata="any\0thing: ü")]
     )
-    assert catalog.offsets.fetch_all(["g"])["g"] == [
+    assert catalog.group_offsets.fetch_all(["g"])["g"] == [
         ("t", offset(topic, 2, metadata="any\0thing: ü")),
         ("t", offset(topic, 9, 1)),
     ]
-    catalog.offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
+    catalog.group_offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
     assert fetched(catalog, topic) == [9]
 
 
 def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over_and_told(scene: Scene) -> None:
     catalog, topic, other = scene.catalog, scene.topic(), scene.topic("other")
     catalog.groups.claim("g", OLD, create=True)
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
     catalog.topics.delete("t")
-    assert [name for name, _ in catalog.offsets.fetch_all(["g"])["g"]] == ["other"]
-    committed = catalog.offsets.commit("g", OLD, None, [offset(topic, 2), offset(other, 2)])
+    assert [name for name, _ in catalog.group_offsets.fetch_all(["g"])["g"]] == ["other"]
+    committed = catalog.group_offsets.commit("g", OLD, None, [offset(topic, 2), offset(other, 2)])
     assert committed == OffsetCommit(CommitOutcome.COMMITTED, frozenset({topic.topic_id}))
     assert fetched(catalog, other) == [2]
 
@@ -123,7 +128,7 @@ def test_groups_are_listed_page_by_page_and_deleted_with_their_offsets(scene: Sc
     first = catalog.groups.page(limit=2)
     assert [each.group_id for each in first] == ["a", "b"]
     assert [each.group_id for each in catalog.groups.page("b")] == ["c"]
-    catalog.offsets.commit("c", OLD, None, [offset(topic, 1)])
+    catalog.group_offsets.commit("c", OLD, None, [offset(topic, 1)])
     assert catalog.groups.delete("c", OLD)
     assert catalog.groups.page("b") == []
     assert fetched(catalog, topic, "c") == []
@@ -132,17 +137,17 @@ def test_groups_are_listed_page_by_page_and_deleted_with_their_offsets(scene: Sc
 def test_offsets_without_members_expire_by_each_commit(scene: Scene, clock: ManualClock) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=3)
     catalog.groups.claim("g", OLD, create=True)
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 1, 0)])
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 2, 1)], keep_ms=10 * DAY_MS)
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1, 0)])
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 2, 1)], keep_ms=10 * DAY_MS)
     clock.advance(86_400)
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 3, 2)])
-    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 3, 2)])
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) == [2, 3]
     clock.advance(86_400)
-    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) == [2]
     clock.advance(9 * 86_400)
-    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == ["g"]
     assert catalog.groups.page() == []
 
 
@@ -152,14 +157,14 @@ def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_for_long(
     """Not by the age of the commit: a slow group keeps its place as long as it has members."""
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 1)])
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1)])
     clock.advance(3 * 86_400)
     empty = GroupRecord(group_id="g", generation=2, protocol_type="consumer", state_ms=clock.now_ms())
     catalog.groups.save(OLD, empty)
-    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) == [1]
     clock.advance(86_400)
-    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == ["g"]
 
 
 def test_a_commit_under_way_keeps_its_group(
@@ -175,16 +180,18 @@ def test_a_commit_under_way_keeps_its_group(
         cursor = send(self, query, params)
         if query.name == "commit_offsets":
             self.wait()
-            swept.append(sweeper.submit(catalog.offsets.expire, ["g"], DAY_MS).result(_PATIENCE_SECONDS))
+            swept.append(
+                sweeper.submit(catalog.group_offsets.expire, ["g"], DAY_MS).result(_PATIENCE_SECONDS)
+            )
         return cursor
 
     monkeypatch.setattr(Transaction, "send", send_and_sweep)
     with ThreadPoolExecutor(1) as sweeper:
-        catalog.offsets.commit("g", OLD, None, [offset(topic, 42)])
+        catalog.group_offsets.commit("g", OLD, None, [offset(topic, 42)])
     assert swept == [[]]
     assert fetched(catalog, topic) == [42]
     clock.advance(2 * 86_400)
-    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == ["g"]
 
 
 @pytest.mark.parametrize(("subscribed", "left"), [(frozenset({"t"}), [1]), (None, [1, 2])])
@@ -193,7 +200,7 @@ def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
 ) -> None:
     catalog, topic, dropped = scene.catalog, scene.topic(), scene.topic("dropped")
     catalog.groups.claim("g", OLD, create=True)
-    catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(dropped, 2)])
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1), offset(dropped, 2)])
     catalog.groups.save(
         OLD,
         GroupRecord(
@@ -205,7 +212,7 @@ def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
         ),
     )
     clock.advance(2 * 86_400)
-    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert catalog.group_offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) + fetched(catalog, dropped) == left
 
 
@@ -231,7 +238,7 @@ def test_offsets_do_not_expire_by_the_clock_of_a_machine_that_is_wrong(
         topic = wrong.topics.create("t", 1, {})
         for group in ("committed", "lent", "left"):
             wrong.groups.claim(group, OLD, create=True)
-            wrong.offsets.commit(
+            wrong.group_offsets.commit(
                 group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "lent" else None
             )
         now_ms = _Askew(hours).now_ms()
@@ -240,7 +247,7 @@ def test_offsets_do_not_expire_by_the_clock_of_a_machine_that_is_wrong(
         assert taken_over is not None
         assert abs(taken_over.state_ms - SystemClock().now_ms()) < HOUR_MS / 2
         groups = ["committed", "lent", "left"]
-        assert right.offsets.expire(groups, HOUR_MS) == []
+        assert right.group_offsets.expire(groups, HOUR_MS) == []
         assert [fetched(right, topic, group) for group in groups] == [[1], [1], [1]]
-        right.offsets.expire(groups, 0)
+        right.group_offsets.expire(groups, 0)
         assert [fetched(right, topic, group) for group in groups] == [[], [1], []]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import Extent, FileKind
 
 
@@ -33,12 +33,12 @@ def _extent(position: int, length: int) -> Extent:
 
 def test_a_span_goes_from_the_first_extent_to_the_end_of_the_last() -> None:
     """Whatever their order, with what lies between them; an extent without bytes has no place in a file."""
-    span = span_of([_extent(700, 100), _extent(0, 0), _extent(300, 50), _extent(300, 20)])
+    span = byte_range_of([_extent(700, 100), _extent(0, 0), _extent(300, 50), _extent(300, 20)])
 
     assert span == (300, 800)
     assert span.length == 500
 
 
 def test_extents_without_bytes_are_read_nowhere() -> None:
-    assert span_of([_extent(0, 0)]).length == 0
-    assert span_of([]).length == 0
+    assert byte_range_of([_extent(0, 0)]).length == 0
+    assert byte_range_of([]).length == 0

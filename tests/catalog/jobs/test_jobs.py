@@ -132,7 +132,7 @@ def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clo
         assert released == ([spec.job_id] if attempt < MAX_ATTEMPTS else [])
     failed = scene.catalog.jobs.get(spec.job_id)
     assert failed.state is JobState.FAILED
-    assert failed.failure == "given up after 5 attempts, the last of which went silent"
+    assert failed.failure == "given up after 5 attempts, the last of which stopped sending heartbeats"
     assert scene.catalog.jobs.release_expired(15_000) == []
     scene.submitted(scene.extents(topic))  # its extents are free
 
@@ -171,7 +171,7 @@ def test_a_failed_job_frees_its_extents(scene: Scene) -> None:
     failed = scene.catalog.jobs.get(job.spec.job_id)
     assert (failed.state, failed.failure) == (JobState.FAILED, "disk full")
     assert scene.catalog.planning.ingestion_files(10) == []  # suspected: only taken alone
-    (file,) = scene.catalog.planning.inputs_of(scene.catalog.suspects.list())
+    (file,) = scene.catalog.planning.inputs_of_candidates(scene.catalog.quarantine.list())
     assert file.extents == tuple(scene.extents(topic))
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
 
@@ -222,7 +222,7 @@ def test_outputs_must_cover_inputs(scene: Scene) -> None:
 def test_a_swap_leaves_out_what_was_deleted_meanwhile(scene: Scene) -> None:
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
-    scene.catalog.log.commit(scene.file(sections))
+    scene.catalog.commits.commit(scene.file(sections))
     job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
     scene.catalog.topics.delete("deleted")
     assert scene.catalog.garbage.dead_files(2**62, 10) == []

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.jobs.checks import check_spec, uncovered
 from catalog.jobs.json_format import read_spec, write_spec
+from catalog.jobs.validation import check_spec, coverage_problem
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
 from core.errors import CorruptDataError, InvalidInputError
 
@@ -130,5 +130,5 @@ def test_a_job_covers_its_range(spec: JobSpec) -> None:
 
 
 def test_nothing_covers_nothing() -> None:
-    assert uncovered([], 5, 5) == ""
-    assert uncovered([], 5, 6) == "there is none"
+    assert coverage_problem([], 5, 5) == ""
+    assert coverage_problem([], 5, 6) == "there are no extents"

@@ -67,14 +67,14 @@ def test_a_clean_partition_is_looked_at_while_an_exact_job_is_owed_to_it(scene: 
     (size,) = scene.catalog.planning.dirty_partitions(rules, 10)
     assert size.partition_id == PartitionId(topic.topic_id, 1)
     assert size.exactness is Exactness.DEDUP_INCOMPLETE
-    assert scene.catalog.planning.dirty_partitions(rules, 10, owed=False) == []
+    assert scene.catalog.planning.dirty_partitions(rules, 10, include_incomplete=False) == []
 
 
 def test_ingestion_files_come_with_no_more_extents_than_asked_for(scene: Scene) -> None:
     """One file at least, however many it has: a plan must be able to begin."""
     topic = scene.topic("t", 3)
     for _ in range(3):
-        scene.catalog.log.commit(
+        scene.catalog.commits.commit(
             scene.file({PartitionId(topic.topic_id, number): [run_of(1)] for number in range(3)})
         )
     counts = [len(scene.catalog.planning.ingestion_files(10, max_extents=most)) for most in (1, 3, 6, 8, 9)]
@@ -85,7 +85,7 @@ def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> No
     topic = scene.topic("t", 2)
     sections = {PartitionId(topic.topic_id, number): [run_of(1)] for number in range(2)}
     commit = scene.file(sections)
-    scene.catalog.log.commit(commit)
+    scene.catalog.commits.commit(commit)
     scene.commit(topic, run_of(1))
     spec = scene.submitted(scene.extents(topic, 1))
     found = scene.catalog.planning.extents_of_files([commit.file_id])
@@ -97,7 +97,7 @@ def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> No
 def compacted(scene: Scene, topic: Topic, extents: int) -> UUID:
     """A compacted file with an extent of 40 bytes in each of the first so many partitions."""
     keys = [PartitionId(topic.topic_id, number) for number in range(extents)]
-    scene.catalog.log.commit(scene.file({key: [run_of(1)] for key in keys}))
+    scene.catalog.commits.commit(scene.file({key: [run_of(1)] for key in keys}))
     newest = [scene.extents(topic, key.partition)[-1] for key in keys]
     result = scene.result(scene.claimed(newest, reaches_log_start=False))
     scene.catalog.jobs.complete(result)

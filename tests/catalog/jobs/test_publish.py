@@ -36,7 +36,7 @@ def test_a_swap_locks_extents_before_files(
     """Whoever removes a deleted topic's extents goes the same way, and so the two never wait in a ring."""
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
-    scene.catalog.log.commit(scene.file(sections))
+    scene.catalog.commits.commit(scene.file(sections))
     job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
     with monkeypatch.context() as patched:
         patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # another process is about to

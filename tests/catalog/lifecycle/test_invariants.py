@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from catalog.jobs.planning_queries import PartitionSize
-from catalog.lifecycle.invariants import (
+from catalog.invariants import (
     bounds_never_go_back,
     bounds_ordered,
     claims_are_of_open_jobs,
@@ -16,10 +15,11 @@ from catalog.lifecycle.invariants import (
     record_counts_agree,
     sizes_add_up,
 )
+from catalog.jobs.planning_queries import PartitionSize
 from catalog.model import Extent, FileKind, PartitionState
 
 if TYPE_CHECKING:
-    from catalog.lifecycle.invariants import Violation
+    from catalog.invariants import Violation
 
 _TOPIC = UUID(int=1)
 _STATE = PartitionState(

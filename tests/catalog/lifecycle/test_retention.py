@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from catalog.database.connection import DatabaseLimits, connection_string
-from catalog.lifecycle.retention import Keep
+from catalog.lifecycle.retention import RetentionRule
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock, SystemClock
@@ -131,7 +131,7 @@ def test_only_partitions_with_something_to_lose_are_named(scene: Scene, manual: 
         for partition in (0, 2):
             scene.commit(topic, run_of(1), partition=partition)
     manual.advance(2 * 3600)
-    rules = {topic.topic_id: Keep.by(topic.config) for topic in (old, kept)}
+    rules = {topic.topic_id: RetentionRule.of(topic.config) for topic in (old, kept)}
     found: list[PartitionId] = []
     page = scene.catalog.retention.due(rules, limit=2)
     while page.last is not None:
@@ -205,7 +205,7 @@ def test_the_clock_of_a_machine_decides_nothing(catalog_url: str) -> None:
         scene.commit(topic, run_of(1, at=right.clock.now_ms()))
         assert abs(wrong.clock.now_ms() - right.clock.now_ms()) < HOUR_MS
         assert wrong.sessions.fence_silent(HOUR_MS) == []
-        assert wrong.retention.due({topic.topic_id: Keep.by(topic.config)}).partitions == ()
+        assert wrong.retention.due({topic.topic_id: RetentionRule.of(topic.config)}).partitions == ()
         assert wrong.retention.expire([PartitionId(topic.topic_id, 0)]).extents == 0
         job = scene.claimed(scene.extents(topic))
         assert wrong.jobs.release_expired(HOUR_MS) == []

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from catalog.config.topic_config import TopicConfig
-from catalog.config.topic_settings import SETTINGS
+from catalog.config.definitions import TOPIC_SETTINGS
+from catalog.config.values import TopicConfig
 from catalog.database.pool import Transaction
 from catalog.database.sql_files import Query
 from catalog.errors import (
@@ -21,8 +21,8 @@ from catalog.errors import (
     TopicExistsError,
 )
 from catalog.model import PartitionId, Topic
-from catalog.topics.creation import NewTopic
 from catalog.topics.names import check_topic_name
+from catalog.topics.repository import NewTopic
 from core.errors import NotFoundError
 from tests.catalog.scene import run_of
 
@@ -110,7 +110,7 @@ def test_names_that_kafka_takes_are_taken() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
 def test_partition_counts_are_bounded(scene: Scene, count: int) -> None:
-    with pytest.raises(InvalidTopicError, match="choose from 1"):
+    with pytest.raises(InvalidTopicError, match="choose a number from 1"):
         scene.topic(partitions=count)
 
 
@@ -130,7 +130,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.message_timestamp_before_max_ms == 2**63 - 1
     assert config.message_timestamp_after_max_ms == 3_600_000
     assert config.is_default("retention.ms")
-    for setting in SETTINGS.values():
+    for setting in TOPIC_SETTINGS.values():
         assert setting.parse(setting.default) == config.value(setting.name)
 
 
@@ -140,8 +140,8 @@ def test_defaults_are_kafkas() -> None:
         ("cleanup.policy", "shred", "some of compact, delete"),
         ("cleanup.policy", "delete,", "some of compact, delete"),
         ("compression.gzip.level", "0", "a whole number from 1 to 9, or -1"),
-        ("remote.log.copy.disable", "true", "give false: storage.mode says"),
-        ("remote.log.delete.on.disable", "true", "give false: retention and DeleteRecords"),
+        ("remote.log.copy.disable", "true", "use false: storage.mode decides"),
+        ("remote.log.delete.on.disable", "true", "use false: retention and DeleteRecords"),
         ("leader.replication.throttled.replicas", "0", "partition:broker, separated by commas, or *"),
         ("follower.replication.throttled.replicas", "0:1,*", "partition:broker"),
         ("min.cleanable.dirty.ratio", "1.5", "a number from 0 to 1"),
@@ -228,11 +228,12 @@ def test_a_policy_cannot_be_named_twice_and_is_read_where_it_was() -> None:
     twice = {"cleanup.policy": "COMPACT,delete,compact"}
     with pytest.raises(InvalidConfigError, match="twice"):
         TopicConfig.of(twice)
-    assert TopicConfig.stored(twice).cleanup_policy == "compact,delete"
+    assert TopicConfig.from_stored(twice).cleanup_policy == "compact,delete"
 
 
 @given(
-    st.sampled_from(sorted(SETTINGS)), st.text(max_size=12) | st.integers().map(str) | st.floats().map(str)
+    st.sampled_from(sorted(TOPIC_SETTINGS)),
+    st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),
 )
 def test_any_value_is_taken_or_refused_by_name(name: str, text: str) -> None:
     wrong = None
@@ -242,7 +243,7 @@ def test_any_value_is_taken_or_refused_by_name(name: str, text: str) -> None:
         wrong = refused.setting
     else:
         assert config.text(name) == text
-        assert config.altered({name: None}) == TopicConfig.of({})
+        assert config.with_changes({name: None}) == TopicConfig.of({})
     assert wrong in {None, name}
 
 
@@ -265,10 +266,10 @@ def test_the_remedy_fits_what_is_in_the_way(scene: Scene) -> None:
     scene.topic("a.b")
     with pytest.raises(TopicExistsError) as exists:
         scene.topic("a.b")
-    assert "metrics" not in str(exists.value.remedy)
+    assert "metric" not in str(exists.value.remedy)
     with pytest.raises(TopicExistsError) as collides:
         scene.topic("a_b")
-    assert "metrics" in str(collides.value.remedy)
+    assert "metric" in str(collides.value.remedy)
 
 
 def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> None:
@@ -303,9 +304,9 @@ def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> 
     ]
     assert topics.get("b").config.as_strings() == {"cleanup.policy": "compact"}
     assert [len(topics.partitions(topics.get(name).topic_id)) for name in ("b", "e.f", "a")] == [3, 1, 2]
-    assert {name: str(error) for name, error in topics.occupied(["x", "c_d", "a"]).items()} == {
+    assert {name: str(error) for name, error in topics.name_conflicts(["x", "c_d", "a"]).items()} == {
         "c_d": str(made[1]),
-        "a": str(topics.occupied(["a"])["a"]),
+        "a": str(topics.name_conflicts(["a"])["a"]),
     }
 
 

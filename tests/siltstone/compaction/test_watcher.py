@@ -105,7 +105,7 @@ class Log(PublishedLog):
         self.directory = directory
         self.partitions: list[PartitionId] = []
         super().__init__(catalog, LocalStore(directory, ids), ids)
-        tie(self.store, catalog.home, ids)
+        tie(self.store, catalog.store_binding, ids)
 
     def add(self, name: str) -> None:
         """Create a topic with a file of two records of one key."""

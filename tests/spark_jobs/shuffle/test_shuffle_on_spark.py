@@ -130,7 +130,7 @@ def test_command_runs_the_shuffle_on_a_connect_server(
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    tie(published.store, catalog.home, published.ids)
+    tie(published.store, catalog.store_binding, published.ids)
     here = fill(published, "flights", table_bytes=1 << 20)
     command = [sys.executable, "-m", "siltstone", "compact", "--once", "--plan", "shuffle"]
     where = ["--object-store", store_config.url, "--spark-master", spark.connect_url]

@@ -41,7 +41,7 @@ class StruckLog:
         self._partitions = [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
         for file in range(FILES):
             published.ingest({each: [batch(*pairs_of(file, each.partition))] for each in self._partitions})
-        tie(published.store, self._catalog.home, published.ids)
+        tie(published.store, self._catalog.store_binding, published.ids)
         published.submit(topic, range(PARTITIONS), table_bytes=TABLE_BYTES)
         self._expected = {each: newest(published.read(each)) for each in self._partitions}
 

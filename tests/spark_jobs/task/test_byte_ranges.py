@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
@@ -56,7 +56,7 @@ def job_of(bench: Bench, topic: UUID, partitions: Iterable[int]) -> JobSpec:
 
 def read_by_a_stream(spec: JobSpec) -> int:
     """Bytes of the spans, with the header of the section in which each begins."""
-    return sum(span_of(each.extents).length + SECTION_START_LENGTH for each in spec.inputs)
+    return sum(byte_range_of(each.extents).length + SECTION_START_LENGTH for each in spec.inputs)
 
 
 def test_cleaning_one_partition_of_many_reads_its_sections_alone(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.jobs.byte_ranges import span_of
+from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.ids import SystemIds
@@ -108,7 +108,7 @@ def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
 
 def whole_range(each: JobInput) -> str:
     """Of all that a job takes of a file, with the header of the first section."""
-    span = span_of(each.extents)
+    span = byte_range_of(each.extents)
     return f"bytes={span.start - SECTION_START_LENGTH}-{span.end - 1}"
 
 
@@ -149,7 +149,7 @@ def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
     (shares,) = plan.cut_files.values()
     assert len(shares) > 6
     cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
-    span = span_of(spec.inputs[0].extents)
+    span = byte_range_of(spec.inputs[0].extents)
     starts = [
         max(byte_range.start, span.start - SECTION_START_LENGTH)
         for byte_range in (plan.shares[number].byte_range for number in shares)

@@ -16,7 +16,7 @@ from agent.kafka.config.changes import alter_resources
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.config.changes import Changes, ChangesOf
-    from catalog.config.configured import Configured
+    from catalog.config.values import ResourceConfig
 
 _IMMUTABLE = "storage.mode"
 
@@ -27,7 +27,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 def _replace_all(wanted: Struct) -> ChangesOf:
-    def changes(config: Configured) -> Changes:
+    def changes(config: ResourceConfig) -> Changes:
         removed = dict.fromkeys(name for name in config.as_strings() if name != _IMMUTABLE)
         return {**removed, **{each.name: each.value for each in wanted.configs}}
 

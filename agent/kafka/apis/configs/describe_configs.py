@@ -28,7 +28,7 @@ from agent.kafka.config.resources import (
 )
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.runtime.cooperative_yield import CooperativeYield
-from catalog.config.group_config import GroupConfig
+from catalog.config.values import GroupConfig
 from catalog.topics.names import check_topic_name
 from core.errors import SiltstoneError
 
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from agent.kafka.api_definition import RequestContext
-    from catalog.config.configured import Configured
-    from catalog.config.setting import Setting
-    from catalog.config.topic_config import TopicConfig
+    from catalog.config.schema import Setting
+    from catalog.config.values import ResourceConfig, TopicConfig
     from catalog.model import Topic
 
 _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
@@ -89,9 +88,9 @@ class _RenderedSettings:
     def __init__(self, request: Struct, of_broker: Mapping[str, BrokerSetting]) -> None:
         self._request = request
         self._of_broker = of_broker
-        self._known: dict[Configured, list[Struct]] = {}
+        self._known: dict[ResourceConfig, list[Struct]] = {}
 
-    def of(self, config: Configured, own_source: int) -> list[Struct]:
+    def of(self, config: ResourceConfig, own_source: int) -> list[Struct]:
         """Return the settings of a topic or a group, and the source of each."""
         known = self._known.get(config)
         if known is None:
@@ -132,7 +131,9 @@ async def _look_up(request: Struct, context: RequestContext) -> _Resources:
     if kinds[ResourceType.TOPIC]:
         names = {each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC}
         try:
-            found.topics = {each.name: each for each in await run(partial(catalog.topics.named, list(names)))}
+            found.topics = {
+                each.name: each for each in await run(partial(catalog.topics.by_names, list(names)))
+            }
         except SiltstoneError as error:
             found.failures[ResourceType.TOPIC] = to_kafka_error(error)
     if kinds[ResourceType.GROUP] > _MAX_SINGLE_LOOK_UPS:
@@ -172,9 +173,9 @@ async def _describe(
 
 
 def _settings(
-    config: Configured, own_source: int, of_broker: Mapping[str, BrokerSetting]
+    config: ResourceConfig, own_source: int, of_broker: Mapping[str, BrokerSetting]
 ) -> Iterable[Struct]:
-    for setting in config.known.values():
+    for setting in config.schema.values():
         synonyms = [_inherited(setting, of_broker)]
         if not config.is_default(setting.name):
             own = Struct(name=setting.name, value=config.text(setting.name), source=own_source)

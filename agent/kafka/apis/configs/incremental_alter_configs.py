@@ -12,12 +12,12 @@ from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
 from agent.kafka.config.changes import alter_resources
 from agent.kafka.errors import ErrorCode, KafkaError
-from catalog.config.setting import items_of
+from catalog.config.schema import split_list
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.config.changes import Changes, ChangesOf
-    from catalog.config.configured import Configured
+    from catalog.config.values import ResourceConfig
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
@@ -28,18 +28,18 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 def _change_some(wanted: Struct) -> ChangesOf:
-    def changes(config: Configured) -> Changes:
+    def changes(config: ResourceConfig) -> Changes:
         # As in Kafka, the deletion of an unknown setting is not an error.
         return {
             each.name: _new_value(config, each)
             for each in wanted.configs
-            if each.config_operation != _DELETE or each.name in config.known
+            if each.config_operation != _DELETE or each.name in config.schema
         }
 
     return changes
 
 
-def _new_value(config: Configured, wanted: Struct) -> str | None:
+def _new_value(config: ResourceConfig, wanted: Struct) -> str | None:
     operation, name = wanted.config_operation, wanted.name
     if operation == _DELETE:
         return None
@@ -48,9 +48,9 @@ def _new_value(config: Configured, wanted: Struct) -> str | None:
         return text
     if operation not in {_APPEND, _SUBTRACT}:
         raise KafkaError(ErrorCode.invalid_request, f"there is no operation {operation}")
-    if name not in config.known or not config.known[name].is_list:
+    if name not in config.schema or not config.schema[name].is_list:
         raise KafkaError(ErrorCode.invalid_config, f"setting {name} is not a list")
-    current, changed = items_of(config.text(name)), items_of(text)
+    current, changed = split_list(config.text(name)), split_list(text)
     if operation == _SUBTRACT:
         return ",".join(item for item in current if item not in changed)
     return ",".join([*current, *(item for item in changed if item not in current)])

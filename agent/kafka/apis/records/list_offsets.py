@@ -145,7 +145,7 @@ async def _largest_timestamp(topic: Topic, state: PartitionState, context: Reque
     if topic.is_local:
         newest = await services.local_logs.newest(topic, state.partition)
         return _NO_OFFSET if newest is None else TimedOffset(newest.offset, newest.timestamp)
-    latest = services.catalog.log.latest_timestamp
+    latest = services.catalog.extents.latest_timestamp
     for live in (False, True):
         timestamp = await services.pools.catalog.run(
             partial(latest, topic.topic_id, state.partition, live=live)

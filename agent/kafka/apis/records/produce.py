@@ -239,7 +239,7 @@ async def _admit_rejected_producers(items: Sequence[_Item], context: RequestCont
         return
     services = context.services
     try:
-        await services.pools.catalog.run(partial(services.catalog.producers.admit, rejected))
+        await services.pools.catalog.run(partial(services.catalog.producers.accept_any_sequence, rejected))
     except SiltstoneError as error:
         _log.warning("producers of rejected batches may be unable to continue", reason=str(error))
 

@@ -32,7 +32,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     names = Counter(wanted.name for wanted in request.topics)
     deadline = RequestDeadline(request.timeout, context.services.clock)
     run = context.services.pools.catalog.run
-    found = await run(partial(context.services.catalog.topics.named, list(names))) if names else []
+    found = await run(partial(context.services.catalog.topics.by_names, list(names))) if names else []
     known = {topic.name: topic for topic in found}
     yielding, results = CooperativeYield(), []
     for wanted in {each.name: each for each in request.topics}.values():

@@ -23,10 +23,10 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.request_deadline import RequestDeadline
 from agent.runtime.cooperative_yield import CooperativeYield
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.errors import InvalidTopicError
-from catalog.topics.creation import NewTopic
 from catalog.topics.names import check_partition_count, check_topic_name
+from catalog.topics.repository import NewTopic
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ async def _validate_only(
     deadline.check()
     names = [each.name for each in wanted]
     topics = context.services.catalog.topics
-    return dict(await context.services.pools.catalog.run(partial(topics.occupied, names))) if names else {}
+    return (
+        dict(await context.services.pools.catalog.run(partial(topics.name_conflicts, names))) if names else {}
+    )
 
 
 async def _create(
@@ -149,11 +151,11 @@ def _created(new: NewTopic, topic: Topic | None, rendered: dict[TopicConfig, lis
 
     `rendered` holds the settings once for all topics that have the same.
     """
-    config = TopicConfig.stored(new.config)
+    config = TopicConfig.from_stored(new.config)
     if config not in rendered:
         rendered[config] = [
             Struct(name=name, value=config.text(name), config_source=config_source(config, name))
-            for name in TopicConfig.known
+            for name in TopicConfig.schema
         ]
     return Struct(
         name=new.name,

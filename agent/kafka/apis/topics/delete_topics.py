@@ -73,10 +73,10 @@ async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key,
             found[key] = TopicNotFoundError(f"there is no topic with id {topic_id}")
     try:
         if names:
-            found |= {names[each.name]: each for each in await run(partial(topics.named, list(names)))}
+            found |= {names[each.name]: each for each in await run(partial(topics.by_names, list(names)))}
         if ids:
             # The catalog returns current names. A name that the directory remembers may be another topic's.
-            found |= {ids[each.topic_id]: each for each in await run(partial(topics.identified, list(ids)))}
+            found |= {ids[each.topic_id]: each for each in await run(partial(topics.by_ids, list(ids)))}
     except SiltstoneError as error:
         return found | dict.fromkeys([*names.values(), *ids.values()], to_kafka_error(error))
     return found

@@ -16,7 +16,7 @@ from agent.groups.consumer import topics as topics_module
 from agent.groups.consumer.cached_lookups import TopicCache
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.consumer.topics import TopicView
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import Topic
 from core.clock import ManualClock
 from tests.agent.groups.coordinators import coordinating

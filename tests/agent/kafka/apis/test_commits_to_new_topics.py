@@ -47,7 +47,7 @@ def commit(broker: BrokerThread, version: int, *offsets: tuple[Topic, int, int])
 
 def committed(broker: BrokerThread) -> list[tuple[str, int, int]]:
     """Return the group's committed offsets in topics that exist."""
-    found = broker.catalog.offsets.fetch_all(["masons"])["masons"]
+    found = broker.catalog.group_offsets.fetch_all(["masons"])["masons"]
     return [(name, each.partition, each.offset) for name, each in found]
 
 

@@ -63,7 +63,7 @@ def test_many_topics_are_described_with_one_catalog_query(
     wanted = [*_NAMES, "marble", *(f"basalt-{number}" for number in range(_TOPICS)), "no such name"]
     response = described(wire, version, [Struct(name=name, topic_id=None) for name in wanted])
     calls = broker.catalog_calls() - before
-    assert calls["topics.named"] == 1
+    assert calls["topics.by_names"] == 1
     assert calls["topics.get"] == 0
     assert [topic.name for topic in response.topics] == wanted
     assert [topic.error_code for topic in response.topics] == (
@@ -79,7 +79,7 @@ def test_many_topics_are_described_by_id_with_one_catalog_query(broker: BrokerTh
     before = broker.catalog_calls()
     response = described(wire, 12, [Struct(name=None, topic_id=topic_id) for topic_id in ids])
     calls = broker.catalog_calls() - before
-    assert (calls["topics.identified"], calls["topics.by_id"]) == (1, 0)
+    assert (calls["topics.by_ids"], calls["topics.by_id"]) == (1, 0)
     assert {topic.error_code for topic in response.topics} == {ErrorCode.none}
     assert [topic.topic_id for topic in response.topics] == ids
 
@@ -192,7 +192,7 @@ def test_many_topics_are_produced_to_and_fetched_with_one_look_up(
     codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
     unknown = ErrorCode.unknown_topic_id if produced == 13 else ErrorCode.unknown_topic_or_partition
     assert codes == [ErrorCode.none] * _TOPICS + [unknown]
-    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["topics.by_names"] + calls["topics.by_ids"] == 1
     assert calls["topics.get"] + calls["topics.by_id"] == 0
     request = Struct(max_wait=0, min_bytes=0, max_bytes=2**20, session_epoch=-1, topics=wanted)
     before = broker.catalog_calls()
@@ -200,7 +200,7 @@ def test_many_topics_are_produced_to_and_fetched_with_one_look_up(
     calls = broker.catalog_calls() - before
     codes = [part.error_code for topic in response.responses for part in topic.partitions]
     assert codes == [ErrorCode.none] * _TOPICS + [unknown]
-    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["topics.by_names"] + calls["topics.by_ids"] == 1
     assert calls["topics.get"] + calls["topics.by_id"] == 0
 
 
@@ -221,7 +221,7 @@ def test_leaders_of_many_local_topics_are_looked_up_together(
     assert [(topic.partitions[0].error_code, topic.partitions[0].offset) for topic in response.topics] == [
         (ErrorCode.none, 0)
     ] * len(names)
-    assert (calls["topics.named"], calls["local_leaders.claim"]) == (1, 1)
+    assert (calls["topics.by_names"], calls["local_leaders.claim"]) == (1, 1)
     assert calls["local_leaders.of_topics"] == 2, "before and after the leaders were assigned"
 
 

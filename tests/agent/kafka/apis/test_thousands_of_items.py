@@ -128,8 +128,8 @@ def test_offsets_in_thousands_of_topics_are_committed_with_one_query(
     calls = broker.catalog_calls() - before
     unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
     assert codes(response) == [ErrorCode.none] * _MANY + [unknown, ErrorCode.unknown_topic_or_partition]
-    assert calls["offsets.commit"] == 1
-    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["group_offsets.commit"] == 1
+    assert calls["topics.by_names"] + calls["topics.by_ids"] == 1
     assert calls["topics.get"] + calls["topics.by_id"] == 0
     refused = committed(wire, version, wanted, generation_id_or_member_epoch=3, member_id="nobody")
     assert codes(refused) == [ErrorCode.unknown_member_id] * _MANY
@@ -159,15 +159,15 @@ def test_offsets_in_thousands_of_topics_are_fetched_with_one_query(
     before = broker.catalog_calls()
     response = wire.ask("offset_fetch", version, request)
     calls = broker.catalog_calls() - before
-    assert calls["offsets.fetch"] == 1
-    assert calls["topics.named"] + calls["topics.identified"] <= 1
+    assert calls["group_offsets.fetch"] == 1
+    assert calls["topics.by_names"] + calls["topics.by_ids"] <= 1
     assert calls["topics.get"] + calls["topics.by_id"] == 0
     found = response
     if version >= 8:
         found, nobody, everything, nameless = response.groups
         assert [each.partitions[0].committed_offset for each in nobody.topics] == [-1]
         assert [each.partitions[0].committed_offset for each in everything.topics] == [5] * (_MANY - 1)
-        assert (calls["offsets.fetch_all"], nameless.error_code) == (1, ErrorCode.invalid_group_id)
+        assert (calls["group_offsets.fetch_all"], nameless.error_code) == (1, ErrorCode.invalid_group_id)
         assert [each.error_code for each in (found, nobody, everything)] == [ErrorCode.none] * 3
     assert [each.partitions[0].committed_offset for each in found.topics] == [-1] + [5] * (_MANY - 1)
     assert codes(found.topics) == [ErrorCode.none] * _MANY
@@ -180,7 +180,10 @@ def test_a_thousand_groups_are_looked_up_together(
     assert topics
     groups = [f"masons-{number}" for number in range(1_000)]
     committed(wire, 9, [to_commit(8, name=_NAMES[0])], group_id=groups[-1])
-    for some, operation, calls in ([_NAMES[0]], "offsets.fetch", 1), (None, "offsets.fetch_all", 10):
+    for some, operation, calls in (
+        ([_NAMES[0]], "group_offsets.fetch", 1),
+        (None, "group_offsets.fetch_all", 10),
+    ):
         wanted = None if some is None else [Struct(name=name, partition_indexes=[0]) for name in some]
         request = Struct(groups=[Struct(group_id=each, topics=wanted) for each in groups])
         before = broker.catalog_calls()
@@ -200,7 +203,7 @@ def test_offsets_in_thousands_of_topics_are_deleted_with_one_query(
     response = wire.ask("offset_delete", 0, Struct(group_id="leavers", topics=wanted)).topics
     calls = broker.catalog_calls() - before
     assert codes(response) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
-    assert (calls["offsets.delete"], calls["topics.named"], calls["topics.get"]) == (1, 1, 0)
+    assert (calls["group_offsets.delete"], calls["topics.by_names"], calls["topics.get"]) == (1, 1, 0)
     assert wire.ask("offset_fetch", 2, Struct(group_id="leavers", topics=None)).topics == []
 
 
@@ -218,7 +221,7 @@ def test_thousands_of_topics_are_described_page_by_page(
             )
             response = wire.ask("describe_topic_partitions", 0, request)
             calls = broker.catalog_calls() - before
-            assert calls["topics.named"] + calls["topics.list"] == 1
+            assert calls["topics.by_names"] + calls["topics.list"] == 1
             assert calls["topics.get"] == 0
             found += [(each.name, each.error_code, each.topic_id) for each in response.topics]
             cursor = response.next_cursor
@@ -245,7 +248,7 @@ def test_sizes_of_thousands_of_topics_are_looked_up_together(
             (name, 1) for name in _NAMES
         ]
         assert calls["topics.sizes"] == 2
-        assert calls["topics.named"] + calls["topics.list"] == 1
+        assert calls["topics.by_names"] + calls["topics.list"] == 1
         assert calls["topics.get"] == 0
 
 
@@ -266,7 +269,7 @@ def test_records_of_thousands_of_topics_are_deleted_with_few_queries(
     expected[7], expected[8] = ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition
     assert codes(response) == expected
     assert (calls["topics.states"], calls["retention.advance_log_starts"]) == (2, 2)
-    assert (calls["topics.named"], calls["topics.get"]) == (1, 0)
+    assert (calls["topics.by_names"], calls["topics.get"]) == (1, 0)
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2])
@@ -280,7 +283,7 @@ def test_bounds_of_thousands_of_topics_are_looked_up_together(
     response = wire.ask("list_offsets", 11, Struct(replica_id=-1, topics=wanted)).topics
     calls = broker.catalog_calls() - before
     assert codes(response) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
-    assert (calls["topics.states"], calls["topics.named"], calls["topics.get"]) == (1, 1, 0)
+    assert (calls["topics.states"], calls["topics.by_names"], calls["topics.get"]) == (1, 1, 0)
 
 
 def test_items_after_the_timeout_are_not_processed(broker: BrokerThread, wire: Wire) -> None:
@@ -289,13 +292,13 @@ def test_items_after_the_timeout_are_not_processed(broker: BrokerThread, wire: W
     timed_out = ErrorCode.request_timed_out
     made = [each.error_code for each in created(wire, names, timeout=1)]
     assert made == [ErrorCode.none] * 100 + [timed_out] * 100
-    assert [each.name for each in broker.catalog.topics.named(names)] == names[:100]
+    assert [each.name for each in broker.catalog.topics.by_names(names)] == names[:100]
     assert grown(wire, names[:3], timeout=1) == [ErrorCode.none, timed_out, timed_out]
     assert [broker.catalog.topics.get(name).partition_count for name in names[:3]] == [2, 1, 1]
     assert grown(wire, names[:3]) == [ErrorCode.invalid_partitions, ErrorCode.none, ErrorCode.none]
     gone = deleted(wire, names[:3], timeout=1)
     assert sorted(gone.values()) == [ErrorCode.none, timed_out, timed_out]
-    assert {each.name for each in broker.catalog.topics.named(names[:3])} == {
+    assert {each.name for each in broker.catalog.topics.by_names(names[:3])} == {
         name for name, code in gone.items() if code == timed_out
     }
     missing = [f"marble-{number}" for number in range(_MANY)]
@@ -305,8 +308,8 @@ def test_items_after_the_timeout_are_not_processed(broker: BrokerThread, wire: W
     assert gone == dict.fromkeys(names[:100], ErrorCode.none) | dict.fromkeys(
         missing, ErrorCode.unknown_topic_or_partition
     )
-    assert calls["topics.named"] == 1
-    assert broker.catalog.topics.named(names) == []
+    assert calls["topics.by_names"] == 1
+    assert broker.catalog.topics.by_names(names) == []
 
 
 def test_validating_thousands_of_topics_needs_one_query(
@@ -325,7 +328,7 @@ def test_validating_thousands_of_topics_needs_one_query(
     assert [each.error_code for each in gone] == [ErrorCode.unknown_topic_id] * _MANY
     calls = broker.catalog_calls() - before
     calls = Counter({name: calls[name] for name in calls if name.startswith("topics.")})
-    assert calls == {"topics.occupied": 1, "topics.named": 1, "topics.identified": 1}
+    assert calls == {"topics.name_conflicts": 1, "topics.by_names": 1, "topics.by_ids": 1}
 
 
 def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
@@ -350,7 +353,7 @@ def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
     ] + [ErrorCode.none] * 100
     values = [[setting.value for setting in each.configs] for each in found]
     assert values == [["604800000"]] * _MANY + [[]] + [["45000"]] * 7 + [["45001"]] + [["45000"]] * 92
-    assert (calls["topics.named"], calls["topics.list"], calls["topics.get"]) == (1, 0, 0)
+    assert (calls["topics.by_names"], calls["topics.list"], calls["topics.get"]) == (1, 0, 0)
     assert calls["group_configs.get"] == 0
 
 

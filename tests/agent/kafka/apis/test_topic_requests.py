@@ -8,7 +8,7 @@ import pytest
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_a_duplicate_cleanup_policy_is_rejected(broker: BrokerThread, wire: Wire
     (response,) = wire.ask("create_topics", 7, request).topics
     assert response.error_code == ErrorCode.invalid_config
     assert broker.catalog.topics.list() == []
-    assert TopicConfig.stored({"cleanup.policy": "delete,delete"}).deletes
+    assert TopicConfig.from_stored({"cleanup.policy": "delete,delete"}).deletes
 
 
 def test_offsets_with_the_largest_retention_time_are_committed(broker: BrokerThread, wire: Wire) -> None:

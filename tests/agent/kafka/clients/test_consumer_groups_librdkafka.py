@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from agent.groups.consumer.group import ConsumerGroup
-from catalog.config.group_config import SESSION_TIMEOUT
+from catalog.config.definitions import SESSION_TIMEOUT
 from tests.agent.kafka.coordinators import LASTING, die, group_of, groups_of, two_brokers
 from tests.agent.kafka.in_process_clients import produce
 from tests.agent.kafka.waiting import QUICK_GROUPS, until

@@ -26,7 +26,7 @@ from agent.kafka.fast_path import produce_parser
 from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
 from agent.write.pending_append import AppendResult, PendingAppend
-from catalog.config.topic_config import TopicConfig
+from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, Topic
 from core.errors import NotFoundError
 from object_format.codecs.codec import Codec, compress, decompress
@@ -171,7 +171,7 @@ def _dispatcher(
         directory=_Directory(),
         appends=appends,
         clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
-        catalog=SimpleNamespace(producers=SimpleNamespace(admit=lambda _: None)),
+        catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
         pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool(), catalog=_Pool()),
         metrics=AgentMetrics(),
     )

@@ -49,12 +49,16 @@ def _fetch(broker: BrokerThread, topic: Topic, offset: int, max_wait_ms: int = 5
 
 def _queries(broker: BrokerThread) -> dict[str, int]:
     counts = broker.catalog.operation_counts()
-    return {name: counts[name].calls if name in counts else 0 for name in ("topics.states", "log.extents")}
+    return {
+        name: counts[name].calls if name in counts else 0 for name in ("topics.states", "extents.from_offset")
+    }
 
 
 def _asked(broker: BrokerThread, before: dict[str, int]) -> tuple[int, int]:
     after = _queries(broker)
-    return after["topics.states"] - before["topics.states"], after["log.extents"] - before["log.extents"]
+    return after["topics.states"] - before["topics.states"], after["extents.from_offset"] - before[
+        "extents.from_offset"
+    ]
 
 
 def test_a_waiting_reader_at_the_tail_asks_neither_catalog_nor_store(

@@ -1,6 +1,6 @@
--- name: extents_from
--- The extent that covers an offset and those after it: as many as asked for, and no more bytes than asked for
--- beyond the first. The key's index leads to the first one; nothing before it is looked at.
+-- name: extents_from_offset
+-- Return the extent that covers an offset and the extents after it, up to a number of extents and of bytes. The first
+-- extent may exceed the number of bytes. The primary key leads to it; no earlier extent is read.
 SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp, file_id,
        object_name, kind, position, length, index_position, index_length, offset_shift, leader_epoch, unique_keys,
        committed_ms
@@ -27,10 +27,9 @@ WHERE bytes_before = 0 OR bytes_before + length <= %(max_bytes)s
 ORDER BY base_offset;
 
 -- name: bisect_timestamp
--- The base offset of the first extent whose max_timestamp_so_far reaches a timestamp. That column never falls
--- along the log, so this halves the span of base offsets until one is left: some forty probes of the key's index
--- at most, whatever the partition's size. Of `low` it is known that all before it is too old, of `high` that it
--- is not too old, or the end.
+-- Find the first extent whose max_timestamp_so_far reaches a timestamp. That column never decreases along the log, so a
+-- binary search over base offsets works: about forty probes of the primary key, whatever the partition's size. All
+-- extents before `low` are too old; the extent at `high` is not too old, or `high` is the log end offset.
 WITH RECURSIVE search (low, high) AS (
     SELECT p.log_start_offset, p.log_end_offset
     FROM partitions AS p
@@ -51,18 +50,9 @@ WITH RECURSIVE search (low, high) AS (
 )
 SELECT low, high FROM search ORDER BY high - low LIMIT 1;
 
--- name: latest_timestamp
--- The largest timestamp that a partition ever had: kept by commits, so it may be that of a record that is gone.
-SELECT max_timestamp FROM partitions WHERE topic_id = %(topic_id)s AND partition = %(partition)s;
-
--- name: latest_live_timestamp
--- The largest timestamp of what a partition has now; looks at all its extents.
-SELECT coalesce(max(max_timestamp), -1) FROM extents
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND record_count > 0;
-
 -- name: page_of_timestamp
--- Of a bounded page of extents from an offset on: the first that holds a record at or after a timestamp, and
--- where the next page begins (null when there is none).
+-- Search a page of extents from an offset on. Return the base offset of the first extent with a record at or after a
+-- timestamp, and the offset of the next page (null after the last page).
 WITH page AS (
     SELECT base_offset, last_offset, max_timestamp
     FROM extents
@@ -70,11 +60,14 @@ WITH page AS (
     ORDER BY base_offset
     LIMIT %(page)s
 )
-SELECT (SELECT min(base_offset) FROM page WHERE max_timestamp >= %(timestamp)s),
-       (SELECT max(last_offset) + 1 FROM page HAVING count(*) = %(page)s);
+SELECT (SELECT min(base_offset) FROM page WHERE max_timestamp >= %(timestamp)s) AS base_offset,
+       (SELECT max(last_offset) + 1 FROM page HAVING count(*) = %(page)s) AS next_offset;
 
--- name: announce
--- Tells watchers which partitions grew. There is nothing to make durable, so nothing waits for the disk while the
--- lock is held that all notifying transactions share.
-SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
-FROM unnest(%(payloads)s::text[]) AS payload;
+-- name: latest_timestamp
+-- Return the largest timestamp that a partition ever had. Its record may have been removed.
+SELECT max_timestamp FROM partitions WHERE topic_id = %(topic_id)s AND partition = %(partition)s;
+
+-- name: latest_live_timestamp
+-- Return the largest timestamp in a partition's live extents; reads all of them.
+SELECT coalesce(max(max_timestamp), -1) AS max_timestamp FROM extents
+WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND record_count > 0;

@@ -1,7 +1,7 @@
-"""What must hold of the catalog at every moment, as named predicates over plain values.
+"""Invariants of the catalog as named predicates over plain values.
 
-Each gives the violations that it finds, none when it holds. Tests check them after every step, and `fsck` on
-a live catalog; what they look at must come from one snapshot.
+Each predicate returns its violations. Tests check the predicates after every step; `fsck` checks them on a
+live catalog. The arguments of a predicate must come from one snapshot.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.jobs.planning_queries import PartitionSize
-    from catalog.lifecycle.repair import FileTally
+    from catalog.lifecycle.repair import FileCounts
     from catalog.model import Extent, PartitionState
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is not as it must be: which invariant, where, and what was found."""
+    """Violation of an invariant: its name, the object that violates it, and what was found."""
 
     invariant: str
     where: str
     found: str
 
 
-def _place(state: PartitionState | Extent) -> str:
+def _where(state: PartitionState | Extent) -> str:
     return f"topic {state.topic_id}, partition {state.partition}"
 
 
 def bounds_ordered(state: PartitionState) -> list[Violation]:
-    """0 ≤ log start offset ≤ last stable offset ≤ high watermark ≤ log end offset, and dirty ≤ end."""
+    """Check 0 ≤ log start ≤ last stable offset ≤ high watermark ≤ log end, and first dirty ≤ log end."""
     bounds = (0, state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset)
     ordered = all(lower <= upper for lower, upper in pairwise(bounds))
     if ordered and 0 <= state.first_dirty_offset <= state.log_end_offset:
         return []
     found = f"bounds {bounds[1:]}, first dirty offset {state.first_dirty_offset}"
-    return [Violation("bounds_ordered", _place(state), found)]
+    return [Violation("bounds_ordered", _where(state), found)]
 
 
 def bounds_never_go_back(before: PartitionState, after: PartitionState) -> list[Violation]:
-    """No bound of a partition is lower later than it was earlier."""
+    """Check that no bound of a partition has decreased."""
     names = (
         "log_start_offset",
         "last_stable_offset",
@@ -57,7 +57,7 @@ def bounds_never_go_back(before: PartitionState, after: PartitionState) -> list[
     return [
         Violation(
             "bounds_never_go_back",
-            _place(after),
+            _where(after),
             f"{name} went from {getattr(before, name)} to {getattr(after, name)}",
         )
         for name in names
@@ -66,9 +66,9 @@ def bounds_never_go_back(before: PartitionState, after: PartitionState) -> list[
 
 
 def extents_cover_log(state: PartitionState, extents: Sequence[Extent]) -> list[Violation]:
-    """The live extents, in offset order, cover [log start, log end) without gap, and nowhere overlap.
+    """Check that the live extents, in offset order, cover [log start, log end) without gap or overlap.
 
-    Below the log start, where they wait to be removed, there may be gaps: a swap puts nothing back there.
+    Extents below the log start, which retention will remove, may have gaps: a publication adds none there.
     """
     found: list[str] = []
     wanted = [extent for extent in extents if extent.last_offset >= state.log_start_offset]
@@ -86,11 +86,14 @@ def extents_cover_log(state: PartitionState, extents: Sequence[Extent]) -> list[
             is_read and before.last_offset + 1 != after.base_offset
         ):
             found.append(f"one ends at {before.last_offset}, the next begins at {after.base_offset}")
-    return [Violation("extents_cover_log", _place(state), each) for each in found]
+    return [Violation("extents_cover_log", _where(state), each) for each in found]
 
 
 def record_counts_agree(extent: Extent, holes: int | None = None) -> list[Violation]:
-    """An extent has a record for every offset but its holes; holes unknown, it has no more than offsets."""
+    """Check that an extent has one record per offset except its holes.
+
+    If `holes` is None, check only that it has at most one record per offset.
+    """
     offsets = extent.last_offset - extent.base_offset + 1
     if holes is None:
         agrees = 0 <= extent.record_count <= offsets and offsets > 0
@@ -101,45 +104,46 @@ def record_counts_agree(extent: Extent, holes: int | None = None) -> list[Violat
     found = f"{extent.record_count} records in [{extent.base_offset}, {extent.last_offset}]"
     if holes is not None:
         found += f" with {holes} holes"
-    return [Violation("record_counts_agree", _place(extent), found)]
+    return [Violation("record_counts_agree", _where(extent), found)]
 
 
 def sizes_add_up(size: PartitionSize, extents: Iterable[Extent]) -> list[Violation]:
-    """A partition's sums are those of its live extents."""
+    """Check that a partition's totals are those of its live extents."""
     live = dirty = ingestion = compacted = 0
     for extent in extents:
         live += extent.length
         dirty += extent.length if extent.last_offset >= size.state.first_dirty_offset else 0
         ingestion += extent.file_kind is FileKind.INGESTION
         compacted += extent.file_kind is FileKind.COMPACTED
-    kept = (size.live_bytes, size.dirty_bytes, size.ingestion_extents, size.compacted_extents)
-    counted = (live, dirty, ingestion, compacted)
-    if kept == counted:
+    stored = (size.live_bytes, size.dirty_bytes, size.ingestion_extents, size.compacted_extents)
+    actual = (live, dirty, ingestion, compacted)
+    if stored == actual:
         return []
-    found = f"live bytes, dirty bytes, ingestion and compacted extents are {counted}, kept as {kept}"
-    return [Violation("sizes_add_up", _place(size.state), found)]
+    found = f"live bytes, dirty bytes, ingestion and compacted extents are {actual}, stored as {stored}"
+    return [Violation("sizes_add_up", _where(size.state), found)]
 
 
-def file_counts_agree(tally: FileTally) -> list[Violation]:
-    """A file's counts are those of its extents, it is dead without any, and open jobs alone claim them."""
+def file_counts_agree(counts: FileCounts) -> list[Violation]:
+    """Check that a file's counts are those of its extents, and that only open jobs claim these."""
     found = []
-    if tally.kept != tally.counted:
-        found.append(f"live and claimed extents, bytes and death are {tally.counted}, kept as {tally.kept}")
-    if tally.stale_claims:
-        found.append(f"{tally.stale_claims} extents are claimed by jobs that are over")
-    return [Violation("file_counts_agree", f"file {tally.object_name}", each) for each in found]
+    if counts.stored != counts.actual:
+        actual, stored = tuple(counts.actual), tuple(counts.stored)
+        found.append(f"live and claimed extents, live bytes, is dead: {actual}, stored as {stored}")
+    if counts.stale_claims:
+        found.append(f"{counts.stale_claims} extents are claimed by jobs that are not open")
+    return [Violation("file_counts_agree", f"file {counts.object_name}", each) for each in found]
 
 
 def garbage_is_unneeded(
     dead_files: Collection[UUID], extents: Iterable[Extent], files_of_open_jobs: Collection[UUID]
 ) -> list[Violation]:
-    """No file that may be deleted has a live extent or is read by an open job."""
+    """Check that no file that may be deleted has a live extent or is read by an open job."""
     dead = set(dead_files)
-    needed = {extent.file_id: f"{_place(extent)}, offset {extent.base_offset}" for extent in extents}
+    needed = {extent.file_id: f"{_where(extent)}, offset {extent.base_offset}" for extent in extents}
     needed |= dict.fromkeys(files_of_open_jobs, "an open job")
     return [
         Violation(
-            "garbage_is_unneeded", f"file {file_id}", f"may be deleted, and is needed by {needed[file_id]}"
+            "garbage_is_unneeded", f"file {file_id}", f"may be deleted, but is needed by {needed[file_id]}"
         )
         for file_id in sorted(dead & needed.keys())
     ]
@@ -148,15 +152,15 @@ def garbage_is_unneeded(
 def claims_are_of_open_jobs(
     extents: Iterable[Extent], open_jobs: Mapping[UUID, Collection[tuple[UUID, int, int]]]
 ) -> list[Violation]:
-    """A claimed extent belongs to an open job that names it.
+    """Check that each claimed extent is an input of the open job that claims it.
 
-    `open_jobs` gives (topic id, partition, base offset) of each job's inputs.
+    `open_jobs` has (topic id, partition, base offset) of each job's inputs.
     """
     return [
         Violation(
             "claims_are_of_open_jobs",
-            f"{_place(extent)}, offset {extent.base_offset}",
-            f"claimed by job {extent.claimed_by}, which is over or does not name it",
+            f"{_where(extent)}, offset {extent.base_offset}",
+            f"claimed by job {extent.claimed_by}, which is not open or does not read it",
         )
         for extent in extents
         if extent.claimed_by is not None

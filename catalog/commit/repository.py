@@ -1,0 +1,230 @@
+"""Commits of ingestion files.
+
+A commit is one transaction of two round trips, whatever the number of partitions:
+
+1. Lock and read, in this order: the file, the session, the partitions in (topic id, partition) order, the
+   producers. Then assign offsets: `catalog.commit.bulk_assignment` handles the usual sections,
+   `catalog.commit.assignment` the others.
+2. Write, and commit.
+
+A commit is idempotent: a retry for a committed file returns the stored results of the first commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from catalog.commit.assignment import assign_section, check_commit, extents_of_section, reject_section
+from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
+from catalog.commit.columns import CommitRowBuilder, SectionColumns, StampedProducers
+from catalog.commit.notifications import CHANNEL, encode_partitions
+from catalog.commit.results import SectionOutcome, decode_outcomes, encode_outcomes, section_results
+from catalog.database.sql_files import load_queries
+from catalog.errors import CommitResultExpiredError
+from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS, expire_commit_results
+from catalog.lifecycle.sessions import fenced_error
+from catalog.model import FileKind, RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from psycopg import Cursor
+
+    from catalog.commit.bulk_assignment import BulkAssignment
+    from catalog.commit.columns import CommitRows
+    from catalog.commit.sequences import ProducerState
+    from catalog.database.connection import TupleRow
+    from catalog.database.pool import Database, Transaction
+    from catalog.model import FileCommit, PartitionId, SectionResult
+
+    Rows = Cursor[TupleRow]
+
+_SQL = load_queries("commit")
+_RESULTS_EXPIRED: Final = 4
+
+
+class Commits:
+    """Commits of a catalog; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def commit(self, commit: FileCommit, *, with_extents: bool = False) -> tuple[SectionResult, ...]:
+        """Commit an uploaded file; return the results in the order of its sections.
+
+        The results contain the new extents only if `with_extents` is set, because there may be thousands. The
+        call may be repeated until it returns. SessionFencedError: the session may not commit.
+        CommitResultExpiredError: the file was committed so long ago that the results are no longer stored.
+        """
+        check_commit(commit)
+
+        def work(transaction: Transaction) -> tuple[SectionResult, ...]:
+            outcomes, committed_ms = _Commit(transaction, commit, self._database.injected_now_ms).run()
+            # The server processes the last statements while the results are built.
+            return section_results(outcomes, commit, committed_ms, with_extents=with_extents)
+
+        return self._database.transact("commits.commit", work, use_commit_pool=True)
+
+    def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> None:
+        """Notify watchers that `origin` committed to these partitions; the commits must be durable."""
+        payloads = encode_partitions(partitions, origin)
+        if payloads:
+            params = {"channel": CHANNEL, "payloads": payloads}
+            self._database.read("commits.announce", _SQL["notify"], params)
+
+
+class _Commit:
+    """One attempt at a commit, inside its transaction."""
+
+    def __init__(self, transaction: Transaction, commit: FileCommit, now_ms: int | None) -> None:
+        self._transaction = transaction
+        self._commit = commit
+        self._injected_now_ms = now_ms
+        self._now_ms = 0
+        self._columns = SectionColumns(commit.sections)
+        self._producers = StampedProducers(commit.sections, self._columns)
+
+    def run(self) -> tuple[list[SectionOutcome], int]:
+        """Return the outcomes by section, and the time of the commit that produced them."""
+        result, session, partitions, producers, single_runs = self._lock_and_read()
+        earlier = self._earlier_outcomes(result.fetchall())
+        if earlier is not None:
+            return earlier
+        self._check_session(session.fetchall())
+        locked = LockedPartitions(partitions.fetchall(), len(self._commit.sections))
+        states = producers.fetchall() if producers else []
+        bulk = single_runs.assign(locked, self._producers.sections, states)
+        others = np.setdiff1d(np.arange(len(self._commit.sections)), bulk.indexes, assume_unique=True)
+        builder = CommitRowBuilder(self._columns, locked)
+        builder.add_bulk(bulk)
+        known = self._producers.states_by_section(states) if len(others) else {}
+        assigned = self._assign(others.tolist(), locked, known, builder)
+        outcomes = self._write(builder.build(), lambda: _outcomes(self._commit, locked, bulk, assigned))
+        return outcomes, self._now_ms
+
+    def _lock_and_read(self) -> tuple[Rows, Rows, Rows, Rows | None, SingleRuns]:
+        params = {
+            "file_id": self._commit.file_id,
+            "session_id": self._commit.session_id,
+            "now_ms": self._injected_now_ms,
+            **self._columns.keys(),
+        }
+        send = self._transaction.send
+        send(_SQL["lock_file_id"], params)
+        result = send(_SQL["find_result"], params)
+        session = send(_SQL["lock_session"], params)
+        partitions = send(_SQL["lock_partitions"], params)
+        producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
+        single_runs = SingleRuns(self._commit.sections)  # built while the server takes the locks
+        self._transaction.wait()
+        return result, session, partitions, producers, single_runs
+
+    def _earlier_outcomes(self, rows: list[TupleRow]) -> tuple[list[SectionOutcome], int] | None:
+        """Return the outcomes and the time of an earlier commit of this file, or None."""
+        if not rows:
+            return None
+        ((sections, committed_ms),) = rows
+        if sections is None:
+            raise CommitResultExpiredError(
+                f"file {self._commit.file_id} was committed at {committed_ms} ms, "
+                f"and its results are stored for {COMMIT_RESULT_RETENTION_MS} ms only",
+                remedy="read the log to see what it contains",
+            )
+        return decode_outcomes(sections, self._commit), committed_ms
+
+    def _check_session(self, rows: list[TupleRow]) -> None:
+        """Raise SessionFencedError unless the session is active; take the time from the same row."""
+        state, self._now_ms = rows[0] if rows else ("unknown", 0)
+        if state != "active":
+            raise fenced_error(self._commit.session_id, state)
+
+    def _assign(
+        self,
+        indexes: list[int],
+        locked: LockedPartitions,
+        known: dict[int, dict[int, ProducerState]],
+        builder: CommitRowBuilder,
+    ) -> dict[int, SectionOutcome]:
+        """Assign offsets to the sections at `indexes` one by one; return their outcomes."""
+        no_producers: dict[int, ProducerState] = {}
+        outcomes: dict[int, SectionOutcome] = {}
+        for index in indexes:
+            section = self._commit.sections[index]
+            if not locked.exists[index]:
+                outcomes[index] = SectionOutcome(-1, -1, -1, reject_section(section.runs))
+                continue
+            log_end_offset = int(locked.log_end_offsets[index])
+            runs, end, producers = assign_section(
+                section.runs,
+                log_end_offset,
+                known.get(index, no_producers),
+                int(locked.first_new_producer_ids[index]),
+            )
+            if end > log_end_offset:
+                builder.add_extents(index, extents_of_section(section, runs), end)
+            if producers:
+                builder.add_producers(index, producers)
+            log_start_offset, leader_epoch = locked.log_start_offsets[index], locked.leader_epochs[index]
+            outcomes[index] = SectionOutcome(int(log_start_offset), end, int(leader_epoch), runs)
+        return outcomes
+
+    def _write(
+        self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
+    ) -> list[SectionOutcome]:
+        """Send all rows; build the outcomes while the server processes the first statement."""
+        file_params, send = self._file_params(), self._transaction.send
+        if len(rows):
+            send(_SQL["advance_partitions"], {**file_params, **rows.partition_params()})
+        outcomes = make_outcomes()
+        encoded = encode_outcomes(outcomes)
+        if len(rows):
+            send(_SQL["insert_extents"], {**file_params, **rows.extent_params()})
+        if rows.has_producers:
+            send(_SQL["write_producers"], {**file_params, **rows.producer_params()})
+        self._write_file(rows, encoded)
+        return outcomes
+
+    def _write_file(self, rows: CommitRows, outcomes: bytes) -> None:
+        commit, send = self._commit, self._transaction.send
+        live_bytes = rows.live_bytes
+        params = {
+            **self._file_params(),
+            "object_name": commit.object_name,
+            "kind": FileKind.INGESTION.value,
+            "size": commit.size,
+            "directory_length": commit.directory_length,
+            "owner_id": commit.session_id,
+            "extents": len(rows),
+            "initial_bytes": live_bytes,
+            "live_bytes": live_bytes,
+            "sections": outcomes,
+        }
+        send(_SQL["insert_file"], params)
+        send(_SQL["insert_result"], params)
+        # Each commit deletes a few expired results, so that they do not accumulate.
+        expire_commit_results(self._transaction, self._now_ms, limit=_RESULTS_EXPIRED)
+
+    def _file_params(self) -> dict[str, object]:
+        return {"file_id": self._commit.file_id, "now_ms": self._now_ms}
+
+
+def _outcomes(
+    commit: FileCommit,
+    locked: LockedPartitions,
+    bulk: BulkAssignment,
+    assigned: dict[int, SectionOutcome],
+) -> list[SectionOutcome]:
+    """Return the outcomes of all sections in their order; `assigned` has those that are not in `bulk`."""
+    columns = (
+        bulk.indexes,
+        locked.log_start_offsets[bulk.indexes],
+        bulk.base_offsets + bulk.offset_counts,
+        locked.leader_epochs[bulk.indexes],
+        bulk.base_offsets,
+    )
+    for index, log_start, end, leader_epoch, base in zip(*(each.tolist() for each in columns), strict=True):
+        assigned[index] = SectionOutcome(log_start, end, leader_epoch, (RunResult(base_offset=base),))
+    return [assigned[index] for index in range(len(commit.sections))]

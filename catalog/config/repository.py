@@ -1,0 +1,73 @@
+"""Stored configuration of consumer groups. A group's configuration exists independently of the group.
+
+A topic's configuration is a column of the topic's row: `catalog.topics.repository` reads and changes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from psycopg.types.json import Jsonb
+
+from catalog.config.values import GroupConfig
+from catalog.database.sql_files import load_queries
+from catalog.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from catalog.database.pool import Database, Transaction
+
+_SQL = load_queries("group_configs")
+Changes: TypeAlias = "Callable[[GroupConfig], Mapping[str, str | None]]"
+MAX_CONFIGURED_GROUPS: Final = 10_000
+"""Maximum number of groups with explicit settings. Every coordinator keeps all of them in memory."""
+
+
+class GroupConfigs:
+    """Explicit configuration of consumer groups; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def list(self) -> dict[str, GroupConfig]:
+        """Return the configuration of every group that has explicit settings, by group id."""
+        rows = self._database.read("group_configs.list", _SQL["list_group_configs"])
+        return {row.group_id: GroupConfig.from_stored(row.config) for row in rows}
+
+    def get(self, group_id: str) -> GroupConfig:
+        """Return a group's configuration; it is empty if nothing was set."""
+        rows = self._database.read("group_configs.get", _SQL["find_group_config"], {"group_id": group_id})
+        return GroupConfig.from_stored(rows[0].config) if rows else GroupConfig()
+
+    def alter(
+        self,
+        group_id: str,
+        changes: Changes,
+        check: Callable[[GroupConfig], None] | None = None,
+    ) -> GroupConfig:
+        """Apply the changes that `changes` derives from the current configuration; return the new one.
+
+        None resets a setting to its default; settings that `changes` does not name stay. `check` receives
+        the new configuration and raises to reject it. InvalidConfigError: a setting or value is invalid, or
+        too many groups have explicit settings.
+        """
+
+        def work(transaction: Transaction) -> GroupConfig:
+            rows = transaction.rows(_SQL["lock_group_config"], {"group_id": group_id})
+            before = GroupConfig.from_stored(rows[0].config)
+            config = before.with_changes(changes(before))
+            if check is not None:
+                check(config)
+            params = {"group_id": group_id, "config": Jsonb(config.as_strings())}
+            query = _SQL["update_group_config"] if config.explicit else _SQL["delete_group_config"]
+            transaction.send(query, params)
+            if transaction.rows(_SQL["count_group_configs"])[0].groups > MAX_CONFIGURED_GROUPS:
+                raise InvalidConfigError(
+                    f"{MAX_CONFIGURED_GROUPS} groups have settings of their own",
+                    setting="consumer",
+                    remedy="reset the settings of groups that are no longer used",
+                )
+            return config
+
+        return self._database.transact("group_configs.alter", work)

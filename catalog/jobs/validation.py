@@ -1,0 +1,122 @@
+"""Checks of job specifications and job results that need no other data of the catalog."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from catalog.errors import JobOutputError
+from catalog.model import PartitionId
+from core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from catalog.model import Extent, JobResult, JobSpec, OutputExtent
+
+
+class _PartitionRange(Protocol):
+    """Common attributes of input extents and output extents."""
+
+    @property
+    def topic_id(self) -> UUID: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+
+
+_Range = TypeVar("_Range", bound=_PartitionRange)
+
+
+def inputs_by_partition(spec: JobSpec) -> dict[PartitionId, list[Extent]]:
+    """Return a job's extents by partition, in offset order."""
+    return _by_partition(extent for file in spec.inputs for extent in file.extents)
+
+
+def outputs_by_partition(result: JobResult) -> dict[PartitionId, list[OutputExtent]]:
+    """Return a result's extents by partition, in offset order."""
+    return _by_partition(extent for file in result.files for extent in file.extents)
+
+
+def _by_partition(extents: Iterable[_Range]) -> dict[PartitionId, list[_Range]]:
+    grouped: dict[PartitionId, list[_Range]] = defaultdict(list)
+    for extent in extents:
+        grouped[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    for group in grouped.values():
+        group.sort(key=lambda extent: extent.base_offset)
+    return dict(grouped)
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise InvalidInputError unless each partition's extents cover its range without gap or overlap."""
+    if not spec.inputs:
+        raise InvalidInputError(f"job {spec.job_id} has no inputs")
+    if len(spec.hash_seed) != 16:
+        raise InvalidInputError(f"job {spec.job_id} has a hash seed of {len(spec.hash_seed)} bytes, not 16")
+    inputs = inputs_by_partition(spec)
+    partitions = [PartitionId(each.topic_id, each.partition) for each in spec.partitions]
+    if sorted(partitions) != sorted(inputs):
+        raise InvalidInputError(f"job {spec.job_id} names other partitions than its inputs have")
+    for partition in spec.partitions:
+        key = PartitionId(partition.topic_id, partition.partition)
+        problem = coverage_problem(inputs[key], partition.base_offset, partition.upper_offset)
+        if problem:
+            raise InvalidInputError(
+                f"job {spec.job_id}, topic {partition.topic_name}, partition {partition.partition}: "
+                f"its inputs do not cover [{partition.base_offset}, {partition.upper_offset}): {problem}"
+            )
+
+
+def coverage_problem(extents: Sequence[_PartitionRange], base_offset: int, upper_offset: int) -> str:
+    """Describe why `extents`, in offset order, do not cover [base_offset, upper_offset); else return ""."""
+    if not extents:
+        return "" if base_offset == upper_offset else "there are no extents"
+    if extents[0].base_offset != base_offset:
+        return f"they begin at {extents[0].base_offset}"
+    for before, after in pairwise(extents):
+        if after.base_offset != before.last_offset + 1:
+            return f"one ends at {before.last_offset}, the next begins at {after.base_offset}"
+    if extents[-1].last_offset + 1 != upper_offset:
+        return f"they end at {extents[-1].last_offset}"
+    return ""
+
+
+def check_result(spec: JobSpec, result: JobResult) -> None:
+    """Raise JobOutputError unless the outputs cover exactly the job's range of each partition."""
+    outputs = outputs_by_partition(result)
+    inputs = inputs_by_partition(spec)
+    partitions = {PartitionId(each.topic_id, each.partition) for each in spec.partitions}
+    if foreign := sorted(outputs.keys() - partitions):
+        raise JobOutputError(
+            f"job {spec.job_id}: its result has topic {foreign[0].topic_id}, partition "
+            f"{foreign[0].partition}, which is not part of the job"
+        )
+    for partition in spec.partitions:
+        key = PartitionId(partition.topic_id, partition.partition)
+        where = f"job {spec.job_id}, topic {partition.topic_name}, partition {partition.partition}"
+        written = outputs.get(key, [])
+        problem = coverage_problem(written, partition.base_offset, partition.upper_offset)
+        if problem:
+            raise JobOutputError(
+                f"{where}: its outputs do not cover "
+                f"[{partition.base_offset}, {partition.upper_offset}): {problem}"
+            )
+        _check_counts(written, inputs[key], where)
+
+
+def _check_counts(outputs: Iterable[OutputExtent], inputs: Iterable[Extent], where: str) -> None:
+    written = 0
+    for extent in outputs:
+        if not 0 <= extent.record_count <= extent.last_offset - extent.base_offset + 1:
+            raise JobOutputError(
+                f"{where}: {extent.record_count} records in [{extent.base_offset}, {extent.last_offset}]"
+            )
+        written += extent.record_count
+    read = sum(extent.record_count for extent in inputs)
+    if written > read:
+        raise JobOutputError(f"{where}: {written} records were written, but only {read} were read")

@@ -1,0 +1,63 @@
+"""Conversions of result rows to values of `catalog.model` that several packages need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.config.values import TopicConfig
+from catalog.model import Extent, FileKind, PartitionState, Topic
+
+if TYPE_CHECKING:
+    from catalog.database.connection import Row
+
+_KINDS = {kind.value: kind for kind in FileKind}
+
+
+def topic_from_row(row: Row) -> Topic:
+    """Convert a row of `topics`; its settings were validated when they were set."""
+    return Topic(
+        topic_id=row.topic_id,
+        name=row.name,
+        partition_count=row.partition_count,
+        config=TopicConfig.from_stored(row.config),
+        created_ms=row.created_ms,
+    )
+
+
+def state_from_row(row: Row) -> PartitionState:
+    """Convert a row of `partitions`; further columns are ignored."""
+    return PartitionState(
+        topic_id=row.topic_id,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        last_stable_offset=row.last_stable_offset,
+        high_watermark=row.high_watermark,
+        log_end_offset=row.log_end_offset,
+        first_dirty_offset=row.first_dirty_offset,
+        leader_epoch=row.leader_epoch,
+    )
+
+
+def extent_from_row(row: Row) -> Extent:
+    """Convert a row of `extents` joined with `files`; the column `claimed_by` is optional."""
+    return Extent(
+        topic_id=row.topic_id,
+        partition=row.partition,
+        base_offset=row.base_offset,
+        last_offset=row.last_offset,
+        record_count=row.record_count,
+        min_timestamp=row.min_timestamp,
+        max_timestamp=row.max_timestamp,
+        file_id=row.file_id,
+        object_name=row.object_name,
+        file_kind=_KINDS[row.kind],
+        position=row.position,
+        length=row.length,
+        index_position=row.index_position,
+        index_length=row.index_length,
+        offset_shift=row.offset_shift,
+        leader_epoch=row.leader_epoch,
+        unique_keys=row.unique_keys,
+        committed_ms=row.committed_ms,
+        claimed_by=getattr(row, "claimed_by", None),
+    )

@@ -1,0 +1,77 @@
+"""Look-up of a partition's extents by offset and by timestamp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from catalog.database.sql_files import load_queries
+from catalog.rows import extent_from_row
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.database.pool import Database
+    from catalog.model import Extent
+
+_SQL = load_queries("extents")
+_TIMESTAMP_PAGE: Final = 1000
+
+
+class Extents:
+    """Live extents of partitions; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def from_offset(
+        self, topic_id: UUID, partition: int, offset: int, *, max_extents: int = 100, max_bytes: int = 2**30
+    ) -> list[Extent]:
+        """Return the extent that covers `offset` and the extents after it, in offset order.
+
+        The result has at most `max_extents` extents and `max_bytes` of data, except that the first extent
+        may exceed `max_bytes`. It is empty at the log's end, and if the partition does not exist. The cost
+        is proportional to the result.
+        """
+        params = {
+            "topic_id": topic_id,
+            "partition": partition,
+            "offset": offset,
+            "max_extents": max_extents,
+            "max_bytes": max_bytes,
+        }
+        rows = self._database.read("extents.from_offset", _SQL["extents_from_offset"], params)
+        return [extent_from_row(row) for row in rows]
+
+    def first_at_or_after_timestamp(self, topic_id: UUID, partition: int, timestamp: int) -> Extent | None:
+        """Return the first extent in offset order with a record at or after `timestamp`; None without one.
+
+        A binary search finds the first extent that may hold such a record. Compaction may have removed the
+        record since; then the following extents are searched, one page at a time.
+        """
+        params: dict[str, object] = {
+            "topic_id": topic_id,
+            "partition": partition,
+            "timestamp": timestamp,
+            "page": _TIMESTAMP_PAGE,
+        }
+        bounds = self._database.read("extents.bisect_timestamp", _SQL["bisect_timestamp"], params)
+        offset: int | None = min(bounds[0].low, bounds[0].high) if bounds else None
+        while offset is not None:
+            params["offset"] = offset
+            (page,) = self._database.read("extents.page_of_timestamp", _SQL["page_of_timestamp"], params)
+            if page.base_offset is not None:
+                extents = self.from_offset(topic_id, partition, page.base_offset, max_extents=1)
+                return extents[0] if extents else None
+            offset = page.next_offset
+        return None
+
+    def latest_timestamp(self, topic_id: UUID, partition: int, *, live: bool = False) -> int:
+        """Return the largest timestamp of a partition; -1 if it has none.
+
+        With `live`, only records in live extents count, and the query reads all of them. Without it, the
+        query reads one row, but compaction or retention may have removed the record.
+        """
+        params = {"topic_id": topic_id, "partition": partition}
+        query = _SQL["latest_live_timestamp"] if live else _SQL["latest_timestamp"]
+        rows = self._database.read("extents.latest_timestamp", query, params)
+        return int(rows[0].max_timestamp) if rows else -1
