@@ -47,14 +47,14 @@ _TABLES: Final = (
     "job_files",
     "jobs",
     "extents",
-    "suspects",
+    "quarantine_candidates",
     "files",
     "commit_results",
     "producers",
     "partitions",
     "topics",
     "sessions",
-    "chores",
+    "periodic_tasks",
     "object_store",
 )
 _CLEAR: Final = ";".join(f"DELETE FROM {table}" for table in _TABLES).encode()
