@@ -27,8 +27,9 @@ from catalog.open import EmbeddedPostgres, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.retention import expire
-from planner.planning import load_snapshot, plan
+from planner.planner import plan
 from planner.settings import PlannerSettings
+from planner.snapshot_loader import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,12 +1,16 @@
-"""Deletes what nobody needs any more: first the objects, and only once they are gone, their rows.
+"""Garbage collection: delete objects that nothing refers to, then the rows about them.
 
-The order is what makes it safe, and is the same for both kinds of garbage. A *dead file* was marked in the
-transaction that took its last extent; the catalog names it once it has been dead for the grace period and no
-open job reads it. When its object is gone already, an earlier round was broken off before it forgot the row:
-that conclusion needs the catalog's own store, so a round begins by making sure of it. An *orphan* is an
-object without a file: its owner must be over (so that it cannot be committed any more) before the catalog is
-asked for the last time whether it has become a file. Only the prefixes of owners that are over are listed, so
-that a round costs what was left over and not what is stored. By whose clock an object is old does not matter.
+The order makes it safe, and is the same for both kinds of garbage.
+
+A *dead file* was marked in the transaction that removed its last extent. The catalog names it once it has
+been dead for the grace period and no open job reads it. If its object is already gone, an earlier round
+stopped before it removed the row. That conclusion requires the catalog's own store, so a round first verifies
+the store binding.
+
+An *orphan* is an object without a file row. Its owner must be over, so that it can no longer be committed,
+before the catalog is asked a last time whether it has become a file. Only prefixes of owners that are over
+are listed, so a round costs what was left behind and not what is stored. Clock differences between machines
+do not matter.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ OWNERS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSettings:
-    """How long things are kept; milliseconds. `docs/explanation/planner.md` has the reasons.
+    """Times that garbage collection waits, in milliseconds; `docs/explanation/planner.md` has the reasons.
 
-    `grace_ms` must exceed how long any reader keeps what it looked up. `owner_keep_ms` is how long sessions
-    and jobs are remembered that are over. A producer that is idle for `producer_idle_ms` is forgotten, which
-    is looked into every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
+    `grace_ms` must exceed the time that any reader keeps a look-up. Sessions and jobs that are over are
+    remembered for `owner_keep_ms`. A producer that is idle for `producer_idle_ms` is removed, which is
+    checked every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
     """
 
     grace_ms: int = 60_000
@@ -54,7 +58,7 @@ class GarbageSettings:
     batch: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse times that cannot be, and batches of nothing."""
+        """Refuse negative times and empty batches."""
         times = [getattr(self, field.name) for field in fields(self) if field.name.endswith("_ms")]
         if min(times) < 0 or self.batch < 1:
             raise InvalidInputError(
@@ -65,7 +69,7 @@ class GarbageSettings:
 
 @dataclass(slots=True, kw_only=True)
 class GarbageReport:
-    """What a round of garbage collection did; objects that would not go are there for the next round."""
+    """Counters of a round; objects that could not be deleted are retried in the next round."""
 
     expired_extents: int = 0
     expired_bytes: int = 0
@@ -81,16 +85,16 @@ class GarbageReport:
     not_deleted: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """For reports."""
+        """Return the counters for reports."""
         return asdict(self)
 
 
 def collect_garbage(
     catalog: Catalog, store: ObjectStore, clock: Clock, settings: GarbageSettings
 ) -> GarbageReport:
-    """One round over everything; may be broken off and repeated at any point, also by several at once.
+    """Run one round; it may be interrupted and repeated at any point, also by several processes at once.
 
-    Refuses a store that is not the catalog's: an object that is absent counts as deleted.
+    Refuse a store that is not the catalog's: there every absent object would count as deleted.
     """
     require_tied(store, catalog.store_binding)
     report = GarbageReport()
@@ -100,7 +104,7 @@ def collect_garbage(
     while removed := catalog.garbage.remove_deleted():
         report.removed_rows += removed
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
-    # Uploads first: none of an owner that is forgotten below may be left.
+    # Uploads first: none may be left when their owner's row is removed below.
     report.swept_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
     _clear_up_after_owners(catalog, store, settings, report)
     if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
@@ -111,15 +115,15 @@ def collect_garbage(
 
 
 def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: GarbageSettings) -> int:
-    """Drop uploads that were never completed, once nobody can publish what they would become.
+    """Abort uploads that were never completed, once their owner can no longer publish them.
 
-    Never those of a live session or an open job, however old. Of an owner that the catalog does not know, and
-    where a store cannot say whose an upload is, age alone decides.
+    Uploads of a live session or an open job are never aborted. If the catalog does not know the owner, or the
+    store cannot name it, age alone decides.
     """
     owners = Owners(catalog)
     old_before_ms = now_ms - settings.unfinished_upload_ms
 
-    def may_go(name: str, begun_ms: int) -> bool:
+    def may_abort(name: str, begun_ms: int) -> bool:
         parsed = names.parse(name)
         if parsed is None:
             return False
@@ -128,37 +132,37 @@ def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: 
             return begun_ms < old_before_ms
         return owner.over_since(now_ms - settings.grace_ms)
 
-    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_go=may_go)
+    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_go=may_abort)
 
 
 def _delete_dead_files(
     catalog: Catalog, store: ObjectStore, before_ms: int, batch: int, report: GarbageReport
 ) -> None:
     while files := catalog.garbage.dead_files(before_ms, batch):
-        left = _delete(store, [file.object_name for file in files])
-        gone = [file for file in files if file.object_name not in left]
+        remaining = _delete(store, [file.object_name for file in files])
+        gone = [file for file in files if file.object_name not in remaining]
         catalog.garbage.forget([file.file_id for file in gone])
         report.dead_files += len(gone)
         report.dead_bytes += sum(file.size for file in gone)
-        report.not_deleted += len(left)
-        if left:
+        report.not_deleted += len(remaining)
+        if remaining:
             return  # the same files would come first again
 
 
 def _clear_up_after_owners(
     catalog: Catalog, store: ObjectStore, settings: GarbageSettings, report: GarbageReport
 ) -> None:
-    """Delete what sessions and jobs left that are over, and in the end forget them.
+    """Delete what sessions and jobs that are over left behind, and finally remove their rows.
 
-    Each is looked after twice: once the grace has passed, and before it is forgotten, since an attempt that
-    was thought dead may have written something in between.
+    Each owner is swept twice: after the grace period, and before its row is removed, because an attempt that
+    was thought dead may have written in between.
     """
     for kind in OwnerKind:
         while owners := catalog.expiry.inactive_owners(kind, settings.grace_ms, OWNERS_AT_ONCE, unswept=True):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
             catalog.expiry.mark_swept(clean)
             if len(clean) < len(owners):
-                break  # the same would come first again
+                break  # the same owners would come first again
         over_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
         while owners := catalog.expiry.inactive_owners(kind, over_for_ms, OWNERS_AT_ONCE):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
@@ -174,7 +178,7 @@ def _delete_orphans(
     settings: GarbageSettings,
     report: GarbageReport,
 ) -> bool:
-    """Delete what an owner left that is over; whether all of it is gone."""
+    """Delete the orphans of an owner that is over; return True if all of them are gone."""
     if owner.kind is OwnerKind.SESSION:
         prefix = names.ingestion_prefix(owner.owner_id)
     else:
@@ -191,7 +195,7 @@ def _delete_orphans(
 
 
 def _orphans(catalog: Catalog, store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """Objects below the prefix of somebody who is over that are no files, also when asked for again."""
+    """Yield objects of an owner that is over that are not files, also when looked up again."""
     for file, info in files_beside_objects(catalog, store, prefix, Purpose.GC):
         if file is not None or info is None or names.parse(info.name) is None:
             continue
@@ -211,10 +215,10 @@ def _delete_batch_of_orphans(
     report.not_deleted += len(left)
 
 
-def _delete(store: ObjectStore, doomed: Sequence[str]) -> frozenset[str]:
-    """The names whose objects are still there."""
+def _delete(store: ObjectStore, object_names: Sequence[str]) -> frozenset[str]:
+    """Delete objects and return the names of those that still exist."""
     try:
-        store.delete(doomed, purpose=Purpose.GC)
+        store.delete(object_names, purpose=Purpose.GC)
     except ObjectsNotDeletedError as error:
         return frozenset(error.failures)
     return frozenset()

@@ -1,4 +1,4 @@
-"""The catalog's files and the store's objects side by side, by name, in bounded memory."""
+"""Merge of the catalog's files and the store's objects by name, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FILES_AT_ONCE = 1000
 def files_beside_objects(
     catalog: Catalog, store: ObjectStore, prefix: str, purpose: Purpose
 ) -> Iterator[tuple[CatalogFile | None, ObjectInfo | None]]:
-    """Every file and every object below `prefix` once, by one LIST.
+    """Yield every file and every object below `prefix` once, with one LIST.
 
-    Both sides are read page by page and so belong to different moments: who finds only one of a pair must
-    look again before it draws a conclusion.
+    Both sides are read page by page and belong to different moments: a caller that sees only one of a pair
+    must look again before it concludes anything.
     """
     return merge_by_name(
         known_files(catalog, prefix),
@@ -33,7 +33,7 @@ def files_beside_objects(
 
 
 def known_files(catalog: Catalog, prefix: str) -> Iterator[CatalogFile]:
-    """The catalog's files below `prefix`, live and dead, by object name."""
+    """Yield the catalog's files below `prefix`, live and dead, by object name."""
     after = ""
     while page := catalog.garbage.known_files(prefix, after=after, limit=FILES_AT_ONCE):
         yield from page
@@ -43,10 +43,10 @@ def known_files(catalog: Catalog, prefix: str) -> Iterator[CatalogFile]:
 def merge_by_name(
     left: Iterable[L], right: Iterable[R], left_name: Callable[[L], str], right_name: Callable[[R], str]
 ) -> Iterator[tuple[L | None, R | None]]:
-    """Every name of either side once, in order of code points, holding one element of each.
+    """Yield every name of either side once, in order of code points, with one element of each side in memory.
 
-    Object names of ours are ASCII, so that code points, UTF-8 bytes (S3) and PostgreSQL's "C" agree on
-    their order.
+    Our object names are ASCII, so code points, UTF-8 bytes (S3) and PostgreSQL's "C" collation agree on the
+    order.
     """
     lefts, rights = iter(left), iter(right)
     a, b = next(lefts, None), next(rights, None)

@@ -1,4 +1,4 @@
-"""Who may still commit an object that the catalog does not have: the session or the job in its name."""
+"""Owners of objects: the session or job in an object's name, which may still commit it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ if TYPE_CHECKING:
 
 
 class Ownership(StrEnum):
-    """Whether somebody may still make an object part of the log."""
+    """State of an owner: whether it may still make an object part of the log."""
 
-    OPEN = "open"  # the session is active, or the job is not over
-    OVER = "over"  # the session has ended or was fenced, the job has completed or failed: for good
-    UNKNOWN = "unknown"  # the catalog has never heard of it: perhaps it is the wrong catalog
+    OPEN = "open"  # the session is active, or the job is unfinished
+    OVER = "over"  # the session ended or was fenced, or the job completed or failed; final
+    UNKNOWN = "unknown"  # not in the catalog: perhaps it is the wrong catalog
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The state of an owner; OVER stays OVER, the others may change at any time. `over_ms` is since when."""
+    """State of an owner.
+
+    OVER is final; the other states may change at any time. `over_ms` is when it became over.
+    """
 
     state: Ownership
     over_ms: int | None = None
 
     def over_since(self, before_ms: int) -> bool:
-        """Whether it was over by then, by the catalog's time."""
+        """Return True if it was over before `before_ms`, by the catalog's time."""
         return self.over_ms is not None and self.over_ms < before_ms
 
 
 class Owners:
-    """Asks the catalog about owners; remembers the last one, as names of one owner come together."""
+    """Looks up owners in the catalog; caches the last one, because names of one owner come together."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._last: tuple[UUID, Owner] | None = None
 
     def of(self, name: IngestionName | CompactedName) -> Owner:
-        """The owner in `name`."""
+        """Return the owner in `name`."""
         owner_id = name.session_id if isinstance(name, IngestionName) else name.job_id
         if self._last is None or self._last[0] != owner_id:
             state = self._session(owner_id) if isinstance(name, IngestionName) else self._job(owner_id)

@@ -1,7 +1,7 @@
-"""Lets go of what topics need not keep any longer: by time, by size, and below their log starts.
+"""Retention: remove extents that have expired by time, by size, or below the log start.
 
-A round asks for the partitions that have something to lose, page by page, and removes it in transactions of
-bounded size. It may be broken off and repeated at any point, also by several at once.
+A round pages through the partitions that have something to expire and removes it in bounded transactions. It
+may be interrupted and repeated at any point, also by several processes at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTITIONS_AT_ONCE: Final = 100
 
 @dataclass(slots=True, kw_only=True)
 class RetentionReport:
-    """What a round of retention removed; bytes are those of the extents."""
+    """Extents that a round removed, and their bytes."""
 
     partitions: int = 0
     extents: int = 0
@@ -30,7 +30,7 @@ class RetentionReport:
 
 
 def expire(catalog: Catalog) -> RetentionReport:
-    """One round over all topics; by the catalog's time."""
+    """Run one round over all topics, by the catalog's clock."""
     report = RetentionReport()
     rules = {topic.topic_id: RetentionRule.of(topic.config) for topic in catalog.topics.list()}
     page = catalog.retention.due(rules)

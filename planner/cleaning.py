@@ -1,12 +1,12 @@
-"""Cleaning jobs: compacted partitions that are due, from their log start on, compacted files only.
+"""Cleaning jobs: deduplicate compacted partitions that are due, in compacted files only.
 
-What is still in ingestion files, or in another job, ends the part that can be cleaned; that part alone
-decides whether the cleaning is due. So a partition with a steady stream of news is cleaned behind its tail
-and never starves, and one that has just been cleaned has nothing cleanable left and rests.
+An extent that is still in an ingestion file, or in another job, ends the part that can be cleaned, and that
+part alone decides whether cleaning is due. So a partition with a steady stream of new records is cleaned
+behind its tail and never starves, and a partition that was just cleaned has nothing cleanable left and rests.
 
-A job takes neighbours: partitions that follow each other in the order of sections, so that a stream that goes
-from the first wanted section of a file to the last one reads little besides. Partitions that lie so far apart
-that reading what is between them costs more than another job go into another job.
+A job takes partitions that are neighbours in section order, so that a stream from the first needed section of
+a file to the last reads little else. If reading the bytes between two partitions costs more than another job,
+they go into different jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, takeable_extents
 from planner.plan import JobKind
-from planner.selection import neighbours_together
+from planner.selection import group_neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 def draft_cleaning_jobs(
     snapshot: Snapshot, settings: PlannerSettings, is_taken: Callable[[Extent], bool]
 ) -> list[JobDraft]:
-    """The cleaning jobs of a snapshot; `is_taken` tells which extents other jobs of the plan have."""
+    """Return the cleaning jobs of a snapshot; `is_taken` says which extents other jobs of the plan have."""
     candidates: list[tuple[PartitionView, tuple[Extent, ...]]] = []
     for view in snapshot.partitions:
         prefix = cleanable_prefix(view, snapshot.now_ms, is_taken)
         if prefix and measure(view, prefix, snapshot.now_ms, force=settings.force).due:
             candidates.append((view, prefix))
-    return neighbours_together(JobKind.CLEANING, snapshot, settings, candidates)
+    return group_neighbours(JobKind.CLEANING, snapshot, settings, candidates)
 
 
 def cleanable_prefix(
     view: PartitionView, now_ms: int, is_taken: Callable[[Extent], bool]
 ) -> tuple[Extent, ...]:
-    """The extents from the log start on that lie in compacted files and that nobody else has."""
+    """Return the extents from the log start that are in compacted files and free."""
     if not view.rules.compacted:
         return ()
     extents = takeable_extents(view, now_ms)

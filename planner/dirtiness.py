@@ -1,19 +1,19 @@
-"""How dirty a compacted partition is, by Kafka's rules with extents in the place of segments.
+"""Dirtiness of compacted partitions by Kafka's rules, with extents in place of segments.
 
 From Kafka's `LogCleanerManager.cleanableOffsets`, `maxCompactionDelay` and `LogToClean`:
 
-- the dirty part begins at the first dirty offset, or at the log start where that lies higher;
-- it is cleanable up to the last stable offset, and up to the first dirty extent whose largest timestamp is
-  later than now - min.compaction.lag.ms (only when that is positive);
-- cleanable ratio = cleanable bytes / (clean bytes + cleanable bytes), and must be *greater* than
-  min.cleanable.dirty.ratio;
-- a dirty extent that has a positive timestamp before now - max.compaction.lag.ms forces the cleaning when
-  anything is cleanable at all.
+- The dirty part starts at the first dirty offset, or at the log start if that is higher.
+- It is cleanable up to the last stable offset, and up to the first dirty extent whose largest timestamp is
+  later than now - min.compaction.lag.ms (only if that setting is positive).
+- Cleanable ratio = cleanable bytes / (clean bytes + cleanable bytes); it must be *greater* than
+  min.cleanable.dirty.ratio.
+- A dirty extent with a positive timestamp before now - max.compaction.lag.ms forces a cleaning if anything is
+  cleanable.
 
-Beyond Kafka's rules, a partition is due at once where a job has left keys twice, for want of memory: Kafka's
-cleaner then stops short of what it has not seen, and comes back.
+Beyond Kafka's rules, a partition is due at once if a job left keys twice for lack of memory. Kafka's cleaner
+stops at the first offset that does not fit its map, and continues from there.
 
-Kafka never cleans its active segment. There is none here: every extent is sealed when it is committed.
+Kafka never cleans its active segment. Siltstone has none: every extent is sealed when it is committed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """The measure of a partition, or of its first extents: bytes, Kafka's cleanable ratio, and a verdict.
+    """Measure of a partition: bytes, Kafka's cleanable ratio, and whether cleaning is due.
 
-    `ratio` is 0 for a partition without bytes. `overdue_ms` is how long max.compaction.lag.ms has been over.
+    `ratio` is 0 for a partition without bytes. `overdue_ms` is the time since max.compaction.lag.ms passed.
     """
 
     clean_bytes: int
@@ -46,16 +46,16 @@ class Dirtiness:
 
 
 def first_dirty_offset(view: PartitionView) -> int:
-    """Where the dirty part begins; a value outside the log falls back to the log start, as in Kafka.
+    """Return the start of the dirty part; an offset outside the log means the log start, as in Kafka.
 
-    Where an exact job is owed, nothing is clean.
+    If an exact job is still needed, nothing is clean.
     """
     if view.exactness is Exactness.DEDUP_INCOMPLETE:
         return view.state.log_start_offset
-    return _kept_first_dirty_offset(view)
+    return _recorded_first_dirty_offset(view)
 
 
-def _kept_first_dirty_offset(view: PartitionView) -> int:
+def _recorded_first_dirty_offset(view: PartitionView) -> int:
     state = view.state
     if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
         return state.first_dirty_offset
@@ -63,7 +63,7 @@ def _kept_first_dirty_offset(view: PartitionView) -> int:
 
 
 def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
-    """The extents that a job may rewrite as they stand, claimed or not: below the last stable offset."""
+    """Return the extents below the last stable offset, which a job may copy, claimed or not."""
     if view.extents and view.extents[-1].last_offset < view.state.last_stable_offset:
         return view.extents
     for index, extent in enumerate(view.extents):
@@ -73,9 +73,9 @@ def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
 
 
 def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
-    """The extents of which a job may drop records at `now_ms`, claimed or not: a prefix of the stable ones.
+    """Return the stable extents from which a job may drop records at `now_ms`, claimed or not.
 
-    For a compacted topic nothing inside min.compaction.lag.ms, nor anything after it.
+    For a compacted topic they end at the first record within min.compaction.lag.ms.
     """
     extents = stable_extents(view)
     lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
@@ -89,7 +89,7 @@ def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
 
 
 def may_deduplicate(view: PartitionView, extents: Sequence[Extent], now_ms: int) -> bool:
-    """Whether a job over `extents` may drop superseded records: the topic is compacted, and none is young."""
+    """Return True if a job over `extents` may drop records: the topic is compacted, no extent too young."""
     if not view.rules.compacted:
         return False
     old = takeable_extents(view, now_ms)
@@ -97,11 +97,13 @@ def may_deduplicate(view: PartitionView, extents: Sequence[Extent], now_ms: int)
 
 
 def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, force: bool = False) -> Dirtiness:
-    """Judge the partition as if it ended with `extents`, which begin at its log start."""
+    """Measure the partition as if it ended with `extents`, which start at its log start."""
     extents = tuple(extents)
-    # What is owed is a job over all that the inexact one took.
-    owed = view.exactness is Exactness.DEDUP_INCOMPLETE and _end_of(extents) >= view.state.first_dirty_offset
-    dirty_from = first_dirty_offset(view) if owed else _kept_first_dirty_offset(view)
+    # The exact job must cover everything that the inexact one took.
+    incomplete = (
+        view.exactness is Exactness.DEDUP_INCOMPLETE and _end_of(extents) >= view.state.first_dirty_offset
+    )
+    dirty_from = first_dirty_offset(view) if incomplete else _recorded_first_dirty_offset(view)
     clean_bytes = cleanable_bytes = 0
     oldest: int | None = None
     for extent in extents:
@@ -114,7 +116,7 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
     clean_until = now_ms - max(view.rules.max_compaction_lag_ms, 0)
     overdue_ms = clean_until - oldest if oldest is not None and oldest < clean_until else 0
     ratio = cleanable_bytes / (clean_bytes + cleanable_bytes) if cleanable_bytes else 0.0
-    wanted = owed or ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
+    wanted = incomplete or ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
     return Dirtiness(
         clean_bytes=clean_bytes,
         cleanable_bytes=cleanable_bytes,
@@ -129,7 +131,7 @@ def _end_of(extents: Sequence[Extent]) -> int:
 
 
 def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The extents up to the first gap in their offsets, and no more offsets than one section may span."""
+    """Return the extents up to the first gap in their offsets, within the span of one section."""
     for index in range(1, len(extents)):
         gap = extents[index].base_offset != extents[index - 1].last_offset + 1
         if gap or spans_too_many(extents[0].base_offset, extents[index].last_offset):
@@ -138,5 +140,5 @@ def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:
 
 
 def spans_too_many(base_offset: int, last_offset: int) -> bool:
-    """Whether these are more offsets than one section may span, as a job writes one of what it takes."""
+    """Return True if one section may not span these offsets."""
     return last_offset - base_offset >= MAX_SPAN

@@ -1,4 +1,4 @@
-"""Why a plan is as it is, in words for people."""
+"""Reasons of a plan, as sentences for people."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 
 def job_reason(draft: JobDraft, now_ms: int) -> str:
-    """What the job is good for, in one sentence."""
+    """Return the purpose of the job in one sentence."""
     members = draft.partitions()
     size = _size(draft.file_bytes)
     if draft.kind is JobKind.BISECTION:
         return (
             f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
-            f"to find out which of them spoiled it"
+            f"to find the one that made it fail"
         )
     if draft.kind is JobKind.MERGING:
         dead = f", {_size(draft.dead_bytes)} of it dead" if draft.dead_bytes else ""
         return (
             f"{_count(draft.file_count, 'compacted file')} ({size}{dead}) with "
-            f"{_count(len(members), 'partition')} to be written as larger files, or anew"
+            f"{_count(len(members), 'partition')} to be rewritten as larger files"
         )
-    if draft.kind is JobKind.SORTING:
+    if draft.kind is JobKind.CLUSTERING:
         short = sum(len(extents) for _, extents in members)
         return (
             f"{short} short extents in {_count(draft.file_count, 'compacted file')} ({size}) to become one "
-            f"for each of {_count(len(members), 'neighbouring partition')}"
+            f"in each of {_count(len(members), 'neighbouring partition')}"
         )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
-        exactly = "; exactly, as the last job left keys twice" if draft.exact else ""
+        exactly = "; exactly, because the last job left keys twice" if draft.exact else ""
         return (
             f"{_count(len(members), 'compacted partition')} in {_count(draft.file_count, 'file')} ({size}) "
             f"became dirty again; dirtiest is {label} at {ratio:.2f}{exactly}"
@@ -73,7 +73,7 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
         parts[0] += f" ({size})"
     parts.append(
         f"{_count(len(members), 'partition')}: {cleaned} cleaned from the log start, "
-        f"{len(compacted) - cleaned} deduplicated in part, {len(members) - len(compacted)} moved as they are"
+        f"{len(compacted) - cleaned} deduplicated in part, {len(members) - len(compacted)} copied"
     )
     return "; ".join(parts)
 
@@ -85,84 +85,88 @@ def decision_in_job(
     now_ms: int,
     settings: PlannerSettings,
 ) -> PartitionDecision:
-    """Why a job, which comes with its number, takes these extents of a partition, and no others."""
+    """Return the decision that a job, given with its number, takes these extents of a partition."""
     job, draft = numbered
     whole = takeable_extents(view, now_ms)
-    judged = measure(view, whole, now_ms, force=settings.force)
+    dirtiness = measure(view, whole, now_ms, force=settings.force)
     span = f"offsets {extents[0].base_offset} to {extents[-1].last_offset}"
-    if draft.kind in {JobKind.MERGING, JobKind.SORTING}:
-        into = "a larger file" if draft.kind is JobKind.MERGING else "one extent beside those of neighbours"
-        return _decision(view, Verdict.MERGE, f"{span} move into {into} as they stand", job, judged)
+    if draft.kind in {JobKind.MERGING, JobKind.CLUSTERING}:
+        into = (
+            "a larger file" if draft.kind is JobKind.MERGING else "one extent next to those of its neighbours"
+        )
+        return _decision(view, Verdict.MERGE, f"{span} are copied into {into}", job, dirtiness)
     if not view.rules.compacted:
         reason = f"{span} move into a compacted file; cleanup.policy={view.rules.cleanup_policy}"
-        return _decision(view, Verdict.SPLIT, reason, job, judged)
+        return _decision(view, Verdict.SPLIT, reason, job, dirtiness)
     if not may_deduplicate(view, extents, now_ms):
-        why = _why_held_back(view, view.extents[len(whole)])
-        reason = f"{span} move into a compacted file as they stand; {why}"
-        return _decision(view, Verdict.SPLIT, reason, job, judged)
+        why = _why_too_young(view, view.extents[len(whole)])
+        reason = f"{span} are copied into a compacted file; {why}"
+        return _decision(view, Verdict.SPLIT, reason, job, dirtiness)
     if reaches_log_start(view, extents):
-        why = _why_due(view, judged, settings) if judged.due else "the job reaches back to the log start"
-        return _decision(view, Verdict.CLEAN, f"{why}: {span} are cleaned together", job, judged)
-    if judged.due:
-        why = f"{_why_due(view, judged, settings)}, but the older part is in another job or too large to join"
+        why = (
+            _why_due(view, dirtiness, settings) if dirtiness.due else "the job reaches back to the log start"
+        )
+        return _decision(view, Verdict.CLEAN, f"{why}: {span} are cleaned together", job, dirtiness)
+    if dirtiness.due:
+        why = f"{_why_due(view, dirtiness, settings)}, but the older part is in another job or too large"
     else:
-        why = _why_not_due(view, judged)
+        why = _why_not_due(view, dirtiness)
     reason = f"{span} move into a compacted file and are deduplicated among themselves; {why}"
-    return _decision(view, Verdict.DEDUPLICATE, reason, job, judged)
+    return _decision(view, Verdict.DEDUPLICATE, reason, job, dirtiness)
 
 
 def decision_deferred(
     view: PartitionView, extents: tuple[Extent, ...], now_ms: int, settings: PlannerSettings
 ) -> PartitionDecision:
-    """Why a partition waits although there is a job for it."""
-    judged = measure(view, takeable_extents(view, now_ms), now_ms, force=settings.force)
+    """Return the decision that a partition waits for the budget although there is a job for it."""
+    dirtiness = measure(view, takeable_extents(view, now_ms), now_ms, force=settings.force)
     reason = (
-        f"a job for offsets {extents[0].base_offset} to {extents[-1].last_offset} waits, as what was planned "
-        f"in the last hour has used up budget_bytes_per_hour or budget_dollars_per_hour"
+        f"a job for offsets {extents[0].base_offset} to {extents[-1].last_offset} waits, because the jobs of "
+        f"the last hour used up budget_bytes_per_hour or budget_dollars_per_hour"
     )
-    return _decision(view, Verdict.WAIT, reason, None, judged)
+    return _decision(view, Verdict.WAIT, reason, None, dirtiness)
 
 
 def decision_without_job(view: PartitionView, now_ms: int, settings: PlannerSettings) -> PartitionDecision:
-    """Why a partition is left alone."""
+    """Return the decision that a partition is left alone."""
     whole = takeable_extents(view, now_ms)
-    judged = measure(view, whole, now_ms, force=settings.force)
-    verdict, reason = _why_nothing(view, whole, judged, settings)
-    return _decision(view, verdict, reason, None, judged)
+    dirtiness = measure(view, whole, now_ms, force=settings.force)
+    verdict, reason = _why_nothing(view, whole, dirtiness, settings)
+    return _decision(view, verdict, reason, None, dirtiness)
 
 
 def _why_nothing(
-    view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
+    view: PartitionView, whole: tuple[Extent, ...], dirtiness: Dirtiness, settings: PlannerSettings
 ) -> tuple[Verdict, str]:
     if not view.extents:
         return Verdict.NOTHING, "the partition is empty"
     if view.claimed_count:
         return (
             Verdict.WAIT,
-            f"{_count(view.claimed_count, 'extent')} in a job that is open; the rest can wait",
+            f"{_count(view.claimed_count, 'extent')} in an open job; the rest can wait",
         )
-    held_back = [view.suspects[each.file_id] for each in view.extents if each.file_id in view.suspects]
-    if held_back:
-        return Verdict.WAIT, _why_suspected(held_back)
+    suspected = [view.suspects[each.file_id] for each in view.extents if each.file_id in view.suspects]
+    if suspected:
+        return Verdict.WAIT, _why_suspected(suspected)
     if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
         few = f"fewer than {settings.min_ingestion_files}"
         return (
             Verdict.WAIT,
             f"its ingestion files are {few} and younger than {settings.max_ingestion_age_ms} ms",
         )
-    return _why_rested(view, whole, judged, settings)
+    return _why_rested(view, whole, dirtiness, settings)
 
 
 def _why_rested(
-    view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
+    view: PartitionView, whole: tuple[Extent, ...], dirtiness: Dirtiness, settings: PlannerSettings
 ) -> tuple[Verdict, str]:
-    if judged.due and whole and spans_too_many(whole[0].base_offset, whole[-1].last_offset):
-        return Verdict.NOTHING, f"cleaned no further than {MAX_SPAN} offsets from its log start"
-    if judged.due:
-        return Verdict.WAIT, f"{_why_due(view, judged, settings)}, but its log start is not at hand"
+    if dirtiness.due and whole and spans_too_many(whole[0].base_offset, whole[-1].last_offset):
+        return Verdict.NOTHING, f"not cleaned beyond {MAX_SPAN} offsets from its log start"
+    if dirtiness.due:
+        return Verdict.WAIT, f"{_why_due(view, dirtiness, settings)}, but its first extents are not available"
     if len(whole) < len(view.extents):
-        return Verdict.WAIT, _why_held_back(view, view.extents[len(whole)])
-    return Verdict.NOTHING, _why_not_due(view, judged)
+        return Verdict.WAIT, _why_too_young(view, view.extents[len(whole)])
+    return Verdict.NOTHING, _why_not_due(view, dirtiness)
 
 
 def _why_suspected(suspects: Sequence[QuarantineCandidate]) -> str:
@@ -171,52 +175,51 @@ def _why_suspected(suspects: Sequence[QuarantineCandidate]) -> str:
     if quarantined:
         return (
             f"{_count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
-            f"siltstone quarantine --retry lets them be taken again"
+            f"`siltstone quarantine --retry` lets jobs take them again"
         )
-    return (
-        f"{_count(len(suspects), 'extent')} in files of a job that failed ({last.reason}), to be tried again"
-    )
+    return f"{_count(len(suspects), 'extent')} in files of a failed job ({last.reason}), to be retried"
 
 
-def _why_held_back(view: PartitionView, extent: Extent) -> str:
+def _why_too_young(view: PartitionView, extent: Extent) -> str:
     if extent.last_offset >= view.state.last_stable_offset:
-        return (
-            f"offset {extent.base_offset} on waits for the last stable offset {view.state.last_stable_offset}"
-        )
+        stable = view.state.last_stable_offset
+        return f"records from offset {extent.base_offset} wait for the last stable offset {stable}"
     lag = view.rules.min_compaction_lag_ms
-    return f"offset {extent.base_offset} and what follows is younger than min.compaction.lag.ms={lag}"
+    return f"records from offset {extent.base_offset} are younger than min.compaction.lag.ms={lag}"
 
 
-def _why_due(view: PartitionView, judged: Dirtiness, settings: PlannerSettings) -> str:
+def _why_due(view: PartitionView, dirtiness: Dirtiness, settings: PlannerSettings) -> str:
     if view.exactness is Exactness.DEDUP_INCOMPLETE:
-        return "the last job left keys twice for want of memory, and the exact plan comes next"
-    least = view.rules.min_cleanable_dirty_ratio
-    if judged.ratio > least:
-        return f"dirty ratio {judged.ratio:.2f} is over min.cleanable.dirty.ratio={least:g}"
-    if judged.overdue_ms > 0:
-        return f"max.compaction.lag.ms={view.rules.max_compaction_lag_ms} is over by {judged.overdue_ms} ms"
+        return "the last job left keys twice for lack of memory, so an exact job follows"
+    minimum = view.rules.min_cleanable_dirty_ratio
+    if dirtiness.ratio > minimum:
+        return f"dirty ratio {dirtiness.ratio:.2f} exceeds min.cleanable.dirty.ratio={minimum:g}"
+    if dirtiness.overdue_ms > 0:
+        return (
+            f"max.compaction.lag.ms={view.rules.max_compaction_lag_ms} passed {dirtiness.overdue_ms} ms ago"
+        )
     assert settings.force
-    return f"forced, at dirty ratio {judged.ratio:.2f}"
+    return f"forced, at dirty ratio {dirtiness.ratio:.2f}"
 
 
-def _why_not_due(view: PartitionView, judged: Dirtiness) -> str:
+def _why_not_due(view: PartitionView, dirtiness: Dirtiness) -> str:
     if not view.rules.compacted:
         return f"everything is in compacted files; cleanup.policy={view.rules.cleanup_policy}"
-    if not judged.cleanable_bytes and view.exactness is not Exactness.EXACT:
+    if not dirtiness.cleanable_bytes and view.exactness is not Exactness.EXACT:
         return (
-            f"deduplicated up to offset {first_dirty_offset(view)}, but not exactly: the last job was to be "
-            f"exact, is not, and dropped little; it rests until it is dirty again"
+            f"deduplicated up to offset {first_dirty_offset(view)}, but not exactly: the last exact job "
+            f"could not finish and dropped little; the partition waits until it is dirty again"
         )
-    if not judged.cleanable_bytes:
+    if not dirtiness.cleanable_bytes:
         return f"clean up to offset {first_dirty_offset(view)}"
     return (
-        f"dirty ratio {judged.ratio:.2f} is not over "
+        f"dirty ratio {dirtiness.ratio:.2f} does not exceed "
         f"min.cleanable.dirty.ratio={view.rules.min_cleanable_dirty_ratio:g}"
     )
 
 
 def _decision(
-    view: PartitionView, verdict: Verdict, reason: str, job: int | None, judged: Dirtiness
+    view: PartitionView, verdict: Verdict, reason: str, job: int | None, dirtiness: Dirtiness
 ) -> PartitionDecision:
     return PartitionDecision(
         topic_id=view.state.topic_id,
@@ -226,9 +229,9 @@ def _decision(
         reason=reason,
         job=job,
         first_dirty_offset=first_dirty_offset(view),
-        dirty_ratio=judged.ratio,
-        clean_bytes=judged.clean_bytes,
-        cleanable_bytes=judged.cleanable_bytes,
+        dirty_ratio=dirtiness.ratio,
+        clean_bytes=dirtiness.clean_bytes,
+        cleanable_bytes=dirtiness.cleanable_bytes,
     )
 
 

@@ -1,10 +1,10 @@
-"""Jobs over the files of jobs that have failed: half as many at a time, until the one to blame is alone.
+"""Bisection jobs: retry the files of failed jobs in ever smaller groups, until the faulty file is alone.
 
-A job that failed for good suspects each of its files (`catalog.jobs.quarantine`). Suspected files are in no
-other job, so that what is sound goes on being compacted, and are taken here in groups of at most what their
-last failure allows. A group that succeeds is cleared, since its files are gone; of one that fails the halves
-come next. Of n files with one that is bad, some 2 log2(n) jobs clear all others; what fails alone is
-quarantined by the catalog, and not taken again until somebody forgives it.
+A job that failed permanently makes each of its files a suspect (`catalog.jobs.quarantine`). Suspected files
+are in no other job, so that sound files continue to be compacted. Here they are retried in groups of at most
+the size that their last failure allows. A group that succeeds is cleared, because its files are replaced; a
+group that fails is halved. For n files with one fault, about 2 log2(n) jobs clear all others. The catalog
+quarantines a file that fails alone; an operator releases it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def draft_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
-    """The jobs that try suspected files again; no extent is in two of them."""
+    """Return the jobs that retry suspected files; no extent is in two of them."""
     if not snapshot.suspects:
         return []
     views = {view.partition_id: view for view in snapshot.partitions}
-    held = _extents_of_suspects(snapshot)
+    by_file = _extents_of_suspects(snapshot)
     drafts: list[JobDraft] = []
-    for group in _groups(snapshot, settings, held):
+    for group in _groups(snapshot, settings, by_file):
         draft = JobDraft(JobKind.BISECTION, snapshot.files, settings, snapshot.now_ms)
         by_partition: dict[PartitionId, list[Extent]] = {}
         for file in group:
-            for extent in held[file.file_id]:
+            for extent in by_file[file.file_id]:
                 by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
         for key, extents in sorted(by_partition.items()):
             draft.take(views[key], contiguous_run(sorted(extents, key=lambda each: each.base_offset)))
@@ -45,29 +45,29 @@ def draft_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     return drafts
 
 
-def may_be_tried(suspect: QuarantineCandidate, now_ms: int) -> bool:
-    """Whether a suspected file may be in a job again."""
+def can_be_retried(suspect: QuarantineCandidate, now_ms: int) -> bool:
+    """Return True if a suspected file may be in a job again."""
     return suspect.quarantined_ms is None and suspect.not_before_ms <= now_ms
 
 
 def _extents_of_suspects(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
-    """By suspected file that may be tried now, its free and stable extents."""
+    """Return the free and stable extents of the suspected files that may be retried now, by file."""
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
         for extent in stable_extents(view):
             suspect = snapshot.suspects.get(extent.file_id)
             if suspect is None or extent.claimed_by is not None or extent.file_id not in snapshot.files:
                 continue
-            if may_be_tried(suspect, snapshot.now_ms):
+            if can_be_retried(suspect, snapshot.now_ms):
                 found.setdefault(extent.file_id, []).append(extent)
     return found
 
 
 def _groups(
-    snapshot: Snapshot, settings: PlannerSettings, held: dict[UUID, list[Extent]]
+    snapshot: Snapshot, settings: PlannerSettings, by_file: dict[UUID, list[Extent]]
 ) -> Iterator[list[FileView]]:
-    """Files of one failed job, in commit order, as many as all of them allow."""
-    files = [file for file in snapshot.files.values() if file.file_id in held]
+    """Yield groups of files of one failed job, in commit order, as large as all of them allow."""
+    files = [file for file in snapshot.files.values() if file.file_id in by_file]
     files.sort(key=lambda file: snapshot.suspects[file.file_id].job_id)  # stable: commit order among equals
     group: list[FileView] = []
     for file in files:

@@ -1,14 +1,14 @@
-"""Ingestion jobs: files in which all partitions are mixed become compacted files, one cleanup policy each.
+"""Ingestion jobs: turn files that mix all partitions into compacted files with one cleanup policy each.
 
-Files are taken in commit order, as many as the bounds allow, and of each file every extent that is stable
-and free. Offsets of a partition rise with the commit order, so its extents in a job are one range, unless
-something between them belongs to another job; then the job takes the range before the gap.
+Files are taken in commit order, as many as the bounds allow, with every extent that is stable and free.
+Offsets of a partition rise in commit order, so its extents in a job are one range, unless an extent between
+them belongs to another job. Then the job takes the range before the gap.
 
-What is younger than min.compaction.lag.ms moves too, but as it stands: files that had to wait for it would
-pile up in front of everything else. It is deduplicated by a cleaning job once it is old enough.
+Records within min.compaction.lag.ms are moved without deduplication, because files that wait for the lag
+would pile up. A cleaning job deduplicates them once they are old enough.
 
-A compacted partition that is due, and whose whole cleanable part is in the job or compacted already, is
-cleaned at once: its compacted extents join from the log start on, as long as their files fit.
+A compacted partition that is due is cleaned at once if its whole cleanable part is in the job or compacted
+already: its compacted extents join from the log start, as long as their files fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
-    """The ingestion jobs of a snapshot; no extent is in two of them."""
+    """Return the ingestion jobs of a snapshot; no extent is in two of them."""
     views = {view.partition_id: view for view in snapshot.partitions}
     candidates = _candidates(snapshot)
     drafts: list[JobDraft] = []
@@ -51,7 +51,7 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
 
 
 def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
-    """By ingestion file, the extents that are free to be taken."""
+    """Return the extents that are free, by ingestion file."""
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
         for extent in stable_extents(view):
@@ -63,51 +63,51 @@ def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
 def _groups(
     snapshot: Snapshot, settings: PlannerSettings, candidates: Mapping[UUID, Sequence[Extent]]
 ) -> Iterator[list[FileView]]:
-    """Cut the files into groups within the bounds; the last one may have to wait for more."""
+    """Yield groups of files within the bounds; the last group may have to wait for more files."""
     group: list[FileView] = []
     size = extents = 0
     for file in snapshot.files.values():
-        held = len(candidates.get(file.file_id, ()))
-        if not held:
+        count = len(candidates.get(file.file_id, ()))
+        if not count:
             continue
         reads = byte_range_of(candidates[file.file_id]).length
         full = (
             size + reads > settings.max_job_input_bytes
             or len(group) >= settings.max_job_files
-            or extents + held > settings.max_job_extents
+            or extents + count > settings.max_job_extents
         )
         if group and full:
             yield group
             group, size, extents = [], 0, 0
         group.append(file)
-        size, extents = size + reads, extents + held
+        size, extents = size + reads, extents + count
     if group and not waits_for_more(group, snapshot.now_ms, settings):
         yield group
 
 
 def waits_for_more(group: list[FileView], now_ms: int, settings: PlannerSettings) -> bool:
-    """Whether so few and so young files are left alone until there are more."""
+    """Return True if these files are so few and so young that they wait for more."""
     oldest = min(file.committed_ms for file in group)
     few = len(group) < settings.min_ingestion_files
     return few and now_ms - oldest < settings.max_ingestion_age_ms and not settings.force
 
 
 def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings) -> None:
-    """Let the partitions that are due reach back to their log start, neighbours together."""
+    """Extend the partitions that are due back to their log start, neighbours together."""
     for view, run in draft.partitions():
         whole = takeable_extents(view, now_ms)
-        judged = measure(view, whole, now_ms, force=settings.force)
-        if judged.due and _may_be_cleaned_at_once(view, whole, run):
+        dirtiness = measure(view, whole, now_ms, force=settings.force)
+        if dirtiness.due and _may_be_cleaned_at_once(view, whole, run):
             older = [extent for extent in whole if extent.file_kind is FileKind.COMPACTED]
             if draft.fits(view, whole) and draft.is_near(older):
                 draft.take(view, whole)
 
 
 def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run: tuple[Extent, ...]) -> bool:
-    """Whether everything from the log start on is either in the job already, or compacted and free."""
+    """Return True if every extent from the log start is in the job already, or compacted and free."""
     if whole == run or len(contiguous_run(whole)) != len(whole):
         return False
-    if run[-1].last_offset > whole[-1].last_offset:  # some of it is young, and moves as it stands
+    if run[-1].last_offset > whole[-1].last_offset:  # some records are too young and are only copied
         return False
     if whole[0].base_offset > view.state.log_start_offset:
         return False

@@ -1,15 +1,15 @@
-"""Merging jobs: small compacted files become larger ones, and files that are mostly dead are written anew.
+"""Merging jobs: turn small compacted files into larger ones, and rewrite files that are mostly dead.
 
-A job takes whole files, all their extents, so that each of them dies. Files go together where every
-partition's extents stay one range of offsets, and where they are of one kind of cleanup policy. What comes
-out is cut at section borders into files that are large enough, each of which covers a range of (topic,
-partition). Nothing is deduplicated: a merge writes what is live, no more and no less. Files with so many
-extents that a plan has no room for as many as the fan-in are left to `sorting`.
+A job takes all extents of its files, so that each file dies. Files are grouped if each partition's extents
+stay one range of offsets and all topics have the same kind of cleanup policy. The output is cut at section
+borders into files of the target size, each with a range of (topic, partition). A merge deduplicates nothing:
+it writes exactly the live records. Files with too many extents for a group in one plan are left to
+`clustering`.
 
-Small files have levels by their live bytes, each level `merge_fan_in` times as large as the one below. A
-group is worth a job when it has `merge_fan_in` files of its highest level (then every byte of it rises a
-level), or so many bytes that nothing small need come out. Either way fewer small files are left than before,
-which is why it ends; `docs/explanation/planner.md` derives how often a byte is written at the most.
+Small files have levels by live bytes, each level `merge_fan_in` times as large as the one below. A group
+justifies a job if it has `merge_fan_in` files of its highest level (then every byte rises by a level), or
+enough bytes that no small file need come out. Either way fewer small files remain, so merging ends.
+`docs/explanation/planner.md` derives how often a byte is rewritten.
 
 Tiered merging as in log-structured merge trees (O'Neil et al., 1996; Jagadish et al., 1997).
 """
@@ -22,7 +22,7 @@ from uuid import UUID
 
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
-from planner.clustering import is_sorted_by_ranges
+from planner.clustering import is_clustered_by_range
 from planner.dirtiness import spans_too_many
 from planner.plan import JobKind
 from planner.selection import JobDraft
@@ -41,13 +41,13 @@ _NO_PARTITION: Final = PartitionId(UUID(int=0), -1)
 def draft_merging_jobs(
     snapshot: Snapshot, settings: PlannerSettings, is_taken: Callable[[Extent], bool]
 ) -> list[JobDraft]:
-    """The merging jobs of a snapshot; `is_taken` tells which extents other jobs of the plan have."""
+    """Return the merging jobs of a snapshot; `is_taken` says which extents other jobs of the plan have."""
     left = [
         each
         for each in snapshot.mergeable
         if each.extents
         and not any(is_taken(extent) for extent in each.extents)
-        and all(_is_settled(snapshot.mergeable_views.get(_key(extent)), extent) for extent in each.extents)
+        and all(_is_stable(snapshot.mergeable_views.get(_key(extent)), extent) for extent in each.extents)
     ]
     groups = _groups(snapshot, settings, left)
     used = {each.file.file_id for group in groups for each in group}
@@ -56,21 +56,21 @@ def draft_merging_jobs(
 
 
 def is_mostly_dead(file: Mergeable, settings: PlannerSettings) -> bool:
-    """Whether so much of a file has died that it is worth writing the rest anew."""
+    """Return True if so much of a file is dead that rewriting the rest pays off."""
     born_bytes = file.live_bytes + file.dead_bytes
     return file.dead_bytes >= max(settings.min_dead_bytes, settings.dead_share * born_bytes)
 
 
 def level_of(live_bytes: int, settings: PlannerSettings) -> int:
-    """Which level a small file of so many live bytes is on; 0 below `level_floor_bytes`."""
+    """Return the level of a small file by its live bytes; 0 below `level_floor_bytes`."""
     level, bound = 0, settings.level_floor_bytes
     while live_bytes >= bound:
         level, bound = level + 1, bound * settings.merge_fan_in
     return level
 
 
-def _is_settled(view: PartitionView | None, extent: Extent) -> bool:
-    """Whether the partition was looked at, and the extent lies below its last stable offset."""
+def _is_stable(view: PartitionView | None, extent: Extent) -> bool:
+    """Return True if the partition was examined and the extent is below its last stable offset."""
     return view is not None and extent.last_offset < view.state.last_stable_offset
 
 
@@ -80,7 +80,7 @@ def _key(extent: Extent) -> PartitionId:
 
 @dataclass(slots=True)
 class _Run:
-    """What a group has of one partition."""
+    """The extents of one partition in a group."""
 
     base_offset: int
     end_offset: int
@@ -92,7 +92,7 @@ class _Run:
         return cls(extent.base_offset, extent.last_offset + 1, extent.min_timestamp, extent.max_timestamp)
 
     def joined(self, other: _Run) -> _Run | None:
-        """Both as one; None when there is something between them, or no section can hold both."""
+        """Return both as one; None if there is a gap between them, or no section can hold both."""
         if other.base_offset != self.end_offset and other.end_offset != self.base_offset:
             return None
         first, end = min(self.base_offset, other.base_offset), max(self.end_offset, other.end_offset)
@@ -122,7 +122,7 @@ class _Group:
     last: PartitionId = _NO_PARTITION
 
     def has_room(self, file: Mergeable, reads: int) -> bool:
-        """Whether the bounds of a job allow one file more, of which so many bytes are read."""
+        """Return True if the bounds of a job allow one more file and `reads` more bytes."""
         limits = self.settings
         return not self.files or (
             self.input_bytes + reads <= limits.max_job_input_bytes
@@ -131,13 +131,14 @@ class _Group:
         )
 
     def take(self, file: Mergeable, reads: int) -> bool:
-        """Add a file, unless a partition would not be one range any more, or one that spans too much time.
+        """Add a file and return True, unless a partition would have a gap or span too much time.
 
-        Nor one of another range of partitions, if it is sorted by ranges: that would save nobody a request.
+        Also refuse a file with another range of partitions if it is clustered by range: joining it would save
+        no request.
         """
         first, last = _key(file.extents[0]), _key(file.extents[-1])
         elsewhere = bool(self.files) and (last < self.first or self.last < first)
-        if elsewhere and is_sorted_by_ranges(file.file, self.settings):
+        if elsewhere and is_clustered_by_range(file.file, self.settings):
             return False
         joined: dict[PartitionId, _Run] = {}
         for extent in file.extents:
@@ -161,7 +162,7 @@ class _Group:
         return self.views[key].rules.spans_too_long(run.oldest_ms, run.newest_ms, self.now_ms)
 
     def is_worth_a_job(self, level: int) -> bool:
-        """Whether all of it rises above `level`, or nothing small need come out."""
+        """Return True if all of the group rises above `level`, or no small file need come out."""
         if len(self.files) < 2:
             return False
         highest = sum(1 for each in self.files if level_of(each.live_bytes, self.settings) == level)
@@ -171,13 +172,13 @@ class _Group:
 def _groups(
     snapshot: Snapshot, settings: PlannerSettings, candidates: Iterable[Mergeable]
 ) -> list[list[Mergeable]]:
-    """Small files that go together, from the lowest level up; no file is in two groups."""
+    """Return groups of small files, from the lowest level up; no file is in two groups."""
     small = [
         each
         for each in candidates
-        if each.live_bytes < settings.full_bytes and len(each.extents) <= settings.most_merged_extents
+        if each.live_bytes < settings.full_bytes and len(each.extents) <= settings.max_merged_extents
     ]
-    small.sort(key=_place_in_log)
+    small.sort(key=_log_order)
     found: list[list[Mergeable]] = []
     for level in range(1 + level_of(settings.full_bytes, settings)):
         for compacted in (True, False):
@@ -186,17 +187,17 @@ def _groups(
                 for each in small
                 if level_of(each.live_bytes, settings) <= level and _is_compacted(snapshot, each) is compacted
             ]
-            worth = [
+            chosen = [
                 group.files for group in _fill(snapshot, settings, of_level) if group.is_worth_a_job(level)
             ]
-            used = {each.file.file_id for files in worth for each in files}
+            used = {each.file.file_id for files in chosen for each in files}
             small = [each for each in small if each.file.file_id not in used]
-            found += worth
+            found += chosen
     return found
 
 
 def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeable]) -> list[_Group]:
-    """Each file goes into the first group that takes it; a group without room for the next one is closed."""
+    """Put each file into the first group that takes it; close a group that has no room for the next file."""
     closed: list[_Group] = []
     groups: list[_Group] = []
     for file in files:
@@ -216,14 +217,14 @@ def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeab
     return closed + groups
 
 
-def _place_in_log(file: Mergeable) -> tuple[int, int, int]:
-    """By when the oldest of it was committed, as the offsets of each partition rise with commits."""
+def _log_order(file: Mergeable) -> tuple[int, int, int]:
+    """Return a sort key by the oldest commit, because offsets of each partition rise with commits."""
     oldest = min(file.extents, key=lambda extent: (extent.committed_ms, extent.base_offset))
     return oldest.committed_ms, oldest.base_offset, file.file.file_id.int
 
 
 def _is_compacted(snapshot: Snapshot, file: Mergeable) -> bool | None:
-    """Of which kind the file's topics are; None where settings have changed, and it has both."""
+    """Return the kind of the file's topics; None if settings have changed and it has both kinds."""
     kinds = {snapshot.mergeable_views[_key(extent)].rules.compacted for extent in file.extents}
     return kinds.pop() if len(kinds) == 1 else None
 

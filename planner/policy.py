@@ -1,21 +1,20 @@
 """The policy: which extents are rewritten together, as a pure function of a snapshot.
 
-Kinds of jobs. *Ingestion jobs* empty ingestion files into compacted ones; *cleaning jobs* deduplicate
-compacted partitions that have become dirty again; *merging jobs* make large files of small ones; *sorting
-jobs* make long extents of short ones; *bisection jobs* find the file for which a job has failed (modules
-`ingestion`, `cleaning`, `merging`, `sorting` and `bisection` say how each chooses). Jobs are ordered by what
-they are worth (`worth`), and as many are planned as the budget allows.
+Kinds of jobs, one module each: *ingestion jobs* move records from ingestion files into compacted
+ones (`ingestion`); *cleaning jobs* deduplicate compacted partitions that became dirty again (`cleaning`);
+*merging jobs* turn small files into large ones (`merging`); *clustering jobs* turn short extents into long
+ones (`clustering`); *bisection jobs* find the file that makes a job fail (`fault_bisection`). Jobs are
+ordered by their score (`score`), and the budget limits how many are planned.
 
-What holds for every plan, and is tested on random logs:
+Invariants of every plan, tested on random logs:
 
-- an extent is in at most one job, and in none when an open job has claimed it;
-- a job's extents of a partition are one range of offsets without a gap;
-- nothing at or past the last stable offset is taken, and nothing inside its min.compaction.lag.ms is
-  deduplicated;
-- a job keeps to the bounds on bytes and files, unless a single partition is larger than they allow;
-- planning and compacting in turn comes to an end: each job empties ingestion files, makes a partition clean,
-  leaves fewer extents, fewer small files or none that is mostly dead, and none of it is undone by the others
-  without end.
+- An extent is in at most one job, and in none if an open job has claimed it.
+- A job's extents of a partition are one range of offsets without a gap.
+- No job takes an offset at or past the last stable offset, or deduplicates within min.compaction.lag.ms.
+- A job keeps to the bounds on bytes and files, unless a single partition exceeds them.
+- Planning and compacting alternately comes to an end. Each job empties ingestion files, makes a partition
+  clean, or leaves fewer extents, fewer small files or fewer mostly dead files, and no job undoes the work of
+  another forever.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from planner.cleaning import draft_cleaning_jobs
-from planner.clustering import draft_sorting_jobs
+from planner.clustering import draft_clustering_jobs
 from planner.explanation import decision_deferred, decision_in_job, decision_without_job, job_reason
 from planner.fault_bisection import draft_bisection_jobs
 from planner.ingestion import draft_ingestion_jobs
@@ -45,20 +44,20 @@ PRICES: Final = RequestPrices()
 
 
 def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
-    """What to do about `snapshot`; the same answer each time it is asked."""
+    """Return the plan for `snapshot`; deterministic."""
     drafts = draft_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
     drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
-    drafts += draft_sorting_jobs(snapshot, settings, _is_taken(drafts))
+    drafts += draft_clustering_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
-    judged = [(score_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
-    judged.sort(key=lambda each: each[0].rank)  # stable
-    allowed = affordable([worth for worth, _ in judged], snapshot.spent, settings)
-    jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms), worth) for worth, draft in judged[:allowed])
+    scored = [(score_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
+    scored.sort(key=lambda each: each[0].rank)  # stable
+    allowed = affordable([score for score, _ in scored], snapshot.spent, settings)
+    jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms), score) for score, draft in scored[:allowed])
     return Plan(
         now_ms=snapshot.now_ms,
         jobs=jobs,
-        decide=partial(_decisions, snapshot, settings, [draft for _, draft in judged], allowed),
-        deferred=len(judged) - allowed,
+        decide=partial(_decisions, snapshot, settings, [draft for _, draft in scored], allowed),
+        deferred=len(scored) - allowed,
     )
 
 
@@ -75,7 +74,7 @@ def _is_taken(drafts: list[JobDraft]) -> Callable[[Extent], bool]:
 def _decisions(
     snapshot: Snapshot, settings: PlannerSettings, drafts: list[JobDraft], allowed: int
 ) -> tuple[PartitionDecision, ...]:
-    """For every partition that is in a job or the snapshot, in section order: one per job, or one without."""
+    """Return the decisions for every partition in a job or the snapshot, in section order."""
     planned: dict[PartitionId, list[PartitionDecision]] = {}
     for index, draft in enumerate(drafts):
         for view, extents in draft.partitions():

@@ -1,8 +1,8 @@
-"""What a job is worth and what it costs: the score by which jobs are ordered, and the budget's two measures.
+"""Expected gain and cost of jobs: the score that orders them, and the two measures of the budget.
 
-The weights are prices of storage and requests in one unit, bytes kept for a month;
-`docs/explanation/planner.md` says how they come about. The requests are those that a task makes by design:
-one GET per input file and pass, and one upload per output file.
+The weights express prices of storage and requests in one unit, bytes stored for a month;
+`docs/explanation/planner.md` derives them. Requests are the ones that a task sends by design: one GET per
+input file and pass, and one upload per output file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from planner.dirtiness import measure, takeable_extents
-from planner.plan import JobKind
+from planner.plan import JobKind, JobScore
 from planner.selection import reaches_log_start
 from planner.settings import MIB
 from planner.snapshot import Spent
@@ -23,56 +23,22 @@ if TYPE_CHECKING:
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
 
-# A GET a day costs in a month what half a MiB kept for it does: 30 * 400 nanodollars, at 23,000 a MiB.
-READ_IN_BYTES: Final = MIB // 2
 _PART_BYTES: Final = 8 * MIB
-LONG_MS: Final = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrices:
-    """Nanodollars a request, by default the list price of S3 Standard (us-east-1, 2025)."""
+    """Nanodollars per request; the defaults are list prices of S3 Standard (us-east-1, 2025)."""
 
     get: int = 400
     put: int = 5_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobScore:
-    """What a job is expected to gain and to cost.
-
-    `reclaimed_bytes` will be garbage and have no copy; `reads_saved` is how many requests fewer somebody
-    makes who reads its partitions from end to end; `rewritten_bytes` are copied. `moved_bytes` are read or
-    written, by `nanodollars` of requests. `overdue` jobs come first: somebody was promised a time. Then those
-    of which a file has waited for a day, the longest first: none waits for ever behind better ones.
-    """
-
-    reclaimed_bytes: int
-    reads_saved: int
-    rewritten_bytes: int
-    moved_bytes: int
-    nanodollars: int
-    overdue: bool
-    waited_ms: int = 0
-
-    @property
-    def score(self) -> float:
-        """Gain for each byte that is rewritten."""
-        gain = self.reclaimed_bytes + self.reads_saved * READ_IN_BYTES
-        return gain / max(self.rewritten_bytes, 1)
-
-    @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """Sorts jobs, the best first."""
-        is_old = self.waited_ms >= LONG_MS
-        return not self.overdue, not is_old, -self.waited_ms if is_old else -self.score
-
-
 def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool = False) -> JobScore:
-    """What a job is worth, by what the snapshot tells; how many keys are superseded nobody knows before.
+    """Return the score of a job; the number of superseded keys is an estimate.
 
-    Of a partition that is cleaned, as many bytes are expected to go as are dirty, but no more than half: each
-    record supersedes one, as in a topic whose set of keys stays about the same.
+    For a partition that is cleaned, the estimate is that as many bytes are dropped as are dirty, but at most
+    half: each record supersedes one, as in a topic whose set of keys hardly changes.
     """
     reclaimed = draft.dead_bytes
     taken = extents_in = 0
@@ -84,8 +50,10 @@ def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
             continue
         read_twice = True
         if reaches_log_start(view, extents):
-            judged = measure(view, extents, now_ms, force=force)
-            reclaimed += min(judged.cleanable_bytes, (judged.clean_bytes + judged.cleanable_bytes) // 2)
+            dirtiness = measure(view, extents, now_ms, force=force)
+            reclaimed += min(
+                dirtiness.cleanable_bytes, (dirtiness.clean_bytes + dirtiness.cleanable_bytes) // 2
+            )
             overdue = overdue or measure(view, takeable_extents(view, now_ms), now_ms).overdue_ms > 0
     passes = 2 if read_twice else 1
     outputs = 1 + taken // draft.output_bytes
@@ -102,7 +70,7 @@ def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
 
 
 def spent_on(work: RecentWork, prices: RequestPrices) -> Spent:
-    """What the budget of the hour is charged with."""
+    """Return what the budget of the last hour is charged with."""
     puts = 2 * work.output_files + -(-work.bytes_out // _PART_BYTES)
     return Spent(
         moved_bytes=work.expected_bytes + work.bytes_in + work.bytes_out,
@@ -111,10 +79,10 @@ def spent_on(work: RecentWork, prices: RequestPrices) -> Spent:
 
 
 def affordable(jobs: Sequence[JobScore], spent: Spent, settings: PlannerSettings) -> int:
-    """How many of the jobs, the first ones, the budget of the hour allows.
+    """Return how many of the first jobs the hourly budget allows.
 
-    A job that is larger than the whole budget is allowed when nothing was spent in the hour before: what has
-    to be done is done, if slowly. A budget of 0 sets no bound.
+    A job that exceeds the whole budget is allowed if nothing was spent in the last hour, so that work
+    continues slowly. A budget of 0 sets no limit.
     """
     bytes_limit = settings.budget_bytes_per_hour or None
     dollars_limit = int(settings.budget_dollars_per_hour * 1e9) or None

@@ -1,4 +1,4 @@
-"""One job while it is being put together: its files, its extents, and the bounds on both."""
+"""A draft of a job: its files, its extents, and the bounds on both."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent, PartitionId
-    from planner.score import JobScore
+    from planner.plan import JobScore
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
-# What a request costs, in bytes that a task could read instead at 50 MB/s: a GET ($0.0000004) is 1.2 MB of a
-# vCPU at $0.0408 an hour that is busy 70 % of its time; a job makes five requests at a PUT's price besides.
+# The price of a request, in bytes that a task reads for the same money at 50 MB/s: a GET ($0.0000004) equals
+# 1.2 MB on a vCPU at $0.0408 an hour that is busy 70 % of the time. A job sends five requests at a
+# PUT's price.
 GET_IN_READING: Final = MIB
 JOB_IN_READING: Final = 64 * MIB
 
 
 class JobDraft:
-    """Collects partitions and keeps to the bounds of the settings.
+    """Collects partitions within the bounds of the settings.
 
-    A draft that is empty takes any partition, however large: a job must be able to make progress.
+    An empty draft takes any partition, however large, so that a job can always make progress.
     """
 
     def __init__(
@@ -48,24 +49,25 @@ class JobDraft:
 
     @property
     def file_count(self) -> int:
-        """How many files the job would read."""
+        """Number of files that the job reads."""
         return len(self._spans)
 
     @property
     def file_bytes(self) -> int:
-        """How many bytes one stream over every file would read: from the first wanted section to the last."""
+        """Bytes that one stream over every file reads, from the first needed section to the last."""
         return self._bytes
 
     @property
     def extents_of_each(self) -> float:
-        """How many extents of each partition the job takes, on average."""
+        """Average number of extents per partition."""
         return self._extents / len(self._taken)
 
     @property
     def oldest_ms(self) -> int:
-        """Since when the oldest of what the job is for has been waiting; what is clean waits for nothing.
+        """Time since which the oldest data of the job has been waiting; clean data waits for nothing.
 
-        What is merged or sorted has waited since the last of it came, before which there was not enough.
+        For a merging or clustering job it is the time when the last of its files arrived, because before that
+        there were not enough.
         """
         if self.kind not in {JobKind.INGESTION, JobKind.CLEANING}:
             return max(self._files[each].committed_ms for each in self._spans)
@@ -77,9 +79,10 @@ class JobDraft:
         )
 
     def fits(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
-        """Whether the job stays within its bounds when `take` is called with the same.
+        """Return True if the job stays within its bounds after `take` with the same arguments.
 
-        What is read anyway costs nothing more, even in a job that one partition has made too large.
+        Files and bytes that the job reads anyway cost nothing more, even if one partition has made the job
+        too large.
         """
         if not self._spans:
             return True
@@ -90,9 +93,9 @@ class JobDraft:
         return readable and self._extents + len(extents) - self._extents_of(view) <= limits.max_job_extents
 
     def is_near(self, extents: Sequence[Extent]) -> bool:
-        """Whether reading what lies between these extents and the rest costs less than another job for them.
+        """Return True if reading the bytes between these extents and the rest costs less than a separate job.
 
-        Two streams go through that; two GETs are saved for each file that the job reads anyway, and a job.
+        Two streams read those bytes; joining saves two GETs for each shared file, and a job.
         """
         alone = spans_of(extents)
         between = self._growth(self._grown(alone)) - sum(span.length for span in alone.values())
@@ -100,7 +103,7 @@ class JobDraft:
         return 2 * between <= 2 * shared * GET_IN_READING + JOB_IN_READING
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
-        """Put these extents of a partition into the job, in place of those before, which are among them."""
+        """Put these extents into the job; they include and replace the partition's earlier ones."""
         self._extents += len(extents) - self._extents_of(view)
         self._taken[view.partition_id] = (view, tuple(extents))
         self._in_order = None
@@ -109,7 +112,7 @@ class JobDraft:
         self._spans |= grown
 
     def _grown(self, spans: Mapping[UUID, ByteRange]) -> dict[UUID, ByteRange]:
-        """The spans that become larger with these, as they would be."""
+        """Return the spans that would grow, as they would be."""
         found: dict[UUID, ByteRange] = {}
         for file_id, span in spans.items():
             old = self._spans.get(file_id)
@@ -128,27 +131,27 @@ class JobDraft:
         return len(self._taken[view.partition_id][1]) if view.partition_id in self._taken else 0
 
     def partitions(self) -> list[tuple[PartitionView, tuple[Extent, ...]]]:
-        """What was taken, in section order."""
+        """Return partitions and their extents, in section order."""
         if self._in_order is None:
             keys = sorted(self._taken, key=lambda each: (each.topic_id.int, each.partition))
             self._in_order = [self._taken[key] for key in keys]
         return self._in_order
 
     def cut_evenly(self) -> None:
-        """Let what comes out be cut into files that are large enough, or be whole where it cannot be."""
+        """Set `output_bytes` so that outputs have about equal sizes and reach the target."""
         full = self._settings.full_bytes
         taken = sum(extent.length for _, extents in self._taken.values() for extent in extents)
         pieces = max(1, taken // full)
         self.output_bytes = max(full, -(-taken // pieces))
 
     def deduplicates(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
-        """Whether the job drops superseded records of a partition; merging and sorting never do."""
-        as_it_stands = self.kind in {JobKind.MERGING, JobKind.SORTING}
-        return not as_it_stands and may_deduplicate(view, extents, self._now_ms)
+        """Return True if the job drops superseded records; merging and clustering never do."""
+        copies = self.kind in {JobKind.MERGING, JobKind.CLUSTERING}
+        return not copies and may_deduplicate(view, extents, self._now_ms)
 
     @property
     def exact(self) -> bool:
-        """Whether the job cleans a partition of which another has left keys twice, for want of memory."""
+        """Return True if the job cleans a partition in which an earlier job left keys twice."""
         return any(
             view.exactness is not Exactness.EXACT
             and reaches_log_start(view, extents)
@@ -156,8 +159,8 @@ class JobDraft:
             for view, extents in self.partitions()
         )
 
-    def finish(self, reason: str, worth: JobScore) -> PlannedJob:
-        """The job: its inputs in commit order, the extents of each in section order."""
+    def finish(self, reason: str, score: JobScore) -> PlannedJob:
+        """Return the job: inputs in commit order, extents of each in section order."""
         by_file: dict[UUID, list[Extent]] = {}
         for _, extents in self.partitions():
             for extent in extents:
@@ -181,18 +184,18 @@ class JobDraft:
                 for view, extents in self.partitions()
             ),
             output_bytes=self.output_bytes,
-            worth=worth,
+            score=score,
             exact=self.exact,
         )
 
 
-def neighbours_together(
+def group_neighbours(
     kind: JobKind,
     snapshot: Snapshot,
     settings: PlannerSettings,
     wanted: Iterable[tuple[PartitionView, tuple[Extent, ...]]],
 ) -> list[JobDraft]:
-    """Jobs of partitions that follow each other in section order, as far as these fit and lie near."""
+    """Return jobs of consecutive partitions in section order that fit and are near each other."""
     drafts: list[JobDraft] = []
     for view, extents in wanted:
         if not (drafts and drafts[-1].fits(view, extents) and drafts[-1].is_near(extents)):
@@ -202,15 +205,15 @@ def neighbours_together(
 
 
 def spans_of(extents: Iterable[Extent]) -> dict[UUID, ByteRange]:
-    """By file, what a stream goes through that reads the extents."""
+    """Return, by file, the range that a stream reads to cover the extents."""
     by_file: dict[UUID, list[Extent]] = {}
     for extent in extents:
         by_file.setdefault(extent.file_id, []).append(extent)
-    return {file_id: byte_range_of(held) for file_id, held in by_file.items()}
+    return {file_id: byte_range_of(found) for file_id, found in by_file.items()}
 
 
 def _joined(one: ByteRange | None, other: ByteRange) -> ByteRange:
-    """Both, and what lies between them; what is empty lies nowhere."""
+    """Return the smallest range that covers both; an empty range adds nothing."""
     if one is None or not one.length:
         return other
     if not other.length:
@@ -219,7 +222,7 @@ def _joined(one: ByteRange | None, other: ByteRange) -> ByteRange:
 
 
 def reaches_log_start(view: PartitionView, extents: Sequence[Extent]) -> bool:
-    """Whether nothing of the partition is older than these extents."""
+    """Return True if no extent of the partition is older than these."""
     return extents[0].base_offset <= view.state.log_start_offset
 
 

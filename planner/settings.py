@@ -81,23 +81,23 @@ class PlannerSettings:
 
     @property
     def full_bytes(self) -> int:
-        """From how many live bytes on a file is large enough: any two that are not must fit into one job."""
+        """Live bytes from which a file is large enough; two smaller files always fit into one job."""
         return max(1, min(self.target_file_bytes, self.max_job_input_bytes // 2))
 
     @property
     def resting_extents(self) -> int:
-        """How many short extents of a partition need no other job: fewer than the fan-in on each level."""
+        """Number of short extents that a partition may keep: fewer than the fan-in on each level."""
         levels, bound = 1, self.section_floor_bytes
         while bound < self.section_bytes:
             levels, bound = levels + 1, bound * self.merge_fan_in
         return levels * (self.merge_fan_in - 1)
 
     @property
-    def seen_extents(self) -> int:
-        """How many extents of a partition one plan may look at to sort them: twice what it rests with."""
+    def max_seen_extents(self) -> int:
+        """Extents of a partition that one plan examines: twice what the partition may keep."""
         return 2 * (self.resting_extents + 1)
 
     @property
-    def most_merged_extents(self) -> int:
-        """Of files with more extents, as many as the fan-in do not fit into the part of a plan for them."""
+    def max_merged_extents(self) -> int:
+        """Most extents of a file for which `merge_fan_in` such files fit into one plan."""
         return max(1, self.max_plan_extents // (4 * self.merge_fan_in))

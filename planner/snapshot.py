@@ -1,4 +1,4 @@
-"""What the policy looks at: partitions, their live extents and the files these lie in, as plain values."""
+"""Input of the policy as plain values: partitions, their live extents and their files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent, FileKind, PartitionState
 
-# What a promise of a topic's may be late for records that share an extent with younger ones.
+# A record may exceed a topic's time by this fraction of it because it shares an extent with younger records.
 _SPAN_OF_WAITING: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """The part of a topic's configuration that decides about compaction, by Kafka's names."""
+    """The part of a topic's configuration that matters to compaction, under Kafka's names."""
 
     topic_id: UUID
     name: str
@@ -35,20 +35,20 @@ class TopicRules:
 
     @property
     def compacted(self) -> bool:
-        """Whether only the newest record of each key counts."""
-        return "compact" in self.cleanup_policy  # which knows no other word that has this in it
+        """Return True if only the newest record of each key counts."""
+        return "compact" in self.cleanup_policy  # no other policy contains this word
 
     @property
     def expires_after_ms(self) -> int | None:
-        """How old records may become; None where nothing expires by its age."""
+        """Maximum age of records; None if nothing expires by age."""
         return self.retention_ms if "delete" in self.cleanup_policy and self.retention_ms >= 0 else None
 
     def spans_too_long(self, oldest_ms: int, newest_ms: int, now_ms: int) -> bool:
-        """Whether an extent with records of these times would let the oldest of them wait too long.
+        """Return True if an extent with records of these times would keep the oldest of them too long.
 
-        It expires as a whole, with its youngest record, and is not cleaned before min.compaction.lag.ms is
-        over for that one: a record may wait a quarter longer than by itself. Once the lag is over for all,
-        nothing waits.
+        An extent expires as a whole with its youngest record, and is not cleaned before min.compaction.lag.ms
+        has passed for that one. A record may therefore wait a quarter longer than it would alone. Once the
+        lag has passed for all records, none waits.
         """
         expires, lag = self.expires_after_ms, self.min_compaction_lag_ms if self.compacted else 0
         span = newest_ms - oldest_ms
@@ -59,12 +59,12 @@ class TopicRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition: its rules, its bounds, and its live extents by offset.
+    """One partition: its rules, its bounds, and its live extents in offset order.
 
-    Extents tell by `claimed_by` which open job has them. They may stop short of the log's end when the
-    snapshot is bounded, and need not begin at its start when the topic is not compacted: what is missing is
-    planned another time. `suspects` are files that were in a failed job, of this and of other partitions.
-    `exactness` is that of the clean part; exact, too, where no exact job can be run.
+    `claimed_by` of an extent names the open job that has it. Extents may end before the log's end if the
+    snapshot is bounded, and need not begin at its start if the topic is not compacted; missing extents are
+    planned another time. `suspects` are files of failed jobs, of this and other partitions. `exactness` is
+    that of the clean part, and exact if no exact job can run.
     """
 
     rules: TopicRules
@@ -74,28 +74,28 @@ class PartitionView:
     exactness: Exactness = Exactness.EXACT
 
     def is_free(self, extent: Extent) -> bool:
-        """Whether a job may have it: no other has, and its file is not suspected of spoiling jobs."""
+        """Return True if a job may take the extent: no other job has it, and its file is not suspected."""
         return extent.claimed_by is None and extent.file_id not in self.suspects
 
     @property
     def partition_id(self) -> PartitionId:
-        """Which partition this is."""
+        """Identifier of the partition."""
         return PartitionId(self.state.topic_id, self.state.partition)
 
     @property
     def label(self) -> str:
-        """As people write it: topic-partition."""
+        """Topic and partition, for messages."""
         return f"{self.rules.name}-{self.state.partition}"
 
     @property
     def claimed_count(self) -> int:
-        """How many of the extents are in an open job."""
+        """Number of extents that open jobs have claimed."""
         return sum(1 for extent in self.extents if extent.claimed_by is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """One segment file that has live extents, and how many of them; 0 where nobody counted."""
+    """A segment file with live extents, and their number; 0 if it was not counted."""
 
     file_id: UUID
     object_name: str
@@ -107,9 +107,9 @@ class FileView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mergeable:
-    """A compacted file that is small or mostly dead, with all its live extents, which nobody has claimed.
+    """A compacted file that is small or mostly dead, with all its live extents, none of which is claimed.
 
-    `live_bytes` is what these add up to, `dead_bytes` what the file's extents did at first and do no more.
+    `live_bytes` is the sum of these extents, `dead_bytes` the sum of the file's extents that are gone.
     """
 
     file: FileView
@@ -120,7 +120,7 @@ class Mergeable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What the jobs of the last hour did, those that are done, or are expected to move and to cost."""
+    """Bytes moved and cost of the last hour's jobs, actual for finished ones and expected for the others."""
 
     moved_bytes: int = 0
     nanodollars: int = 0
@@ -128,7 +128,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a plan rests on, as of `now_ms`; `files` in commit order, `partitions` in section order.
+    """Input of a plan at `now_ms`; `files` in commit order, `partitions` in section order.
 
     `mergeable_views` are the partitions of `mergeable`, without extents; they need not be in `partitions`.
     `fragmented` are partitions with many short extents, in section order, with the newest extents of each.

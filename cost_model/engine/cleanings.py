@@ -46,7 +46,7 @@ class Stream:
     file_seconds: float
     job_bytes: float
     job_files: float
-    sorting_room: float
+    clustering_room: float
 
     def sort(self, part: Part, arrivals: float, seconds: float, counts: Counts) -> None:
         """Add the jobs that sort so many extents of each partition that `part` stands for, in some time."""
@@ -62,7 +62,7 @@ class Stream:
         at_once = max(1.0, self.partitions / part.weight * runs / seconds * self.look_seconds)
         together, files = self.neighbours(part, taken / runs, at_once)
         jobs = runs / together
-        counts.sorting_jobs += jobs
+        counts.clustering_jobs += jobs
         counts.get_compaction += jobs * files
         counts.read_bytes += size * (1 + _READ_OVER * (1 - 1 / together))
         counts.written_bytes += size
@@ -82,7 +82,7 @@ class Stream:
         wanted = min(
             at_once,
             self.partitions,
-            self.sorting_room / min(run + limits.resting_extents, limits.seen_extents),
+            self.clustering_room / min(run + limits.resting_extents, limits.max_seen_extents),
             limits.max_job_extents / run,
             limits.max_job_input_bytes / (run * part.arrival_bytes),
         )

@@ -34,7 +34,7 @@ _FILE: Final = UUID(int=1)
 class SortedNews:
     """What n extents of one length have become, by n: sums since the first of them came, and rows now.
 
-    `rows` are extents that are there, `written` extents' worth of bytes that were written anew, `taken` the
+    `rows` are extents that are there, `written` extents' score of bytes that were written anew, `taken` the
     extents that runs had, `runs` how many there were. Beyond what was tried out, all go on as they did;
     `long_rows` are the extents that came out of so many, and are not sorted again.
     """
@@ -72,7 +72,7 @@ class SortedNews:
 def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> SortedNews:
     """Let extents of `length` bytes come until some long ones have come of them."""
     most = min(_MAX_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))
-    newest = settings.seen_extents
+    newest = settings.max_seen_extents
     files = {
         _FILE: FileView(
             file_id=_FILE,

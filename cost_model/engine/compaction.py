@@ -192,13 +192,13 @@ def _count_writes(log: CellLog, job: PlannedJob, outputs: _Outputs, counts: Coun
         counts.written_bytes += size
         if job.kind is JobKind.CLEANING:
             counts.cleaned_bytes += size
-        elif job.kind in {JobKind.MERGING, JobKind.SORTING}:
+        elif job.kind in {JobKind.MERGING, JobKind.CLUSTERING}:
             counts.merged_bytes += size
     number = max(1.0, job.input_bytes * thinning / rhythm.max_job_bytes)
     if job.kind is JobKind.MERGING:
         counts.merging_jobs += number
-    elif job.kind is JobKind.SORTING:
-        counts.sorting_jobs += number
+    elif job.kind is JobKind.CLUSTERING:
+        counts.clustering_jobs += number
     elif rhythm.stream is None and job.kind is JobKind.INGESTION:
         counts.ingestion_jobs += number
     elif rhythm.stream is None:

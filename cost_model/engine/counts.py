@@ -36,7 +36,7 @@ class Counts:
     ingestion_jobs: float = 0.0
     cleaning_jobs: float = 0.0
     merging_jobs: float = 0.0
-    sorting_jobs: float = 0.0
+    clustering_jobs: float = 0.0
     planned_extents: float = 0.0
 
     def copy(self) -> Counts:
@@ -58,7 +58,7 @@ class Counts:
     @property
     def jobs(self) -> float:
         """Of all kinds."""
-        return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs + self.sorting_jobs
+        return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs + self.clustering_jobs
 
     def upload(self, size: float, objects: float, part_bytes: int) -> None:
         """Count `objects` uploads of `size` bytes together, each in parts of `part_bytes` and a last one."""

@@ -81,7 +81,7 @@ class _System:
         plan = make_plan(snapshot_of(self.log, self.now_ms, self.settings, spent=spent), self.settings)
         rhythm = Rhythm(max_job_bytes=float("inf"))
         for job in plan.jobs:
-            self.spent.append((self.now_ms, job.worth.moved_bytes, job.worth.nanodollars))
+            self.spent.append((self.now_ms, job.score.moved_bytes, job.score.nanodollars))
             before = counts.read_bytes + counts.written_bytes
             apply(self.log, job, self.now_ms, counts, rhythm)
             self.debt_bytes += counts.read_bytes + counts.written_bytes - before

@@ -89,8 +89,8 @@ class Running:
             for job in plan.jobs:
                 self._carry_out(job, now_ms, counts)
                 spent = Spent(
-                    moved_bytes=spent.moved_bytes + job.worth.moved_bytes,
-                    nanodollars=spent.nanodollars + job.worth.nanodollars,
+                    moved_bytes=spent.moved_bytes + job.score.moved_bytes,
+                    nanodollars=spent.nanodollars + job.score.nanodollars,
                 )
             if not plan.jobs:
                 break
@@ -176,12 +176,12 @@ def _stream(workload: Workload, front: Front, settings: PlannerSettings, cell: C
         file_seconds=front.job_seconds * cell.outputs,
         job_bytes=front.job_bytes,
         job_files=front.files * front.job_seconds,
-        sorting_room=max(room, settings.max_plan_extents / 8),
+        clustering_room=max(room, settings.max_plan_extents / 8),
     )
 
 
 def _merge_within(running: Running, fine: Running) -> None:
-    """Find out what merging adds within a round, by running some jobs' worth one by one.
+    """Find out what merging adds within a round, by running some jobs' score one by one.
 
     Merges of more than a round's bytes are left to the rounds, unless one of these stands for many.
     """

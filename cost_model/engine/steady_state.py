@@ -111,7 +111,7 @@ def merged_seconds(
     outputs = 1.0
     while outputs < most:
         extents = sum(each.partition_count * presence(each, outputs * front.job_seconds) for each in classes)
-        if extents > settings.most_merged_extents:
+        if extents > settings.max_merged_extents:
             break
         outputs = min(most, outputs * settings.merge_fan_in)
     return front.job_seconds * outputs, outputs

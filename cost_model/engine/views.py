@@ -1,4 +1,4 @@
-"""The snapshot that the policy gets of a cell, bounded as `planner.planning` bounds that of a catalog."""
+"""The snapshot that the policy gets of a cell, bounded as `planner.planner` bounds that of a catalog."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _fragmented(
     log: CellLog, claimed: AbstractSet[tuple[PartitionId, int]], settings: PlannerSettings
 ) -> tuple[PartitionView, ...]:
     """Partitions with many short extents, the newest of each (`fragmented_partitions`)."""
-    most = settings.seen_extents
+    most = settings.max_seen_extents
     found: list[PartitionView] = []
     for _, part in sorted(log.parts.items()):
         if len(part.extents) <= settings.resting_extents // 2:
@@ -183,7 +183,7 @@ def _mergeable(
     for file in log.files.values():
         if claimed and not claimed.isdisjoint(file.live):
             continue
-        is_narrow = len(file.live) <= settings.most_merged_extents
+        is_narrow = len(file.live) <= settings.max_merged_extents
         if is_narrow and log.scale.is_small(file.live_bytes, file.objects):
             small.append(file)
         elif file.born_bytes - file.live_bytes >= settings.min_dead_bytes:

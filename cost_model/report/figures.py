@@ -91,7 +91,7 @@ FIGURES: Final = (
     _month("ingestion_jobs", "a month: ingestion jobs"),
     _month("cleaning_jobs", "a month: cleaning jobs"),
     _month("merging_jobs", "a month: merging jobs"),
-    _month("sorting_jobs", "a month: sorting jobs"),
+    _month("clustering_jobs", "a month: clustering jobs"),
     _month("put_ingest", "a month: PUT by agents"),
     _month("multipart_create", "a month: multipart uploads by jobs"),
     _month("multipart_part", "a month: parts of these"),

@@ -1,4 +1,4 @@
-"""Every difference between the catalog, the object store and the bytes; changes nothing."""
+"""Find every difference between the catalog, the object store and the bytes."""
 
 from maintenance.fsck.report import Difference, DifferenceKind, FsckReport
 from maintenance.fsck.run import fsck

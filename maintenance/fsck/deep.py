@@ -1,4 +1,4 @@
-"""Every byte of a live file, read forward once: blocks, batches, and what its extents say of them."""
+"""Check every byte of live files: blocks, batches, and what the catalog says about their extents."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 BLOCK_HEADER_LENGTH = 12
 _PENDING_OFFSETS = 1 << 17
-_REMEDY = "restore the object from a copy, or delete the records that it held"
+_REMEDY = "restore the object from a copy, or delete its records"
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the bytes hold of one extent, as far as they were read.
+    """Contents of one extent, as far as they have been read.
 
-    `offsets` are those that have a record; a Roaring bitmap, so that it stays small for dense and for sparse
-    extents alike.
+    `offsets` are the offsets that have a record, as a Roaring bitmap, which stays small for dense and sparse
+    extents.
     """
 
     extent: Extent
@@ -56,15 +56,15 @@ class _Seen:
     _pending_count: int = 0
 
     def add(self, offsets: npt.NDArray[np.int64]) -> None:
-        """The offsets of a batch; those of many go into the bitmap together, as each time goes through it."""
+        """Add the offsets of a batch; the bitmap takes them in large groups, which is faster."""
         self.records += offsets.size
-        self._pending.append(offsets.copy())  # without the other columns
+        self._pending.append(offsets.copy())  # copies only this column
         self._pending_count += offsets.size
         if self._pending_count >= _PENDING_OFFSETS:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Let `offsets` be complete."""
+    def flush(self) -> None:
+        """Flush pending offsets into `offsets`."""
         if self._pending:
             self.offsets |= bitmap_of(np.unique(np.concatenate(self._pending)))
         self._pending.clear()
@@ -72,7 +72,7 @@ class _Seen:
 
 
 class FileCheck:
-    """Checks one file after the other; memory is one reader's, plus the bitmaps of one section."""
+    """Checks one file at a time; memory is one reader's, plus the bitmaps of one section."""
 
     def __init__(self, store: ObjectStore, findings: Findings, topic_names: Mapping[UUID, str]) -> None:
         self._store = store
@@ -80,12 +80,12 @@ class FileCheck:
         self._topic_names = topic_names
 
     def check(self, file: CatalogFile, extents: Sequence[Extent]) -> None:
-        """Read `file` from byte 0 to its end and hold it against its live `extents`."""
+        """Read `file` from byte 0 to its end and compare it with its live `extents`."""
         stream = self._store.open_stream(file.object_name, purpose=Purpose.FSCK)
         try:
             self._read(ForwardReader(stream, name=file.object_name, size=file.size), file, extents)
         except NotFoundError:
-            return  # the comparison with the listing tells it
+            return  # the comparison with the listing reports it
         except (CorruptDataError, InvalidInputError) as error:
             self._findings.add(
                 Difference(
@@ -110,11 +110,11 @@ class FileCheck:
             for block in reader.blocks():
                 self._read_block(block, seen)
             holes, footer = reader.holes, reader.footer
-            alive = (
+            survivors = (
                 None if holes is None else survivors_between(holes, footer.base_offset, footer.last_offset)
             )
             for each in seen:
-                self._conclude(file.object_name, each, alive)
+                self._conclude(file.object_name, each, survivors)
         for seen in left.values():
             for each in seen:
                 self._content(file.object_name, each.extent, "a section of this partition", "none")
@@ -126,7 +126,7 @@ class FileCheck:
             self._findings.count("batches_read")
             each = _owner(seen, header)
             if each is None:
-                continue  # refused by the commit, or of an extent that another file has replaced
+                continue  # refused by the commit, or its extent was replaced by another file
             shift = each.extent.offset_shift
             columns = decode_batch(block.payload, position, offset_shift=shift, verify=False)
             _note(each, header)
@@ -134,9 +134,9 @@ class FileCheck:
             each.start = block.position if each.start is None else each.start
             each.end = block.position + BLOCK_HEADER_LENGTH + len(block.payload)
 
-    def _conclude(self, name: str, seen: _Seen, alive: BitMap64 | None) -> None:
+    def _conclude(self, name: str, seen: _Seen, survivors: BitMap64 | None) -> None:
         extent = seen.extent
-        seen.settle()
+        seen.flush()
         self._findings.count("records_read", seen.records)
         if seen.disorder is not None:
             self._content(name, extent, "batches in the order of their offsets", seen.disorder)
@@ -156,18 +156,18 @@ class FileCheck:
             self._content(
                 name, extent, f"timestamps up to {extent.max_timestamp}", f"up to {seen.max_timestamp}"
             )
-        if alive is not None:
-            self._hold_against_holes(name, seen, alive)
+        if survivors is not None:
+            self._hold_against_holes(name, seen, survivors)
 
-    def _hold_against_holes(self, name: str, seen: _Seen, alive: BitMap64) -> None:
-        """The bitmap of holes says the same as the bytes."""
+    def _hold_against_holes(self, name: str, seen: _Seen, survivors: BitMap64) -> None:
+        """Compare the bitmap of holes with the bytes."""
         extent = seen.extent
-        wrong = bitmap_between(alive, extent.base_offset, extent.last_offset) ^ seen.offsets
+        wrong = bitmap_between(survivors, extent.base_offset, extent.last_offset) ^ seen.offsets
         if wrong:
             self._content(
                 name,
                 extent,
-                "holes where there is no record, and only there",
+                "holes exactly where there is no record",
                 f"{len(wrong)} offsets differ, the first is {wrong[0]}",
             )
 
@@ -204,7 +204,7 @@ def _by_section(extents: Sequence[Extent]) -> dict[tuple[UUID, int], list[_Seen]
 
 
 def _owner(seen: Sequence[_Seen], header: BatchHeader) -> _Seen | None:
-    """The extent that a batch belongs to (`Extent` says how); a section has few."""
+    """Return the extent that a batch belongs to (see `Extent`); a section has few."""
     for each in seen:
         base = header.base_offset + each.extent.offset_shift
         if each.extent.base_offset <= base <= each.extent.last_offset:
@@ -213,7 +213,7 @@ def _owner(seen: Sequence[_Seen], header: BatchHeader) -> _Seen | None:
 
 
 def _note(seen: _Seen, header: BatchHeader) -> None:
-    """Offsets rise from batch to batch and stay in the extent."""
+    """Check that offsets rise from batch to batch and stay in the extent."""
     base = header.base_offset + seen.extent.offset_shift
     last = base + header.last_offset_delta
     if base < seen.next_offset or last > seen.extent.last_offset:

@@ -1,4 +1,4 @@
-"""The catalog against the store: every live file has its object, every object has somebody."""
+"""Compare the catalog with the store: every live file has its object, every object has a file or an owner."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class ObjectCheck:
     """One pass over files and objects by name.
 
-    A listing and a query never show the same moment, so what looks wrong is asked for again by its name, the
-    file after the object: a file is committed after its object was written, and is marked dead before its
-    object is deleted.
+    A listing and a query never show the same moment. Therefore a suspicious name is looked up again, the file
+    after the object: a file is committed after its object was written, and is marked dead before its object
+    is deleted.
     """
 
     catalog: Catalog
@@ -34,7 +34,7 @@ class ObjectCheck:
     old_before_ms: int
 
     def run(self) -> None:
-        """Compare everything below the root of our names."""
+        """Compare everything below the root of Siltstone's names."""
         owners = Owners(self.catalog)
         for file, info in files_beside_objects(self.catalog, self.store, names.ROOT_PREFIX, Purpose.FSCK):
             self.findings.count("files", int(file is not None))
@@ -51,7 +51,7 @@ class ObjectCheck:
         info = self._object(file.object_name)
         again = self._file(file.object_name)
         if again is None or again.dead_ms is not None:
-            return  # deleted, and about to be forgotten
+            return  # deleted; its row is about to be removed
         if info is not None:
             self._with_both(again, info)
             return
@@ -61,7 +61,7 @@ class ObjectCheck:
                 object_name=file.object_name,
                 expected=f"an object of {file.size} bytes",
                 found="no such object",
-                remedy="restore the object from a copy, or delete the records that it held",
+                remedy="restore the object from a copy, or delete its records",
             )
         )
 
@@ -82,7 +82,7 @@ class ObjectCheck:
                 object_name=file.object_name,
                 expected=f"{again.size} bytes",
                 found=f"{info.size} bytes",
-                remedy="restore the object from a copy, or delete the records that it held",
+                remedy="restore the object from a copy, or delete its records",
             )
         )
 
@@ -104,10 +104,10 @@ class ObjectCheck:
 
     def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
         if owner.state is Ownership.OVER:
-            whose = "nobody can commit it any more"
-            remedy = "let garbage collection delete it; `siltstone compact` does so when it ends"
+            owner_state = "its owner can no longer commit it"
+            remedy = "let garbage collection delete it, as `siltstone compact` does at its end"
         else:
-            whose = "the catalog does not know the session or job in its name either"
+            owner_state = "the catalog does not know the session or job in its name"
             remedy = (
                 "make sure that this catalog belongs to this object store; then delete the object by hand"
             )
@@ -116,7 +116,7 @@ class ObjectCheck:
                 kind=DifferenceKind.ORPHAN,
                 object_name=info.name,
                 expected="a file in the catalog",
-                found=f"{info.size} bytes without one; {whose}",
+                found=f"{info.size} bytes without one; {owner_state}",
                 remedy=remedy,
             )
         )

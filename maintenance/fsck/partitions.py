@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXTENTS_AT_ONCE: Final = 1000
 LOOKS: Final = 5
 _REMEDY: Final = "stop agents and compaction, and restore the catalog from a backup"
-_REMEDY_OF_SUMS: Final = "siltstone fsck --repair sets them right"
+_REMEDY_OF_SUMS: Final = "siltstone fsck --repair corrects them"
 _EXPECTED: Final = {
     "bounds_ordered": (
         DifferenceKind.BOUNDS,
@@ -31,24 +31,24 @@ _EXPECTED: Final = {
         DifferenceKind.COVERAGE,
         "extents that cover the log from its start to its end, without gap or overlap",
     ),
-    "record_counts_agree": (DifferenceKind.RECORD_COUNT, "at the most as many records as offsets"),
-    "sizes_add_up": (DifferenceKind.SUMS, "the partition's sums to be those of its extents"),
+    "record_counts_agree": (DifferenceKind.RECORD_COUNT, "at most as many records as offsets"),
+    "sizes_add_up": (DifferenceKind.SUMS, "totals of the partition equal to the sums of its extents"),
 }
 
 
 @dataclass(slots=True)
 class Look:
-    """One look at a partition: its extents in offset order, held against the bounds before them."""
+    """One look at a partition: its extents, compared with bounds that were read before them."""
 
     size: PartitionSize
     violations: list[Violation] = field(default_factory=list)
     extents: int = 0
 
     def walk(self, pages: Iterator[list[Extent]]) -> Iterator[Extent]:
-        """Check page by page what holds between neighbours, and pass the extents on.
+        """Check each page and its border to the page before, and pass the extents on.
 
-        `extents_cover_log` is asked about each page with the last extent of the page before it, as if the
-        log ended with the page; about the last page, with the log's true end.
+        `extents_cover_log` checks each page together with the last extent of the page before it, as if the
+        log ended with the page; the last page is checked with the log's true end.
         """
         state = self.size.state
         before: list[Extent] = []
@@ -70,9 +70,9 @@ class Look:
 
 
 def check_partitions(catalog: Catalog, findings: Findings, *, repair: bool = False) -> None:
-    """Check every partition of every topic, holding two pages of extents at a time.
+    """Check every partition of every topic, with two pages of extents in memory at a time.
 
-    With `repair`, sums that are wrong are made those of the extents.
+    With `repair`, set totals that are wrong to the sums of the extents.
     """
     for topic in catalog.topics.list():
         findings.count("topics")
@@ -86,16 +86,16 @@ def check_partitions(catalog: Catalog, findings: Findings, *, repair: bool = Fal
 
 
 def _check_partition(catalog: Catalog, findings: Findings, key: PartitionId) -> list[Violation]:
-    """Look until bounds, sums and pages of extents are of one moment.
+    """Look until bounds, totals and pages of extents belong to one moment.
 
-    They are when bounds and sums are the same after the look as before it. A partition that never stands
-    still for as long as it takes is counted as `partitions_too_busy` and judged by its bounds alone.
+    That is the case if bounds and totals are the same before and after the look. A partition that keeps
+    changing is counted as `partitions_too_busy`, and only its bounds are checked.
     """
     size = _size(catalog, key)
     look: Look | None = None
     for _ in range(LOOKS):
         if size is None:
-            return []  # deleted meanwhile
+            return []  # deleted in the meantime
         look = Look(size)
         look.violations += bounds_ordered(size.state)
         sums = sizes_add_up(size, look.walk(_pages(catalog, key)))

@@ -1,4 +1,4 @@
-"""What fsck says: differences, which should not be, and what merely waits."""
+"""Report of fsck: differences, which must not exist, and pending objects, which are in order."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class DifferenceKind(StrEnum):
-    """What is wrong, by the place where it shows."""
+    """Kind of a difference, by where it shows."""
 
     STORE_IDENTITY = "store_identity"  # store: its marker is gone
     BOUNDS = "bounds"  # catalog: a partition's offsets are not in order
     COVERAGE = "coverage"  # catalog: live extents leave a gap, overlap, or miss an end of the log
-    FILE_COUNTS = "file_counts"  # catalog: what is kept per file is not what its extents say
-    SUMS = "sums"  # catalog: what is kept per partition is not the sum of its extents
-    RECORD_COUNT = "record_count"  # an extent's count does not fit its offsets, or not its bytes
+    FILE_COUNTS = "file_counts"  # catalog: the counts of a file differ from its extents
+    SUMS = "sums"  # catalog: the totals of a partition differ from the sums of its extents
+    RECORD_COUNT = "record_count"  # the count of an extent disagrees with its offsets or its bytes
     MISSING_OBJECT = "missing_object"  # store: a live file has no object
     OBJECT_SIZE = "object_size"  # store: an object is shorter or longer than its file
-    ORPHAN = "orphan"  # store: an object that nobody knows, and that nobody can commit any more
-    QUARANTINED = "quarantined"  # catalog: a file spoils every job and is left out of compaction
+    ORPHAN = "orphan"  # store: an object without a file whose owner can no longer commit it
+    QUARANTINED = "quarantined"  # catalog: a file makes every job fail and is excluded from compaction
     CORRUPT = "corrupt"  # bytes: a checksum or a structure is wrong
-    CONTENT = "content"  # bytes: they are sound, but not what the catalog says they are
+    CONTENT = "content"  # bytes: sound, but not what the catalog says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not as it should be: where, what was expected, what is there, what to do."""
+    """One difference: where, what was expected, what was found, and the remedy."""
 
     kind: DifferenceKind
     expected: str
@@ -43,15 +43,15 @@ class Difference:
     repaired: bool = False
 
     def as_dict(self) -> dict[str, object]:
-        """For reports; `object` and `topic`, `partition` only where they apply."""
-        place: dict[str, object] = {}
+        """Return it for reports; `object`, `topic` and `partition` only if they apply."""
+        location: dict[str, object] = {}
         if self.object_name is not None:
-            place["object"] = self.object_name
+            location["object"] = self.object_name
         if self.topic is not None:
-            place |= {"topic": self.topic, "partition": self.partition}
+            location |= {"topic": self.topic, "partition": self.partition}
         return {
             "kind": self.kind.value,
-            **place,
+            **location,
             "expected": self.expected,
             "found": self.found,
             "remedy": self.remedy,
@@ -61,14 +61,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckReport:
-    """`differences` is empty when all is well; `pending` counts what is in order and will go or come.
+    """Result of a run; `differences` is empty if all is well.
 
-    Of more differences than the run was told to keep, the first are kept; `differences_total` counts all,
-    `repaired_total` those that were set right.
-    `checked` tells how much was looked at, by name of the thing. `pending` has, in numbers of objects and in
-    bytes: `dead_files` that wait for their grace or for garbage collection, `unpublished` objects that a live
-    session or a running job may still commit, and `foreign` objects whose name Siltstone did not build.
-    `forgotten` is None unless those were forgotten who wrote when a backup was taken.
+    Only the first differences are kept, up to the bound; `differences_total` counts all, `repaired_total` the
+    repaired ones. `checked` has the number of things examined, by name. `pending` counts objects and bytes
+    that are in order and will disappear or be committed: `dead_files` that wait for their grace period or
+    garbage collection, `unpublished` objects that a live session or a running job may still commit, and
+    `foreign` objects whose name Siltstone did not build. `forgotten` is None unless the writers of a restored
+    backup were fenced.
     """
 
     differences: tuple[Difference, ...]
@@ -80,7 +80,7 @@ class FsckReport:
     forgotten: RemovedWriters | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return it for `--json`."""
         return {
             "differences": [each.as_dict() for each in self.differences],
             "differences_total": self.differences_total,
@@ -94,7 +94,7 @@ class FsckReport:
 
 @dataclass(slots=True)
 class Findings:
-    """Gathers a report in bounded memory."""
+    """Collects a report in bounded memory."""
 
     max_differences: int
     differences: list[Difference] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Findings:
     pending: dict[str, int] = field(default_factory=dict)
 
     def add(self, difference: Difference) -> None:
-        """Note a difference; beyond the bound it is counted only."""
+        """Add a difference; beyond the bound only count it."""
         self.total += 1
         self.repaired += difference.repaired
         self.kinds.add(difference.kind)
@@ -113,16 +113,16 @@ class Findings:
             self.differences.append(difference)
 
     def count(self, name: str, number: int = 1) -> None:
-        """Note that `number` more of a thing were looked at."""
+        """Count `number` examined things."""
         self.checked[name] = self.checked.get(name, 0) + number
 
     def wait_for(self, name: str, size: int) -> None:
-        """Note an object of `size` bytes that is in order, and will go or come in time."""
+        """Count an object of `size` bytes that is in order and pending."""
         for key, number in ((f"{name}_objects", 1), (f"{name}_bytes", size)):
             self.pending[key] = self.pending.get(key, 0) + number
 
     def report(self, *, deep: bool) -> FsckReport:
-        """What was gathered."""
+        """Return the report."""
         return FsckReport(
             differences=tuple(self.differences),
             differences_total=self.total,

@@ -1,4 +1,4 @@
-"""The three comparisons in their order: the catalog, the catalog against the store, the bytes."""
+"""The comparisons of fsck, in order: the catalog, the catalog with the store, the bytes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def fsck(
     grace_ms: int = 60_000,
     max_differences: int = 1000,
 ) -> FsckReport:
-    """Compare everything, and change nothing without `repair`; may run beside agents and jobs.
+    """Compare everything; change nothing without `repair`. May run next to agents and jobs.
 
-    With it, what follows for certain from the extents is set by them: sums of partitions, counts and death of
-    files, claims of jobs that are over. Nothing is repaired when extents themselves are in doubt.
+    `repair` derives from the extents what follows with certainty: totals of partitions, counts and death of
+    files, claims of jobs that are over. If the extents themselves are in doubt, nothing is repaired.
 
-    With `deep`, every live file is read once from its first byte to its last. Objects younger than
-    `grace_ms` are not yet called orphans. The first `max_differences` differences are kept, all are counted.
-    Raises ForeignStoreError for another catalog's store: every object would be missing there.
+    `deep` reads every live file once from its first byte to its last. Objects younger than `grace_ms` are not
+    reported as orphans. The first `max_differences` differences are kept, all are counted. Raise
+    ForeignStoreError for another catalog's store, in which every object would be missing.
     """
     findings = Findings(max_differences)
     _check_identity(catalog, store, findings)
@@ -65,7 +65,7 @@ def fsck(
 
 
 def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) -> None:
-    """A store that has lost its marker is the first difference: it explains those that follow."""
+    """Report a store that lost its marker as the first difference, because it explains the others."""
     try:
         require_tied(store, catalog.store_binding)
     except LostIdentityError as error:
@@ -73,7 +73,7 @@ def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) ->
             Difference(
                 kind=DifferenceKind.STORE_IDENTITY,
                 object_name=names.IDENTITY_NAME,
-                expected="the marker that says which object store this is",
+                expected="the marker that identifies the object store",
                 found=error.message,
                 remedy=error.remedy or "restore the store from a copy",
             )
@@ -81,14 +81,14 @@ def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) ->
 
 
 def _extents_are_sound(catalog: Catalog) -> bool:
-    """Whether every partition's extents cover its log: a file that has lost some would pass for dead."""
-    survey = Findings(max_differences=0)
-    check_partitions(catalog, survey)
-    return survey.kinds <= {DifferenceKind.SUMS} and "partitions_too_busy" not in survey.checked
+    """Return True if every partition's extents cover its log; else a file in use could look dead."""
+    findings = Findings(max_differences=0)
+    check_partitions(catalog, findings)
+    return findings.kinds <= {DifferenceKind.SUMS} and "partitions_too_busy" not in findings.checked
 
 
 def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
-    """What is kept of each file, against its extents."""
+    """Compare the counts of each file with its extents."""
     for tally in catalog.repair.wrong_file_counts():
         if repair:
             catalog.repair.recount_file(tally.file_id)
@@ -97,24 +97,24 @@ def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
                 Difference(
                     kind=DifferenceKind.FILE_COUNTS,
                     object_name=tally.object_name,
-                    expected="a file's counts to be those of its extents, claimed by open jobs alone",
+                    expected="counts of the file equal to those of its extents, and claims of open jobs only",
                     found=violation.found,
-                    remedy="siltstone fsck --repair sets them right",
+                    remedy="siltstone fsck --repair corrects them",
                     repaired=repair,
                 )
             )
 
 
 def _check_quarantine(catalog: Catalog, findings: Findings) -> None:
-    """What compaction has given up is amiss, even where every byte turns out to be sound."""
+    """Report quarantined files, even if every byte turns out to be sound."""
     for each in catalog.quarantine.list(quarantined=True):
         findings.add(
             Difference(
                 kind=DifferenceKind.QUARANTINED,
                 object_name=each.object_name,
-                expected="a file that compaction gets through",
-                found=f"one that it has given up after {each.failures} failures: {each.reason}",
-                remedy="see what `siltstone fsck --deep` says of it, then `siltstone quarantine --retry`",
+                expected="a file that compaction can read",
+                found=f"a file quarantined after {each.failures} failures: {each.reason}",
+                remedy="run `siltstone fsck --deep`, then `siltstone quarantine --retry`",
             )
         )
 
@@ -132,7 +132,7 @@ def _live_files(catalog: Catalog) -> Iterator[list[CatalogFile]]:
 
 
 def _extents_by_file(catalog: Catalog, files: Sequence[CatalogFile]) -> dict[UUID, list[Extent]]:
-    """The live extents of some files; costs as much as it answers."""
+    """Return the live extents of some files; the cost is proportional to the result."""
     found: dict[UUID, list[Extent]] = {file.file_id: [] for file in files}
     for extent in catalog.planning.extents_of_files(list(found)):
         found[extent.file_id].append(extent)

@@ -9,7 +9,7 @@ import click
 
 from core.clock import SystemClock
 from core.quantities import count, human_bytes
-from planner.planning import plan
+from planner.planner import plan
 from siltstone.cli.expire import describe_deleted
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.plan import plan_report, print_plan

@@ -9,7 +9,7 @@ import click
 
 from core.quantities import count, human_bytes
 from planner.plan import Verdict
-from planner.planning import plan
+from planner.planner import plan
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.quarantine import print_suspects, suspect_fields
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from catalog.model import Job
-    from planner.plan import PartitionDecision, Plan, PlannedJob
-    from planner.score import JobScore
+    from planner.plan import JobScore, PartitionDecision, Plan, PlannedJob
     from siltstone.settings.configuration import Settings
 
 
@@ -77,7 +76,7 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
             markup=False,
         )
         console.print(f"  {job.reason}", markup=False)
-        console.print(f"  {_gain(job.worth)}", markup=False)
+        console.print(f"  {_gain(job.score)}", markup=False)
     if planned.deferred:
         jobs_left = count(planned.deferred, "more job")
         console.print(f"{jobs_left} deferred by the hourly budget.", markup=False)
@@ -114,13 +113,13 @@ def _planned_job_fields(job: PlannedJob) -> dict[str, Any]:
         "input_bytes": job.input_bytes,
         "taken_bytes": job.taken_bytes,
         "expected": {
-            "reclaimed_bytes": job.worth.reclaimed_bytes,
-            "reads_saved": job.worth.reads_saved,
-            "rewritten_bytes": job.worth.rewritten_bytes,
-            "moved_bytes": job.worth.moved_bytes,
-            "dollars": job.worth.nanodollars / 1e9,
-            "score": job.worth.score,
-            "overdue": job.worth.overdue,
+            "reclaimed_bytes": job.score.reclaimed_bytes,
+            "reads_saved": job.score.reads_saved,
+            "rewritten_bytes": job.score.rewritten_bytes,
+            "moved_bytes": job.score.moved_bytes,
+            "dollars": job.score.nanodollars / 1e9,
+            "score": job.score.gain_per_byte,
+            "overdue": job.score.overdue,
         },
         "partitions": [
             {

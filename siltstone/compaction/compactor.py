@@ -16,7 +16,7 @@ from catalog.model import JobState
 from core.quantities import count
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from maintenance.retention import RetentionReport, expire
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from siltstone.interrupts import Interrupts
 from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
 from spark_jobs.errors import JobCancelledError

@@ -72,7 +72,7 @@ def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
     """Partitions become due, and their extents too many, one by one: docs/explanation/cost.md."""
     exact = simulate_events(SHORT, SHORT_SETTINGS, seed=1)
     aggregated = simulate_rounds(SHORT, SHORT_SETTINGS)
-    assert exact.month.sorting_jobs > 2 * exact.month.cleaning_jobs > 40_000
+    assert exact.month.clustering_jobs > 2 * exact.month.cleaning_jobs > 40_000
     for name, tolerance in (("rows", 0.1), ("extents", 0.35), ("live_bytes", 0.05), ("stored_bytes", 0.1)):
         assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
     for name, tolerance in (
@@ -82,7 +82,7 @@ def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
         ("multipart_create", 0.15),
         ("multipart_part", 0.2),
         ("cleaning_jobs", 0.5),
-        ("sorting_jobs", 0.5),
+        ("clustering_jobs", 0.5),
         ("merging_jobs", 0.5),
         ("deleted_objects", 0.05),
         ("list_gc", 0.15),

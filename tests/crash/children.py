@@ -20,7 +20,7 @@ from core.ids import SystemIds
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from object_store.binding import tie
 from object_store.open import open_store
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.crash.fail_points import FailPoints, guard_catalog, guard_store

@@ -17,7 +17,7 @@ from object_store.binding import tie
 from object_store.errors import ForeignStoreError
 from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME, ingestion_name
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:

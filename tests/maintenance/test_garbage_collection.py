@@ -18,7 +18,7 @@ from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNot
 from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
 from object_store.open import StoreConfig, open_store
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.fixtures.s3 import bucket_of
 

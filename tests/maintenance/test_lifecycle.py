@@ -26,7 +26,7 @@ from maintenance.fsck import fsck
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from object_store.interface import Purpose
 from object_store.local.store import LocalStore
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import Row, System

@@ -20,7 +20,7 @@ from maintenance.garbage_collection import DAY_MS, GarbageSettings, collect_garb
 from object_store.binding import tie
 from object_store.errors import ObjectNotFoundError
 from object_store.interface import Purpose
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.planner.system import System
 

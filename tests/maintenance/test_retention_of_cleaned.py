@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import PartitionId
 from maintenance.retention import expire
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from spark_jobs.task.compaction_task import run_compaction
 

@@ -213,7 +213,7 @@ class ModelLog:
                 dead_bytes=self.born.get(file_id, live) - live,
             )
             wanted = settings is None or (
-                live < settings.full_bytes and len(extents) <= settings.most_merged_extents
+                live < settings.full_bytes and len(extents) <= settings.max_merged_extents
             )
             wanted = wanted or (settings is not None and is_mostly_dead(each, settings))
             if each.file.kind is FileKind.COMPACTED and file_id not in claimed and wanted:
@@ -228,7 +228,7 @@ class ModelLog:
             if is_fragmented(compacted, sum(each.length for each in extents), settings):
                 view = self.view(key)
                 held = tuple(each for each in view.extents if each.file_kind is FileKind.COMPACTED)
-                found.append(replace(view, extents=held[-settings.seen_extents :]))
+                found.append(replace(view, extents=held[-settings.max_seen_extents :]))
         return tuple(found)
 
     def snapshot(self, settings: PlannerSettings | None = None) -> Snapshot:

@@ -12,9 +12,10 @@ from catalog.model import PartitionId
 from object_format.limits import MAX_SPAN
 from planner.clustering import section_level, short_run
 from planner.plan import JobKind, Verdict
-from planner.planning import load_snapshot, plan, plan_and_submit
+from planner.planner import plan, plan_and_submit
 from planner.policy import make_plan
 from planner.settings import MIB, PlannerSettings
+from planner.snapshot_loader import load_snapshot
 from tests.planner.model_log import Chunk, ModelLog, topic_rules
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def test_neighbours_with_more_short_extents_than_need_be_are_written_together() 
     log, keys = plain_log(partitions=5)
     for number in range(4):
         log.append({key: Chunk(records=1, length=5) for key in keys})
-        assert settle(log) == [JobKind.INGESTION] + [JobKind.SORTING] * (number == 3)
+        assert settle(log) == [JobKind.INGESTION] + [JobKind.CLUSTERING] * (number == 3)
     assert {len(extents) for extents in log.extents.values()} == {1}
     assert all(extents[0].length == 20 for extents in log.extents.values())
 
@@ -74,7 +75,7 @@ def test_a_job_reads_of_each_file_the_range_of_its_partitions() -> None:
         for job in make_plan(log.snapshot(), SORTED).jobs:
             log.apply(replace(job, output_bytes=MIB))
     (job,) = make_plan(log.snapshot(SORTED), SORTED).jobs
-    assert (job.kind, [part.partition for part in job.partitions]) == (JobKind.SORTING, [2, 3])
+    assert (job.kind, [part.partition for part in job.partitions]) == (JobKind.CLUSTERING, [2, 3])
     assert (job.input_bytes, job.taken_bytes) == (40, 40)
     assert {each.verdict for each in make_plan(log.snapshot(SORTED), SORTED).decisions} >= {Verdict.MERGE}
     assert "8 short extents in 4 compacted files" in job.reason
@@ -82,7 +83,7 @@ def test_a_job_reads_of_each_file_the_range_of_its_partitions() -> None:
 
 def test_small_files_of_few_extents_are_merged_as_a_whole_and_wide_ones_sorted() -> None:
     """A plan that has no room for as many files as the fan-in looks at their partitions instead."""
-    for room, kind in ((10_000, JobKind.MERGING), (16, JobKind.SORTING)):
+    for room, kind in ((10_000, JobKind.MERGING), (16, JobKind.CLUSTERING)):
         settings = replace(SORTED, target_file_bytes=10_000, level_floor_bytes=10, max_plan_extents=room)
         log, keys = plain_log(partitions=5)
         kinds = set()
@@ -155,7 +156,7 @@ def test_a_plan_that_sees_nothing_worth_while_takes_the_longest_run_that_it_sees
     for length in (100, 5, 5, 30, 5, 5, 30, 5, 5) * 6:
         log.append({key: Chunk(records=1, length=length)})
         settle(log, settings)
-    assert len(log.extents[key]) < 2 * settings.seen_extents
+    assert len(log.extents[key]) < 2 * settings.max_seen_extents
 
 
 def test_a_sorted_extent_lets_no_record_wait_much_longer_for_its_cleaning() -> None:
@@ -189,13 +190,13 @@ def test_no_byte_is_sorted_more_often_than_the_bound_says(appends: list[dict[int
         most = max(most, *map(len, log.extents.values()))
         settle(log, settings)
     floor = settings.section_floor_bytes * fan_in / (fan_in - 1) * extents
-    if most >= settings.seen_extents:  # in no good order
+    if most >= settings.max_seen_extents:  # in no good order
         floor += settings.section_bytes * 2 * fan_in / (2 * fan_in - 1) * extents
-    assert log.written.get(JobKind.SORTING, 0) <= (LEVELS - 1) * ingested + floor
+    assert log.written.get(JobKind.CLUSTERING, 0) <= (LEVELS - 1) * ingested + floor
     for held in log.extents.values():
         long = sum(1 for extent in held if extent.length >= settings.section_bytes)
         assert len(held) < (1 + long) * fan_in**LEVELS
-        assert len(held) - long <= settings.seen_extents + 2 * fan_in * (1 + long)
+        assert len(held) - long <= settings.max_seen_extents + 2 * fan_in * (1 + long)
 
 
 @given(st.integers(1, 120), st.integers(2, 5), st.sampled_from([1, 7, 19, 25]))
@@ -229,7 +230,7 @@ def test_short_extents_of_a_real_catalog_are_sorted_and_read_as_before(system: S
     snapshot = load_snapshot(system.catalog, system.clock.now_ms(), SHORT)
     assert [view.partition_id for view in snapshot.fragmented] == sorted(keys)
     jobs = plan(system.catalog, system.clock, SHORT).jobs
-    assert [job.kind for job in jobs] == [JobKind.SORTING] * 2
+    assert [job.kind for job in jobs] == [JobKind.CLUSTERING] * 2
     plan_and_submit(system.catalog, system.clock, system.ids, SHORT)
     system.run_jobs()
     assert [[record.value for record in system.read_log(key)] for key in keys] == before

@@ -17,7 +17,7 @@ from core.clock import SystemClock
 from core.errors import NotFoundError, StaleStateError
 from maintenance.fsck.run import fsck
 from maintenance.retention import expire
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.planner.system import System
 

@@ -12,7 +12,7 @@ import pytest
 from catalog.model import Exactness, PartitionId
 from core.clock import SystemClock
 from object_store.local.store import LocalStore
-from planner.planning import plan, plan_and_submit
+from planner.planner import plan, plan_and_submit
 from planner.settings import PlannerSettings
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
 from spark_jobs.task.compaction_task import run_compaction

@@ -13,7 +13,7 @@ from catalog.model import FileKind, JobState, PartitionId
 from core.errors import CorruptDataError
 from maintenance.fsck import DifferenceKind, fsck
 from object_store.interface import Purpose
-from planner.planning import plan, plan_and_submit
+from planner.planner import plan, plan_and_submit
 from planner.settings import PlannerSettings
 from siltstone.cli.main import cli
 from tests.end_to_end.processes import as_url

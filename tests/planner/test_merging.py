@@ -14,9 +14,10 @@ from catalog.model import PartitionId
 from core.errors import InvalidInputError
 from planner.merging import level_of
 from planner.plan import JobKind, Verdict
-from planner.planning import load_snapshot, plan, plan_and_submit, submit
+from planner.planner import plan, plan_and_submit, submit
 from planner.policy import make_plan
 from planner.settings import PlannerSettings
+from planner.snapshot_loader import load_snapshot
 from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
 
 if TYPE_CHECKING:
@@ -181,9 +182,9 @@ def test_jobs_come_in_the_order_of_their_worth_and_the_overdue_first() -> None:
     settings = PlannerSettings(max_job_files=1, force=True)
     log.now_ms += 5_000
     jobs = make_plan(log.snapshot(), settings).jobs
-    assert [job.worth.overdue for job in jobs] == [True, False]
+    assert [job.score.overdue for job in jobs] == [True, False]
     assert jobs[0].partitions[0].topic_id == first.topic_id
-    scores = [job.worth.score for job in jobs[1:]]
+    scores = [job.score.gain_per_byte for job in jobs[1:]]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -274,7 +275,7 @@ def test_a_job_that_is_done_is_charged_with_what_it_did(system: System) -> None:
     topic = system.topic("plain", 1, cleanup_policy="delete")
     for number in range(3):
         system.produce({PartitionId(topic.topic_id, 0): [(b"k", b"%d" % number)]})
-    expected = plan(system.catalog, system.clock, PlannerSettings(max_job_files=1)).jobs[0].worth.moved_bytes
+    expected = plan(system.catalog, system.clock, PlannerSettings(max_job_files=1)).jobs[0].score.moved_bytes
     narrow = PlannerSettings(max_job_files=1, budget_bytes_per_hour=expected + 100)
     assert len(plan_and_submit(system.catalog, system.clock, system.ids, narrow).jobs) == 1
     assert plan(system.catalog, system.clock, narrow).jobs == ()

@@ -166,11 +166,11 @@ def test_waiting_is_counted_from_what_is_dirty() -> None:
     log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
     log.append({key: Chunk(records=1, length=100)}, age_ms=5_000)
     (joined,) = make_plan(log.snapshot(), DEFAULTS).jobs
-    assert (joined.kind, joined.worth.waited_ms) == (JobKind.INGESTION, 5_000)
+    assert (joined.kind, joined.score.waited_ms) == (JobKind.INGESTION, 5_000)
     (alone,) = make_plan(log.snapshot(), PlannerSettings(max_job_files=1)).jobs
     log.apply(alone)
     (cleaning,) = make_plan(log.snapshot(), DEFAULTS).jobs
-    assert (cleaning.kind, cleaning.worth.waited_ms) == (JobKind.CLEANING, 5_000)
+    assert (cleaning.kind, cleaning.score.waited_ms) == (JobKind.CLEANING, 5_000)
 
 
 def test_a_gap_left_by_another_job_ends_the_range() -> None:

@@ -62,7 +62,7 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
             assert part.reaches_log_start == (part.base_offset <= log.view(key).state.log_start_offset)
             old = {extent.base_offset for extent in takeable_extents(log.view(key), log.now_ms)}
             all_old = all(extent.base_offset in old for extent in extents)
-            merging = job.kind in {JobKind.MERGING, JobKind.SORTING}
+            merging = job.kind in {JobKind.MERGING, JobKind.CLUSTERING}
             assert part.deduplicate == (log.view(key).rules.compacted and all_old and not merging)
 
 

@@ -11,7 +11,7 @@ from catalog.open import Catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SeededIds
 from object_store.local.store import LocalStore
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from spark_jobs.task.compaction_task import run_compaction
 from tests.agent.faulty_store import FaultyStore

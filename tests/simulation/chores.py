@@ -12,7 +12,7 @@ from catalog.invariants import bounds_never_go_back
 from catalog.model import PartitionId
 from core.errors import FatalError, SiltstoneError
 from maintenance.garbage_collection import collect_garbage
-from planner.planning import plan_and_submit
+from planner.planner import plan_and_submit
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.simulation.world import GRACE_MS, LEASE_MS, SimulatedAgent
 

@@ -1,22 +1,18 @@
-"""From the catalog to a plan, and from a plan to jobs.
+"""Load a snapshot of the catalog for the policy.
 
-A snapshot is loaded in an order that makes being out of date harmless: first the ingestion files, then the
-partitions' bounds, then their extents. What changes meanwhile is missed, not mistaken, and whoever claims an
-extent first has it: the catalog refuses the other's job, and that one plans anew.
+The order of queries makes stale data harmless: first ingestion files, then the partitions' bounds, then their
+extents. A change in between is missed, not misread. Whoever claims an extent first gets it: the catalog
+refuses the other planner's job, and that planner plans again.
 """
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from catalog.jobs.planning_queries import DirtyRule
-from catalog.model import Exactness, FileKind, JobSpec, PartitionId
-from core.errors import StaleStateError
-from planner.fault_bisection import may_be_tried
-from planner.policy import PRICES, make_plan
+from catalog.model import Exactness, FileKind, PartitionId
+from planner.fault_bisection import can_be_retried
+from planner.policy import PRICES
 from planner.score import spent_on
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
 
@@ -28,116 +24,30 @@ if TYPE_CHECKING:
     from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent, JobInput, Topic
     from catalog.open import Catalog
-    from core.clock import Clock
-    from core.ids import Ids
-    from planner.plan import Plan, PlannedJob
     from planner.settings import PlannerSettings
 
 NO_LIMIT_MS: Final = 2**63 - 1
 PARTITIONS_AT_ONCE: Final = 500
 EXTENTS_OF_ONE: Final = 10_000
-REPLANS: Final = 3
 SUSPECTS_AT_ONCE: Final = 10_000
 BUDGET_MS: Final = 60 * 60 * 1000
 MINUTE_MS: Final = 60 * 1000
 SECOND_MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """The jobs that are in the catalog now, how many were lost to somebody faster or wait for the budget."""
-
-    jobs: tuple[JobSpec, ...]
-    lost: int
-    deferred: int = 0
-
-
-def plan(catalog: Catalog, clock: Clock, settings: PlannerSettings, *, explain: str | None = None) -> Plan:
-    """What would be done now; changes nothing.
-
-    `Plan.decisions` speaks of the partitions that were looked at: those with free extents in ingestion
-    files, and compacted ones that are dirty. With `explain` also of every partition of that topic;
-    NotFoundError when there is none.
-    """
-    with _all_of_it_alive():
-        return make_plan(load_snapshot(catalog, clock.now_ms(), settings, explain=explain), settings)
-
-
-def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, planned: Plan) -> Submission:
-    """Freeze the plan's jobs and hand them to the catalog, one by one; jobs that come too late are lost."""
-    jobs: list[JobSpec] = []
-    lost = 0
-    for job in planned.jobs:
-        spec = freeze(job, clock, ids, settings)
-        try:
-            catalog.jobs.submit(spec, moved_bytes=job.worth.moved_bytes, nanodollars=job.worth.nanodollars)
-        except StaleStateError:
-            lost += 1
-        else:
-            jobs.append(spec)
-    return Submission(jobs=tuple(jobs), lost=lost, deferred=planned.deferred)
-
-
-def plan_and_submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings) -> Submission:
-    """Plan and submit, and again while jobs are lost to somebody faster, a few times at most."""
-    jobs: list[JobSpec] = []
-    lost = deferred = 0
-    for _ in range(1 + REPLANS):
-        submission = submit(catalog, clock, ids, settings, plan(catalog, clock, settings))
-        jobs += submission.jobs
-        lost += submission.lost
-        deferred = submission.deferred
-        if not submission.lost:
-            break
-    return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred)
-
-
-def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -> JobSpec:
-    """Fix everything that the job's outcome depends on."""
-    now_ms = clock.now_ms()
-    return JobSpec(
-        job_id=ids.new_uuid(),
-        created_ms=now_ms,
-        now_ms=now_ms,
-        hash_seed=ids.random_bytes(16),
-        table_bytes=settings.table_bytes,
-        reason=job.reason,
-        inputs=job.inputs,
-        partitions=job.partitions,
-        output_bytes=job.output_bytes,
-        merge_batches=settings.merge_batches,
-        exact=job.exact,
-    )
-
-
-@contextmanager
-def _all_of_it_alive() -> Iterator[None]:
-    """Keeps the collector of cycles from going through a snapshot as it grows: that took half of the time.
-
-    A snapshot is bounded, has no cycles and is freed by its reference counts.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def load_snapshot(
     catalog: Catalog, now_ms: int, settings: PlannerSettings, *, explain: str | None = None
 ) -> Snapshot:
-    """What the policy needs to see, bounded by the settings.
+    """Return what the policy needs, bounded by the settings.
 
-    Of `max_plan_extents`, ingestion files may have half. Files to be merged have a quarter at least,
-    compacted partitions an eighth, and so have fragmented ones. What one leaves, those that come after it may
-    have, in this order: compacted partitions, fragmented ones, files to be merged.
+    Ingestion files may take half of `max_plan_extents`. Files to merge get at least a quarter, and compacted
+    and fragmented partitions at least an eighth each. What one kind leaves goes to the next, in this order:
+    compacted partitions, fragmented partitions, files to merge.
     """
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
     suspects = {each.file_id: each for each in catalog.quarantine.list(limit=SUSPECTS_AT_ONCE)}
-    tried = [each for each in suspects.values() if may_be_tried(each, now_ms)][: settings.max_plan_files]
+    tried = [each for each in suspects.values() if can_be_retried(each, now_ms)][: settings.max_plan_files]
     files = [
         *catalog.planning.inputs_of_candidates(tried),
         *catalog.planning.ingestion_files(
@@ -205,7 +115,7 @@ def _mergeable(
         dead_share=settings.dead_share,
         limit=settings.max_plan_files,
         max_extents=max_extents,
-        extents_each=settings.most_merged_extents,
+        extents_each=settings.max_merged_extents,
         from_bytes=small_files_from(now_ms, settings),
     )
     return tuple(
@@ -221,10 +131,10 @@ def _mergeable(
 
 
 def small_files_from(now_ms: int, settings: PlannerSettings) -> int:
-    """At which size a plan begins to look at small files: at the smallest, or at another, by the minute.
+    """Return the size from which a plan examines small files, chosen by the minute.
 
-    Small files that fit nowhere stay as they are. If there are more than one plan may look at, others would
-    never be seen behind them. A hash chooses, so that plans at regular times see all sizes.
+    Small files that fit no group stay. If there are more of them than a plan may examine, the others would
+    never be seen. A hash chooses the size, so that plans at regular times see all sizes.
     """
     chosen = 2 * hashed(now_ms // MINUTE_MS)
     return 0 if chosen >= 1 else int(settings.full_bytes**chosen)
@@ -237,9 +147,9 @@ def _fragmented(
     suspects: Mapping[UUID, QuarantineCandidate],
     room: tuple[int, int],
 ) -> tuple[PartitionView, ...]:
-    """Neighbouring partitions with many short extents, with the newest of these; `room` for extents, and now.
+    """Return neighbouring partitions with many short extents; `room` is extents and time.
 
-    Where there are more than find room, a plan begins somewhere among them, by the hash of a moment.
+    If there are more than fit, the plan starts at a partition that a hash of the time selects.
     """
     max_extents, now_ms = room
     sizes = catalog.planning.fragmented_partitions(
@@ -248,7 +158,7 @@ def _fragmented(
         start=hashed(now_ms // SECOND_MS),
         limit=max(1, max_extents // (settings.resting_extents // 2 + 1)),
     )
-    most = settings.seen_extents
+    most = settings.max_seen_extents
     chosen: dict[PartitionId, PartitionSize] = {}
     for size in sizes:
         if size.state.topic_id not in rules:
@@ -273,14 +183,14 @@ def _fragmented(
 
 
 def hashed(number: int) -> float:
-    """A share in [0, 1) that looks as if it were drawn, the same for the same number."""
+    """Return a pseudo-random number in [0, 1), the same for the same input."""
     return ((number * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> 32) / 2**32  # Fibonacci hashing
 
 
 def _views_of(
     catalog: Catalog, files: Sequence[Mergeable], rules: Mapping[UUID, TopicRules]
 ) -> dict[PartitionId, PartitionView]:
-    """The partitions of files that may be merged, without their extents."""
+    """Return the partitions of files that may be merged, without their extents."""
     keys = {PartitionId(extent.topic_id, extent.partition) for file in files for extent in file.extents}
     return {
         size.partition_id: PartitionView(rules=rules[size.state.topic_id], state=size.state, extents=())
@@ -293,7 +203,7 @@ def _exactness(size: PartitionSize, settings: PlannerSettings) -> Exactness:
 
 
 def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:
-    """Whether no compacted file of the partition went while the snapshot was loaded."""
+    """Return True unless a compacted file of the partition disappeared while the snapshot was loaded."""
     return all(
         extent.file_id in files or extent.file_kind is FileKind.INGESTION or not view.rules.compacted
         for extent in view.extents
@@ -301,7 +211,7 @@ def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:
 
 
 def rules_of(topic: Topic) -> TopicRules:
-    """What of a topic's configuration decides about compaction."""
+    """Return the part of a topic's configuration that matters to compaction."""
     config = topic.config
     return TopicRules(
         topic_id=topic.topic_id,
@@ -331,9 +241,9 @@ def _dirty_rules(rules: Mapping[UUID, TopicRules], settings: PlannerSettings) ->
 def _load_extents(
     catalog: Catalog, sizes: Sequence[PartitionSize], limit: int
 ) -> dict[PartitionId, list[Extent]]:
-    """Every live extent of each partition, the first `EXTENTS_OF_ONE` at most; about `limit` altogether.
+    """Return the live extents of each partition, at most `EXTENTS_OF_ONE`; about `limit` in total.
 
-    Partitions for which there is no room are left out.
+    Partitions that do not fit are left out.
     """
     loaded: dict[PartitionId, list[Extent]] = {}
     for starts in _batches(sizes, limit):
@@ -360,7 +270,7 @@ def _batches(sizes: Iterable[PartitionSize], limit: int) -> Iterator[list[tuple[
 
 
 def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The extents as they were loaded; where they were cut off, then those free in ingestion files."""
+    """Return the loaded extents; if they were cut off, add the free ones in ingestion files."""
     if loaded is None:
         return tuple(sorted(free, key=lambda extent: extent.base_offset))
     if len(loaded) < EXTENTS_OF_ONE:
@@ -373,7 +283,7 @@ def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent
 def _files(
     catalog: Catalog, ingestion: Sequence[JobInput], partitions: Sequence[PartitionView]
 ) -> Mapping[UUID, FileView]:
-    """The files that a job may take: compacted ones, then ingestion files, the older first."""
+    """Return the files that a job may take: compacted files, then ingestion files, older ones first."""
     compacted = {
         extent.file_id
         for view in partitions

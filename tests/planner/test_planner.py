@@ -9,12 +9,12 @@ import pytest
 from catalog.model import FileKind, JobState, PartitionId
 from core.errors import NotFoundError
 from planner.plan import JobKind, Verdict
-from planner.planning import REPLANS, plan, plan_and_submit, submit
+from planner.planner import REPLANS, plan, plan_and_submit, submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
     from catalog.model import Topic
-    from planner.planning import Submission
+    from planner.planner import Submission
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -120,7 +120,7 @@ def test_a_race_lost_at_every_turn_ends(system: System, monkeypatch: pytest.Monk
     mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)
     submitted(system)
-    monkeypatch.setattr("planner.planning.plan", lambda *_: late)
+    monkeypatch.setattr("planner.planner.plan", lambda *_: late)
     submission = plan_and_submit(system.catalog, system.clock, system.ids, DEFAULTS)
     assert (submission.jobs, submission.lost) == ((), 1 + REPLANS)
 

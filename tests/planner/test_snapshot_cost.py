@@ -14,8 +14,9 @@ from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.model import FileKind
 from catalog.open import open_catalog
-from planner.planning import hashed, load_snapshot, plan, small_files_from
+from planner.planner import plan
 from planner.settings import PlannerSettings
+from planner.snapshot_loader import hashed, load_snapshot, small_files_from
 from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
