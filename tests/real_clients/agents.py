@@ -16,7 +16,7 @@ from planner.settings import PlannerSettings
 from spark_jobs.task.compaction_task import run_compaction
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.kafka.brokers import BrokerThread
-from tests.agent.kafka.coordinators import LASTING
+from tests.agent.kafka.coordinators import NO_EXPIRY
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.small_compaction import compact
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 # Short sessions, so that killed clients are removed soon.
 _SETTINGS = {
-    **LASTING,
+    **NO_EXPIRY,
     "groups": replace(QUICK_GROUPS, group_consumer_session_timeout_ms=2000),
     "stop_timeout_ms": 5000,
 }

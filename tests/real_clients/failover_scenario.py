@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # as it exports them
 
 from object_store.open import StoreConfig
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.work import Work
 from tests.fixtures.ports import lasting_ports
@@ -45,7 +45,7 @@ class ContinuousProducer:
             )
             number += 1
             self._producer.poll(0.02)
-        self._producer.flush(PATIENCE_SECONDS)
+        self._producer.flush(TIMEOUT_SECONDS)
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
@@ -121,7 +121,7 @@ class FailoverScenario:
             agent.serve(port)
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_SECONDS)
+        self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(TIMEOUT_SECONDS)
         self.groups: dict[str, list[Member]] = {}
         for protocol in protocols:
             members = [Member(self.bootstrap, protocol, protocol) for _ in range(2)]
@@ -147,7 +147,7 @@ class FailoverScenario:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         try:
             offsets = consumer.committed(
-                [TopicPartition(TOPIC, each) for each in range(PARTITIONS)], PATIENCE_SECONDS
+                [TopicPartition(TOPIC, each) for each in range(PARTITIONS)], TIMEOUT_SECONDS
             )
         finally:
             consumer.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, produce
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, produce
 from tests.agent.kafka.waiting import until
 from tests.real_clients.client_driver import CLIENTS, Driver
 
@@ -66,7 +66,7 @@ class Group:
         """Return True if all offsets are committed. Raise if one of the members has failed."""
         self.assigned(*members)
         consumer = Consumer({"bootstrap.servers": self._agents.bootstrap, "group.id": self._name})
-        found = consumer.committed([TopicPartition(self.topic, each) for each in range(2)], PATIENCE_SECONDS)
+        found = consumer.committed([TopicPartition(self.topic, each) for each in range(2)], TIMEOUT_SECONDS)
         consumer.close()
         return [each.offset for each in found] == [self._sent, self._sent]
 

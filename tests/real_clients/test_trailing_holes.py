@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 
 if TYPE_CHECKING:
     from tests.real_clients.agents import Agents
@@ -31,7 +31,7 @@ def _read_to_the_end(agents: Agents, topic: str, offset: int) -> tuple[list[int 
     found: list[int | None] = []
     try:
         while True:
-            message = consumer.poll(PATIENCE_SECONDS)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, f"no end of partition after {found}"
             error = message.error()
             if error is not None:

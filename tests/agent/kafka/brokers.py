@@ -1,4 +1,4 @@
-"""Agents that serve Kafka clients while a test, which may block, uses them."""
+"""Agents for tests that block: each agent runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tests.agent.faulty_store import FaultyStore
 
 T = TypeVar("T")
-_PATIENCE_SECONDS = 300.0  # the first one may have to compile its kernels
+_TIMEOUT_SECONDS = 300.0  # the first agent may have to compile its kernels
 
 
 class BrokerThread:
-    """An agent with an event loop in a thread of its own."""
+    """An agent whose event loop runs in its own thread."""
 
     def __init__(
         self, catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids, changes: Mapping[str, Any]
@@ -43,24 +43,24 @@ class BrokerThread:
 
     def start(self) -> None:
         self._thread.start()
-        self.agent = self.run(self._begin())
+        self.agent = self.run(self._create())
         self.address = self.run(self.agent.start())["kafka"]
 
-    async def _begin(self) -> Agent:
+    async def _create(self) -> Agent:
         return self._make()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs in the agent's loop."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_PATIENCE_SECONDS)
+        """Run a coroutine in the agent's event loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_TIMEOUT_SECONDS)
 
     def stop(self) -> None:
-        """Stop the agent in good order; a second time does nothing."""
+        """Stop the agent cleanly. Has no effect on an agent that is stopped."""
         if self._loop.is_closed():
             return
         if self.address:
             self.run(self.agent.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE_SECONDS)
+        self._thread.join(_TIMEOUT_SECONDS)
         self._loop.close()
 
     @property
@@ -69,11 +69,11 @@ class BrokerThread:
         return host, int(port)
 
     def catalog_calls(self) -> Counter[str]:
-        """How often the catalog was asked, by operation."""
+        """Return the number of calls of the catalog, by operation."""
         counts = self.catalog.operation_counts()
         return Counter({operation: count.calls for operation, count in counts.items()})
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> Topic:
-        """A topic, made behind the agent's back; underscores in names of settings stand for dots."""
+        """Create a topic directly in the catalog. Underscores in the names of settings stand for dots."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)

@@ -1,4 +1,4 @@
-"""What the Kafka tests share."""
+"""Fixtures of the Kafka tests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Agents keep real time; no test depends on how much of it passes."""
+    """The system clock. No test depends on elapsed time."""
     return SystemClock()
 
 
 @pytest.fixture
 def store(tmp_path: Path, ids: Ids) -> FaultyStore:
-    """A local directory that fails where a test says so."""
+    """A local store that fails on request."""
     return FaultyStore(LocalStore(tmp_path / "objects", ids))
 
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path, ids: Ids) -> FaultyStore:
 def start_broker(
     catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids
 ) -> Iterator[Callable[..., BrokerThread]]:
-    """Starts agents that serve Kafka clients, each in a thread of its own; they end with the test."""
+    """Start agents in threads; they stop with the test."""
     started: list[BrokerThread] = []
 
     def start(**changes: object) -> BrokerThread:
@@ -52,5 +52,5 @@ def start_broker(
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    """One agent."""
+    """Start one agent."""
     return start_broker()

@@ -1,4 +1,4 @@
-"""Two agents that coordinate groups, and what tests do to them."""
+"""Two agents that coordinate groups, and ways to make one of them fail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
 
-LASTING: Final = {"heartbeat_interval_ms": 3_600_000, "broker_silent_ms": 3_600_000}
-"""Settings of agents that nobody takes for dead, however busy the machine is, until they `die`."""
+NO_EXPIRY: Final = {"heartbeat_interval_ms": 3_600_000, "broker_silent_ms": 3_600_000}
+"""Settings of agents that stay alive on a busy machine until a test calls `kill`."""
 
 _AGE = Query("age", "a test", b"UPDATE sessions SET heartbeat_ms = 0 WHERE session_id = %(session_id)s")
 
 
 def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
-    """Two agents that know of each other."""
+    """Start two agents, and wait until they see each other."""
     started = [start() for _ in range(2)]
     for each in started:
         until(lambda each=each: len(each.run(groups_of(each).ownership._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
@@ -36,7 +36,7 @@ def groups_of(broker: BrokerThread) -> GroupCoordinator:
 
 
 def group_of(broker: BrokerThread) -> str:
-    """The name of a group that this agent coordinates."""
+    """Return the name of a group that this agent coordinates."""
     return next(
         name
         for name in (f"group-{number}" for number in count())
@@ -44,19 +44,19 @@ def group_of(broker: BrokerThread) -> str:
     )
 
 
-def die(broker: BrokerThread) -> None:
-    """Fall silent, as a process does that is killed, and be found dead at once; for one of `LASTING`."""
-    broker.run(_fall_silent(broker))
-    take_for_dead(broker)
+def kill(broker: BrokerThread) -> None:
+    """Stop heartbeats and connections as if the process was killed, and expire its session."""
+    broker.run(_stop_heartbeats(broker))
+    expire_session(broker)
 
 
-def take_for_dead(broker: BrokerThread) -> None:
-    """Let all think that nothing was heard of it for long."""
+def expire_session(broker: BrokerThread) -> None:
+    """Make the agent's last heartbeat old, so that its session expires."""
     session = {"session_id": broker.agent.session.session_id}
     broker.catalog._database.transact("age", lambda transaction: transaction.count(_AGE, session))
 
 
-async def _fall_silent(broker: BrokerThread) -> None:
+async def _stop_heartbeats(broker: BrokerThread) -> None:
     session, server = broker.agent.session, broker.agent._kafka
     assert session._heartbeats is not None
     assert server is not None

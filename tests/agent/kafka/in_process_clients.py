@@ -1,4 +1,4 @@
-"""Short ways to do with real clients what every test does."""
+"""Produce and consume with librdkafka, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 def produce(address: str, topic: str, records: Sequence[tuple[bytes | None, bytes]], **settings: Any) -> None:  # noqa: ANN401  # any setting
@@ -26,7 +26,7 @@ def produce(address: str, topic: str, records: Sequence[tuple[bytes | None, byte
     producer = Producer({"bootstrap.servers": address, "linger.ms": 1, **changes})
     for key, value in records:
         producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     assert failures == []
 
 
@@ -48,7 +48,7 @@ def consume(
     messages: list[Message] = []
     try:
         while len(messages) < count:
-            message = consumer.poll(PATIENCE_SECONDS)
+            message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, f"{len(messages)} of {count} records came"
             assert message.error() is None, message.error()
             messages.append(message)

@@ -1,4 +1,4 @@
-"""A connection between a transport and a dispatch that do what a test says."""
+"""A connection with a scripted transport and a scripted dispatcher."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from agent.kafka.dispatcher import Response
 
 LONG = 400_000
-"""Bytes of a long answer: its number, again and again."""
-_QUIET_TURNS = 20
-"""So many turns of the loop in which nothing happens are the end of everything that happens by itself."""
+"""Size of a long response, which repeats its number."""
+_QUIET_ITERATIONS = 20
+"""After so many iterations of the loop without a change, nothing happens any more."""
 
 
 class ScriptedTransport:
-    """Notes each write and whether it is read.
+    """A transport that records writes, and whether the connection reads.
 
-    Nothing leaves it while it is full, or a byte whenever it is asked while `is_draining`. One that
-    `fills_up` is full with the next write.
+    While it is full, nothing leaves it. While `is_draining`, one byte leaves with each call of
+    `get_write_buffer_size`. With `fills_up`, the next write fills it.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ScriptedTransport:
         self.write(b"".join(parts))
 
     def fill(self, *, full: bool) -> None:
-        """The client stops reading, or goes on."""
+        """Let the client stop or continue reading."""
         if full == self._is_full or self.protocol is None or self.is_closed:
             return
         self._is_full = full
@@ -93,20 +93,22 @@ class ScriptedTransport:
     close = abort
 
     def set_write_buffer_limits(self, *, high: int) -> None:
-        """There is no bound."""
+        """Ignore the limit."""
 
     def get_extra_info(self, _: str) -> None:
-        """It has no peer."""
+        """Return no peer address."""
 
 
 class ScriptedDispatcher:
-    """Takes requests of eight bytes of number, a letter that says how, and padding; answers the number.
+    """Responds to a request with its number. A request is a number of eight bytes, a letter, and padding.
 
-    `o` at once, `h` at once and holding memory, `g` likewise and at length, `0` at once without an answer,
-    `l` when `committed` is set, `s` likewise and whether or not it is cancelled, `c` by a coroutine
-    and `w` by one that waits for `committed`, `n` by a coroutine without an answer, `b` at length by a
-    coroutine; `x` and `y` are not to be answered, as is found out at once or later, and `e` comes to nothing
-    when `committed` is set.
+    On the fast path:
+    - `o`: a response; `h`: one that retains memory; `g`: a long one that retains memory;
+    - `0`: no response; `x`: an error;
+    - `l`: a deferred response after `committed`; `s`: the same, ignoring cancellation; `e`: a deferred error.
+
+    In a coroutine:
+    - `c`: a response; `w`: one after `committed`; `b`: a long one; `n`: no response; `y`: an error.
     """
 
     def __init__(self) -> None:
@@ -117,7 +119,7 @@ class ScriptedDispatcher:
     def try_fast_path(self, frame: memoryview, _: str) -> Response:
         kind = chr(frame[8])
         if kind == "x":
-            raise MalformedMessageError("this cannot be")
+            raise MalformedMessageError("an invalid request")
         if kind not in "ohg0lse":
             return None
         self._note(frame)
@@ -137,7 +139,7 @@ class ScriptedDispatcher:
         await asyncio.sleep(0)
         kind = chr(frame[8])
         if kind == "y":
-            raise MalformedMessageError("this cannot be either")
+            raise MalformedMessageError("another invalid request")
         self._note(frame)
         if kind == "w":
             await self.committed.wait()
@@ -157,12 +159,12 @@ class ScriptedDispatcher:
         with contextlib.suppress(*[asyncio.CancelledError] if kind == "s" else []):
             await self.committed.wait()
         if kind == "e":
-            raise RuntimeError("nothing comes of it")
+            raise RuntimeError("the deferred response failed")
         return [bytes(frame[:4]), bytes(frame[4:8])]
 
 
 class Scripted:
-    """The connection, and a client that sends as much as is read."""
+    """A connection and a client that sends as long as the connection reads."""
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class Scripted:
         slow_clients: SlowClientPolicy | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
-        self.dispatch = ScriptedDispatcher()
+        self.dispatcher = ScriptedDispatcher()
         self.budget = ByteBudget("requests", budget) if isinstance(budget, int) else budget
         self.is_gone = False
         self.sent: list[tuple[int, str]] = []
@@ -183,7 +185,7 @@ class Scripted:
             slow_clients=slow_clients or SlowClientPolicy.of(60, 60, memory=()),
         )
         self.connection = Connection(
-            cast("Any", self.dispatch),
+            cast("Any", self.dispatcher),
             self.budget,
             limits,
             memoryview(bytearray(RECEIVE_BYTES)),
@@ -197,34 +199,34 @@ class Scripted:
         self.is_gone = True
 
     def send(self, kinds: str, *, size: int = 9) -> None:
-        """One request of each kind; they arrive as far as the connection reads."""
+        """Send one request of each kind. They arrive as far as the connection reads."""
         for kind in kinds:
             self._stream += self.frame(kind, size)
         self.arrive()
 
     def begin(self, kind: str, *, size: int, count: int, before: bytes = b"") -> bytes:
-        """Only the first `count` bytes of a request, behind what comes `before`; the rest is for `go_on`."""
+        """Send `before` and the first `count` bytes of a request; return the rest for `send_bytes`."""
         frame = self.frame(kind, size)
-        self.go_on(before + frame[:count])
+        self.send_bytes(before + frame[:count])
         return frame[count:]
 
-    def go_on(self, data: bytes) -> None:
-        """These bytes."""
+    def send_bytes(self, data: bytes) -> None:
+        """Send these bytes."""
         self._stream += data
         self.arrive()
 
     def frame(self, kind: str, size: int) -> bytes:
-        """The next request."""
+        """Return the next request."""
         body = struct.pack(">qc", len(self.sent), kind.encode()).ljust(size, b".")
         self.sent.append((len(self.sent), kind))
         return struct.pack(">i", len(body)) + body
 
     def send_length(self, length: int) -> None:
-        """The begin of a request, and no more of it."""
-        self.go_on(struct.pack(">i", length))
+        """Send the length of a request and nothing more."""
+        self.send_bytes(struct.pack(">i", length))
 
     def arrive(self) -> None:
-        """Deliver what is on its way."""
+        """Deliver what was sent, as far as the connection reads."""
         while self._stream and self.transport.is_reading and not self.transport.is_closed:
             room = self.connection.get_buffer(-1)
             count = min(len(room), len(self._stream))
@@ -234,27 +236,27 @@ class Scripted:
 
     @property
     def is_read_to_the_end(self) -> bool:
-        """Whether nothing that was sent is still on its way."""
+        """True if the connection has read everything that was sent."""
         return not self._stream
 
     @property
     def answered(self) -> list[int]:
-        """The numbers of all answers, in order."""
+        """The numbers of all responses, in order."""
         return [number for (number,) in struct.iter_unpack(">q", b"".join(self.transport.writes))]
 
     async def settle(self) -> None:
-        """Until nothing happens any more by itself."""
+        """Run the loop until nothing changes any more."""
         quiet = 0
         before: object = None
-        while quiet < _QUIET_TURNS:
+        while quiet < _QUIET_ITERATIONS:
             self.arrive()
             await asyncio.sleep(0)
-            state = (len(self._stream), len(self.transport.writes), len(self.dispatch.taken))
+            state = (len(self._stream), len(self.transport.writes), len(self.dispatcher.taken))
             quiet = quiet + 1 if state == before else 0
             before = state
 
     def lose(self) -> None:
-        """The connection is gone."""
+        """Lose the connection."""
         if not self.is_gone and self.transport.protocol is not None:
             self.transport.is_closed = True
             self.transport.protocol = None

@@ -1,4 +1,4 @@
-"""Settings of topics, groups and brokers, as clients ask for them and change them."""
+"""Configurations of topics, groups and brokers: clients describe and alter them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _UNKNOWN_TYPE = 64
 
 @pytest.fixture
 def wire(broker: BrokerThread) -> Iterator[Wire]:
-    with Wire(broker.host_and_port) as opened:
-        yield opened
+    with Wire(broker.host_and_port) as connection:
+        yield connection
 
 
-def described(
+def describe(
     wire: Wire, kind: int, name: str, *keys: str, version: int = 4, everything: bool = True
 ) -> Struct:
-    """What DescribeConfigs says of one resource."""
+    """Return the DescribeConfigs response for one resource."""
     wanted = Struct(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
     request = Struct(
         resources=[wanted], include_synonyms=everything, include_documentation=everything and version >= 3
@@ -42,23 +42,23 @@ def described(
     return result
 
 
-def altered(
-    wire: Wire, kind: int, name: str, *entries: tuple[int, str, str | None], dry: bool = False
+def alter(
+    wire: Wire, kind: int, name: str, *entries: tuple[int, str, str | None], validate_only: bool = False
 ) -> int:
-    """What IncrementalAlterConfigs says to changes of one resource."""
-    configs = [Struct(name=key, config_operation=how, value=value) for how, key, value in entries]
+    """Return the error code of IncrementalAlterConfigs for one resource."""
+    configs = [Struct(name=key, config_operation=operation, value=value) for operation, key, value in entries]
     wanted = Struct(resource_type=kind, resource_name=name, configs=configs)
-    request = Struct(resources=[wanted], validate_only=dry)
-    (answer,) = wire.ask("incremental_alter_configs", 1, request).responses
-    return int(answer.error_code)
+    request = Struct(resources=[wanted], validate_only=validate_only)
+    (response,) = wire.ask("incremental_alter_configs", 1, request).responses
+    return int(response.error_code)
 
 
-def replaced(wire: Wire, kind: int, name: str, **values: str | None) -> int:
-    """What AlterConfigs says to new settings of one resource."""
+def replace(wire: Wire, kind: int, name: str, **values: str | None) -> int:
+    """Return the error code of AlterConfigs for one resource."""
     configs = [Struct(name=key.replace("_", "."), value=value) for key, value in values.items()]
     wanted = Struct(resource_type=kind, resource_name=name, configs=configs)
-    (answer,) = wire.ask("alter_configs", 2, Struct(resources=[wanted], validate_only=False)).responses
-    return int(answer.error_code)
+    (response,) = wire.ask("alter_configs", 2, Struct(resources=[wanted], validate_only=False)).responses
+    return int(response.error_code)
 
 
 def values(result: Struct) -> dict[str, str]:
@@ -66,37 +66,37 @@ def values(result: Struct) -> dict[str, str]:
 
 
 def explicit(result: Struct) -> dict[str, str]:
-    """What is not inherited."""
+    """Return the values that are not inherited."""
     return {each.name: each.value for each in result.configs if each.config_source in {_TOPIC, _GROUP}}
 
 
-def test_a_topic_shows_where_each_setting_comes_from(broker: BrokerThread, wire: Wire) -> None:
-    """Its own value first, then the broker's under the broker's name; with words, for those who ask."""
+def test_a_topic_reports_the_source_of_each_setting(broker: BrokerThread, wire: Wire) -> None:
+    """Its own value first, then the broker's by its broker name; documentation only on request."""
     broker.create_topic("granite", segment_ms="5")
-    shown = {each.name: each for each in described(wire, ResourceType.TOPIC, "granite").configs}
-    assert shown.keys() == TOPIC_SETTINGS.keys()
-    own = shown["segment.ms"]
+    settings = {each.name: each for each in describe(wire, ResourceType.TOPIC, "granite").configs}
+    assert settings.keys() == TOPIC_SETTINGS.keys()
+    own = settings["segment.ms"]
     assert (own.value, own.config_source, own.config_type, own.read_only) == ("5", _TOPIC, 5, False)
     assert [(each.name, each.value, each.source) for each in own.synonyms] == [
         ("segment.ms", "5", _TOPIC),
         ("log.roll.ms", str(7 * 86_400_000), _DEFAULT),
     ]
-    inherited = shown["remote.storage.enable"]
+    inherited = settings["remote.storage.enable"]
     assert (inherited.value, inherited.config_source, inherited.config_type) == ("false", _DEFAULT, 1)
-    assert all(each.documentation and not each.is_sensitive for each in shown.values())
-    for each in described(wire, ResourceType.TOPIC, "granite", everything=False).configs:
+    assert all(each.documentation and not each.is_sensitive for each in settings.values())
+    for each in describe(wire, ResourceType.TOPIC, "granite", everything=False).configs:
         assert (each.synonyms, each.documentation) == ([], None)
 
 
-def test_every_version_shows_a_topics_settings(broker: BrokerThread, wire: Wire) -> None:
+def test_every_version_describes_a_topic(broker: BrokerThread, wire: Wire) -> None:
     broker.create_topic("granite", retention_ms="5")
     for version in range(1, 5):
-        asked = described(wire, ResourceType.TOPIC, "granite", "retention.ms", "colour", version=version)
-        assert values(asked) == {"retention.ms": "5"}
+        response = describe(wire, ResourceType.TOPIC, "granite", "retention.ms", "colour", version=version)
+        assert values(response) == {"retention.ms": "5"}
 
 
-def test_many_topics_are_described_by_one_look_at_the_catalog(broker: BrokerThread, wire: Wire) -> None:
-    """Also one among them that is not there."""
+def test_many_topics_are_described_with_one_catalog_call(broker: BrokerThread, wire: Wire) -> None:
+    """Even if one of them does not exist."""
     names = [f"granite-{number}" for number in range(20)]
     for name in names:
         broker.create_topic(name, retention_ms="5")
@@ -107,8 +107,8 @@ def test_many_topics_are_described_by_one_look_at_the_catalog(broker: BrokerThre
 
     before = broker.catalog_calls()
     results = wire.ask("describe_configs", 4, Struct(resources=wanted)).results
-    asked = broker.catalog_calls() - before
-    assert (asked["topics.by_names"], asked["topics.list"], asked["topics.get"]) == (1, 0, 0)
+    response = broker.catalog_calls() - before
+    assert (response["topics.by_names"], response["topics.list"], response["topics.get"]) == (1, 0, 0)
     assert [values(each) for each in results] == [{"retention.ms": "5"}] * 20 + [{}, {"retention.ms": "5"}]
     assert results[20].error_code == ErrorCode.unknown_topic_or_partition
 
@@ -126,45 +126,43 @@ def test_many_topics_are_described_by_one_look_at_the_catalog(broker: BrokerThre
         (_UNKNOWN_TYPE, "x", ErrorCode.invalid_request),
     ],
 )
-def test_what_has_no_settings_is_answered_as_by_kafka(
-    wire: Wire, kind: int, name: str, expected: ErrorCode
-) -> None:
-    assert described(wire, kind, name).error_code == expected
+def test_an_invalid_resource_gets_kafkas_error(wire: Wire, kind: int, name: str, expected: ErrorCode) -> None:
+    assert describe(wire, kind, name).error_code == expected
 
 
-def test_a_broker_shows_types_and_what_differs_from_its_defaults(
+def test_a_broker_reports_types_and_sources_of_its_settings(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """Under the name of all brokers there is nothing: agents take their settings when they start."""
+    """The default broker resource has no settings, because agents read theirs when they start."""
     broker = start_broker(default_partitions=7)
     with Wire(broker.host_and_port) as wire:
         own = str(wire.ask("metadata", 12, Struct(topics=[])).controller_id)
-        shown = {each.name: each for each in described(wire, ResourceType.BROKER, own).configs}
-        partitions, created = shown["num.partitions"], shown["auto.create.topics.enable"]
+        settings = {each.name: each for each in describe(wire, ResourceType.BROKER, own).configs}
+        partitions, created = settings["num.partitions"], settings["auto.create.topics.enable"]
         assert (partitions.value, partitions.config_type, partitions.config_source) == ("7", 3, _STATIC)
         assert (created.value, created.config_type, created.config_source) == ("false", 1, _DEFAULT)
-        assert shown["log.retention.ms"].value == TOPIC_SETTINGS["retention.ms"].default
-        assert all(each.read_only and each.documentation for each in shown.values())
+        assert settings["log.retention.ms"].value == TOPIC_SETTINGS["retention.ms"].default
+        assert all(each.read_only and each.documentation for each in settings.values())
         for kind, name in ((ResourceType.BROKER, ""), (ResourceType.BROKER_LOGGER, own)):
-            nothing = described(wire, kind, name)
+            nothing = describe(wire, kind, name)
             assert (nothing.error_code, nothing.configs) == (ErrorCode.none, [])
 
 
-def test_a_groups_settings_are_changed_and_shown(wire: Wire) -> None:
-    assert described(wire, ResourceType.GROUP, "masons", SESSION).configs[0].config_source == _DEFAULT
-    assert altered(wire, ResourceType.GROUP, "masons", (_SET, SESSION, "50000")) == ErrorCode.none
-    shown = described(wire, ResourceType.GROUP, "masons")
-    assert values(shown).keys() == GROUP_SETTINGS.keys()
-    assert explicit(shown) == {SESSION: "50000"}
-    (session,) = (each for each in shown.configs if each.name == SESSION)
+def test_a_groups_settings_are_altered_and_described(wire: Wire) -> None:
+    assert describe(wire, ResourceType.GROUP, "masons", SESSION).configs[0].config_source == _DEFAULT
+    assert alter(wire, ResourceType.GROUP, "masons", (_SET, SESSION, "50000")) == ErrorCode.none
+    settings = describe(wire, ResourceType.GROUP, "masons")
+    assert values(settings).keys() == GROUP_SETTINGS.keys()
+    assert explicit(settings) == {SESSION: "50000"}
+    (session,) = (each for each in settings.configs if each.name == SESSION)
     assert [(each.name, each.source) for each in session.synonyms] == [
         (SESSION, _GROUP),
         ("group.consumer.session.timeout.ms", _DEFAULT),
     ]
-    assert replaced(wire, ResourceType.GROUP, "masons", consumer_heartbeat_interval_ms="6000") == 0
-    assert explicit(described(wire, ResourceType.GROUP, "masons")) == {HEARTBEAT: "6000"}
-    assert altered(wire, ResourceType.GROUP, "masons", (_DELETE, HEARTBEAT, None)) == ErrorCode.none
-    assert explicit(described(wire, ResourceType.GROUP, "masons")) == {}
+    assert replace(wire, ResourceType.GROUP, "masons", consumer_heartbeat_interval_ms="6000") == 0
+    assert explicit(describe(wire, ResourceType.GROUP, "masons")) == {HEARTBEAT: "6000"}
+    assert alter(wire, ResourceType.GROUP, "masons", (_DELETE, HEARTBEAT, None)) == ErrorCode.none
+    assert explicit(describe(wire, ResourceType.GROUP, "masons")) == {}
 
 
 @pytest.mark.parametrize(
@@ -179,60 +177,60 @@ def test_a_groups_settings_are_changed_and_shown(wire: Wire) -> None:
         ("masons", (9, SESSION, "50000"), ErrorCode.invalid_request),
     ],
 )
-def test_settings_that_a_group_cannot_have_are_refused(
+def test_invalid_settings_of_a_group_are_rejected(
     wire: Wire, name: str, entry: tuple[int, str, str | None], expected: ErrorCode
 ) -> None:
-    for dry in (True, False):
-        assert altered(wire, ResourceType.GROUP, name, entry, dry=dry) == expected
-    assert explicit(described(wire, ResourceType.GROUP, "masons")) == {}
+    for validate_only in (True, False):
+        assert alter(wire, ResourceType.GROUP, name, entry, validate_only=validate_only) == expected
+    assert explicit(describe(wire, ResourceType.GROUP, "masons")) == {}
 
 
-def test_a_member_is_told_the_interval_of_its_group(broker: BrokerThread, wire: Wire) -> None:
-    """Whoever leaves is told none."""
+def test_a_heartbeat_response_contains_the_interval_of_the_group(broker: BrokerThread, wire: Wire) -> None:
+    """The response to a leaving member has no interval."""
     broker.create_topic("granite")
-    altered(wire, ResourceType.GROUP, "masons", (_SET, HEARTBEAT, "7000"))
+    alter(wire, ResourceType.GROUP, "masons", (_SET, HEARTBEAT, "7000"))
     joins = {"member_id": "m", "rebalance_timeout": 30_000, "subscribed_topic_names": ["granite"]}
-    asked = Struct(group_id="masons", member_epoch=0, topic_partitions=[], **joins)
-    assert wire.ask("consumer_group_heartbeat", 1, asked).heartbeat_interval == 7000
+    response = Struct(group_id="masons", member_epoch=0, topic_partitions=[], **joins)
+    assert wire.ask("consumer_group_heartbeat", 1, response).heartbeat_interval == 7000
     leaves = Struct(group_id="masons", member_id="m", member_epoch=-1)
     assert wire.ask("consumer_group_heartbeat", 1, leaves).heartbeat_interval == 0
 
 
-def test_changes_can_be_tried_without_effect(broker: BrokerThread, wire: Wire) -> None:
+def test_validate_only_changes_nothing(broker: BrokerThread, wire: Wire) -> None:
     broker.create_topic("granite")
     for kind, name, key in (
         (ResourceType.TOPIC, "granite", "retention.ms"),
         (ResourceType.GROUP, "masons", SESSION),
     ):
-        assert altered(wire, kind, name, (_SET, key, "50000"), dry=True) == ErrorCode.none
-        assert explicit(described(wire, kind, name)) == {}
+        assert alter(wire, kind, name, (_SET, key, "50000"), validate_only=True) == ErrorCode.none
+        assert explicit(describe(wire, kind, name)) == {}
 
 
-def test_lists_are_appended_to_and_taken_from(broker: BrokerThread, wire: Wire) -> None:
-    """Items that are there keep their place; what nobody could have set may be deleted, as in Kafka."""
+def test_list_values_are_appended_and_subtracted(broker: BrokerThread, wire: Wire) -> None:
+    """Existing items keep their position. As in Kafka, an unknown setting may be deleted."""
     broker.create_topic("granite")
     key = "leader.replication.throttled.replicas"
-    assert altered(wire, ResourceType.TOPIC, "granite", (_SET, key, "0:1,1:1")) == ErrorCode.none
-    assert altered(wire, ResourceType.TOPIC, "granite", (_APPEND, key, "0:1,2:1")) == ErrorCode.none
-    assert explicit(described(wire, ResourceType.TOPIC, "granite")) == {key: "0:1,1:1,2:1"}
-    assert altered(wire, ResourceType.TOPIC, "granite", (_SUBTRACT, key, "1:1")) == ErrorCode.none
-    assert explicit(described(wire, ResourceType.TOPIC, "granite")) == {key: "0:1,2:1"}
-    gone = (_DELETE, "message.format.version", None)
-    assert altered(wire, ResourceType.TOPIC, "granite", gone) == ErrorCode.none
+    assert alter(wire, ResourceType.TOPIC, "granite", (_SET, key, "0:1,1:1")) == ErrorCode.none
+    assert alter(wire, ResourceType.TOPIC, "granite", (_APPEND, key, "0:1,2:1")) == ErrorCode.none
+    assert explicit(describe(wire, ResourceType.TOPIC, "granite")) == {key: "0:1,1:1,2:1"}
+    assert alter(wire, ResourceType.TOPIC, "granite", (_SUBTRACT, key, "1:1")) == ErrorCode.none
+    assert explicit(describe(wire, ResourceType.TOPIC, "granite")) == {key: "0:1,2:1"}
+    unknown_setting = (_DELETE, "message.format.version", None)
+    assert alter(wire, ResourceType.TOPIC, "granite", unknown_setting) == ErrorCode.none
 
 
-def test_all_settings_of_a_topic_are_replaced_but_where_it_lives(broker: BrokerThread, wire: Wire) -> None:
+def test_alter_configs_replaces_all_settings_but_the_storage_mode(broker: BrokerThread, wire: Wire) -> None:
     """Clients that replace all settings do not know of `storage.mode`, which cannot change."""
     broker.create_topic("granite", storage_mode="local", retention_ms="5")
-    assert replaced(wire, ResourceType.TOPIC, "granite", segment_ms="6") == ErrorCode.none
-    shown = explicit(described(wire, ResourceType.TOPIC, "granite"))
-    assert shown == {"storage.mode": "local", "segment.ms": "6"}
-    changed = altered(wire, ResourceType.TOPIC, "granite", (_SET, "storage.mode", "object"), dry=True)
+    assert replace(wire, ResourceType.TOPIC, "granite", segment_ms="6") == ErrorCode.none
+    settings = explicit(describe(wire, ResourceType.TOPIC, "granite"))
+    assert settings == {"storage.mode": "local", "segment.ms": "6"}
+    changed = alter(wire, ResourceType.TOPIC, "granite", (_SET, "storage.mode", "object"), validate_only=True)
     assert changed == ErrorCode.invalid_config
-    assert replaced(wire, ResourceType.TOPIC, "granite", segment_ms=None) == ErrorCode.invalid_request
+    assert replace(wire, ResourceType.TOPIC, "granite", segment_ms=None) == ErrorCode.invalid_request
 
 
-def test_what_cannot_be_changed_is_refused(wire: Wire) -> None:
+def test_changes_of_immutable_resources_are_rejected(wire: Wire) -> None:
     own = str(wire.ask("metadata", 12, Struct(topics=[])).controller_id)
     for kind, name in (
         (ResourceType.BROKER, own),
@@ -243,39 +241,39 @@ def test_what_cannot_be_changed_is_refused(wire: Wire) -> None:
         (ResourceType.TOPIC, ""),
         (_UNKNOWN_TYPE, "x"),
     ):
-        assert altered(wire, kind, name, (_SET, "a", "b")) == ErrorCode.invalid_request
-        assert replaced(wire, kind, name, a="b") == ErrorCode.invalid_request
-    unknown = altered(wire, ResourceType.TOPIC, "marble", (_SET, "segment.ms", "5"))
+        assert alter(wire, kind, name, (_SET, "a", "b")) == ErrorCode.invalid_request
+        assert replace(wire, kind, name, a="b") == ErrorCode.invalid_request
+    unknown = alter(wire, ResourceType.TOPIC, "marble", (_SET, "segment.ms", "5"))
     assert unknown == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_request_that_names_a_resource_or_a_setting_twice_changes_neither(
+def test_a_request_with_a_duplicate_resource_or_setting_changes_nothing(
     broker: BrokerThread, wire: Wire
 ) -> None:
     broker.create_topic("granite")
-    for api, version, how in (
+    for api, version, operation in (
         ("incremental_alter_configs", 1, {"config_operation": _SET}),
         ("alter_configs", 2, {}),
     ):
-        one = Struct(name="segment.ms", value="5", **how)
+        one = Struct(name="segment.ms", value="5", **operation)
         wanted = Struct(resource_type=ResourceType.TOPIC, resource_name="granite", configs=[one])
-        answers = wire.ask(api, version, Struct(resources=[wanted, wanted], validate_only=False)).responses
-        assert [each.error_code for each in answers] == [ErrorCode.invalid_request] * 2
+        responses = wire.ask(api, version, Struct(resources=[wanted, wanted], validate_only=False)).responses
+        assert [each.error_code for each in responses] == [ErrorCode.invalid_request] * 2
     twice = ((_SET, "segment.ms", "5"), (_DELETE, "segment.ms", None))
-    assert altered(wire, ResourceType.TOPIC, "granite", *twice) == ErrorCode.invalid_request
-    assert explicit(described(wire, ResourceType.TOPIC, "granite")) == {}
+    assert alter(wire, ResourceType.TOPIC, "granite", *twice) == ErrorCode.invalid_request
+    assert explicit(describe(wire, ResourceType.TOPIC, "granite")) == {}
 
 
-def test_resources_are_listed_by_their_type(broker: BrokerThread, wire: Wire) -> None:
-    """Version 0 knows subscriptions to clients' metrics alone."""
+def test_resources_are_listed_by_type(broker: BrokerThread, wire: Wire) -> None:
+    """Version 0 lists only client metrics resources."""
     broker.create_topic("granite")
-    altered(wire, ResourceType.GROUP, "masons", (_SET, SESSION, "50000"))
+    alter(wire, ResourceType.GROUP, "masons", (_SET, SESSION, "50000"))
     own = str(wire.ask("metadata", 12, Struct(topics=[])).controller_id)
 
     def listed(*kinds: int, version: int = 1) -> list[tuple[int, str]]:
-        answer = wire.ask("list_config_resources", version, Struct(resource_types=list(kinds)))
-        assert answer.error_code == ErrorCode.none
-        return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+        response = wire.ask("list_config_resources", version, Struct(resource_types=list(kinds)))
+        assert response.error_code == ErrorCode.none
+        return [(each.resource_type, each.resource_name) for each in response.config_resources]
 
     assert listed(ResourceType.GROUP) == [(ResourceType.GROUP, "masons")]
     assert listed() == [
@@ -285,11 +283,11 @@ def test_resources_are_listed_by_their_type(broker: BrokerThread, wire: Wire) ->
         (ResourceType.GROUP, "masons"),
     ]
     assert listed(version=0) == []
-    refused = wire.ask("list_config_resources", 1, Struct(resource_types=[_UNKNOWN_TYPE]))
-    assert refused.error_code == ErrorCode.unsupported_version
+    rejected = wire.ask("list_config_resources", 1, Struct(resource_types=[_UNKNOWN_TYPE]))
+    assert rejected.error_code == ErrorCode.unsupported_version
 
 
-def test_a_topic_whose_settings_lack_a_value_is_not_created(wire: Wire) -> None:
+def test_a_topic_with_a_null_setting_is_not_created(wire: Wire) -> None:
     wanted = Struct(
         name="granite",
         num_partitions=1,
@@ -297,5 +295,5 @@ def test_a_topic_whose_settings_lack_a_value_is_not_created(wire: Wire) -> None:
         assignments=[],
         configs=[Struct(name="retention.ms", value=None)],
     )
-    (answer,) = wire.ask("create_topics", 7, Struct(topics=[wanted], timeout=1000)).topics
-    assert answer.error_code == ErrorCode.invalid_config
+    (response,) = wire.ask("create_topics", 7, Struct(topics=[wanted], timeout=1000)).topics
+    assert response.error_code == ErrorCode.invalid_config

@@ -1,4 +1,4 @@
-"""`docs/reference/kafka.md` lists what is served."""
+"""`docs/reference/kafka.md` lists the supported APIs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def test_the_page_lists_every_api_with_its_versions() -> None:
     assert rows == served
 
 
-# Kafka calls them unstable, and does not serve them unless it is told to.
+# Unstable versions, which Kafka serves only if configured to.
 _UNSTABLE = {"init_producer_id": 6}
 
 
-def test_every_version_that_kafka_serves_is_served() -> None:
-    """From the lowest to the highest that the schemas of Kafka's messages know."""
+def test_every_version_of_kafka_is_supported() -> None:
     for api in APIS:
         lowest, highest = message_versions(api.name)
         if highest == _UNSTABLE.get(api.name):
@@ -31,6 +30,6 @@ def test_every_version_that_kafka_serves_is_served() -> None:
         assert (api.name, api.min_version, api.max_version) == (api.name, lowest, highest)
 
 
-def test_no_key_is_served_twice() -> None:
+def test_api_keys_are_unique() -> None:
     keys = [api.key for api in APIS]
     assert sorted(set(keys)) == sorted(keys)

@@ -1,4 +1,4 @@
-"""How a connection ends, and what becomes of requests that came before."""
+"""The end of a connection, and the requests that arrived before it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def _end(scripted: Scripted, end: str) -> None:
 
 @pytest.mark.parametrize("end", ["x", "y", "length", "eof", "e"])
 @pytest.mark.parametrize("before", ["l", "w", "c", "lwoc0l"])
-async def test_what_came_before_the_end_is_answered(before: str, end: str) -> None:
-    """And nothing behind it is; nothing is even taken behind what is known not to be answered."""
+async def test_requests_before_the_end_get_responses(before: str, end: str) -> None:
+    """Later requests get none. They are not handled if the end is known."""
     scripted = Scripted()
     scripted.send(before)
     _end(scripted, end)
     was_closed = scripted.transport.is_closed
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert not was_closed
     assert scripted.answered == [at for at, kind in enumerate(before) if kind != "0"]
-    assert scripted.dispatch.taken[: len(before)] == list(range(len(before)))
-    assert end == "e" or len(scripted.dispatch.taken) == len(before)
+    assert scripted.dispatcher.taken[: len(before)] == list(range(len(before)))
+    assert end == "e" or len(scripted.dispatcher.taken) == len(before)
     assert scripted.is_gone
     assert scripted.budget.used == 0
 
@@ -60,8 +60,8 @@ async def test_an_idle_connection_ends_with_its_client() -> None:
     assert scripted.is_gone
 
 
-async def test_an_answer_that_comes_after_the_client_has_gone_is_no_error() -> None:
-    """Even when it does not hear that it is not wanted any more."""
+async def test_a_response_after_the_client_has_disconnected_is_no_error() -> None:
+    """Even if the pending response ignores its cancellation."""
     scripted = Scripted()
     scripted.send("sl")
     await asyncio.sleep(0)
@@ -82,20 +82,18 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     _end(scripted, end)
     await scripted.settle()
     scripted.transport.fill(full=False)
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     wanted = [number for number, kind in scripted.sent if kind not in "0nxye"]
-    answered = list(dict.fromkeys(scripted.answered))  # a long answer repeats its number
+    answered = list(dict.fromkeys(scripted.answered))  # a long response repeats its number
     assert answered == wanted[: len(answered)]
     assert scripted.is_gone
     assert scripted.connection.has_no_requests
-    assert scripted.budget.used == scripted.dispatch.held == 0
+    assert scripted.budget.used == scripted.dispatcher.held == 0
 
 
 @given(_BEFORE, _END, st.booleans())
-def test_nothing_is_held_for_a_connection_that_ended(
-    before: list[tuple[str, int]], end: str, full: bool
-) -> None:
-    """However it ended, and whatever it was doing; and what was answered until then was in order."""
+def test_a_closed_connection_retains_no_memory(before: list[tuple[str, int]], end: str, full: bool) -> None:
+    """For every way to end, in every state. The responses until then are in order."""
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
         asyncio.run(_play(before, end, full=full))

@@ -1,4 +1,4 @@
-"""Which agents are there: as the catalog has it, and as it had it while it does not answer."""
+"""Live agents: as the catalog lists them, or as last known while the catalog is unavailable."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from core.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-_PATIENCE_SECONDS = 120.0  # of the test: without an answer it fails
+_TIMEOUT_SECONDS = 120.0  # without a response, the test fails
 
 
 class _Table:
-    """The catalog's brokers, which answers when it may."""
+    """The catalog's brokers. `live` blocks while `may_respond` is clear."""
 
     def __init__(self) -> None:
         self.brokers: Sequence[Broker] = ()
-        self.asked = 0
-        self.may_answer = threading.Event()
-        self.may_answer.set()
+        self.calls = 0
+        self.may_respond = threading.Event()
+        self.may_respond.set()
 
     def live(self, silent_ms: int) -> Sequence[Broker]:
         del silent_ms
-        self.asked += 1
-        assert self.may_answer.wait(_PATIENCE_SECONDS)
+        self.calls += 1
+        assert self.may_respond.wait(_TIMEOUT_SECONDS)
         return self.brokers
 
 
 @dataclass
 class _Liveness:
-    """What the session would say."""
+    """A session's liveness."""
 
     heartbeat_sent_at: float = 0.0
     lapses: int = 0
@@ -49,8 +49,8 @@ def _broker(node_id: int) -> Broker:
     return Broker(node_id=node_id, host="localhost", port=node_id, rack=None, has_local_logs=False)
 
 
-def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
-    """What was known is told meanwhile, one look-up is under way for all, and its answer counts at last."""
+def test_a_hanging_catalog_delays_no_request() -> None:
+    """Requests get the last known brokers, share one look-up, and get its result once it is there."""
     table, clock = _Table(), ManualClock()
     pool = WorkPool("catalog", threads=1, max_waiting=1)
 
@@ -67,21 +67,21 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
         )
 
         async def nodes() -> list[int]:
-            live = await asyncio.wait_for(brokers.live(), _PATIENCE_SECONDS / 2)
+            live = await asyncio.wait_for(brokers.live(), _TIMEOUT_SECONDS / 2)
             return [broker.node_id for broker in live]
 
         table.brokers = [_broker(2)]
         assert await nodes() == [1, 2]
         clock.advance(1)
-        asked = table.asked
-        table.may_answer.clear()
+        calls = table.calls
+        table.may_respond.clear()
         table.brokers = [_broker(3)]
         assert await asyncio.gather(*(nodes() for _ in range(5))) == [[1, 2]] * 5
         assert await nodes() == [1, 2]
-        table.may_answer.set()
+        table.may_respond.set()
         assert brokers._lookup is not None
-        await asyncio.wait_for(brokers._lookup, _PATIENCE_SECONDS / 2)
-        assert table.asked == asked + 1
+        await asyncio.wait_for(brokers._lookup, _TIMEOUT_SECONDS / 2)
+        assert table.calls == calls + 1
         assert await nodes() == [1, 3]
 
     asyncio.run(ask())
@@ -91,8 +91,8 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
 _GROUPS = [f"group-{number}" for number in range(20)]
 
 
-def _told(story: Callable[[_Table, _Liveness, Brokers, ManualClock], Awaitable[None]]) -> None:
-    """Run a story about broker 1."""
+def _run(scenario: Callable[[_Table, _Liveness, Brokers, ManualClock], Awaitable[None]]) -> None:
+    """Run a scenario with broker 1 as this agent."""
     table, liveness, clock = _Table(), _Liveness(), ManualClock()
     pool = WorkPool("catalog", threads=1, max_waiting=1)
 
@@ -106,16 +106,16 @@ def _told(story: Callable[[_Table, _Liveness, Brokers, ManualClock], Awaitable[N
             liveness=liveness,
             silent_ms=1,
         )
-        await story(table, liveness, brokers, clock)
+        await scenario(table, liveness, brokers, clock)
 
     asyncio.run(run())
     pool.close()
 
 
-def test_who_is_taken_for_dead_coordinates_nothing() -> None:
-    """The others have its groups then, in its own eyes too; it begins a term, once for each heartbeat."""
+def test_an_expired_agent_coordinates_no_group() -> None:
+    """Other agents have its groups then, as it sees itself. Each change starts a new term."""
 
-    async def story(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
+    async def scenario(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
         async def own() -> set[bool]:
             clock.advance(1)
             return {(await brokers.coordinator(each)).node_id == 1 for each in _GROUPS}
@@ -132,29 +132,29 @@ def test_who_is_taken_for_dead_coordinates_nothing() -> None:
         assert await own() == {True, False}
         assert brokers.term() == term + 2
         table.brokers = []
-        assert await own() == {True}  # somebody must
+        assert await own() == {True}  # one agent must
         assert brokers.term() == term + 3
 
-    _told(story)
+    _run(scenario)
 
 
-def test_whose_heartbeats_do_not_arrive_takes_itself_for_dead_if_there_are_others() -> None:
-    """Alone with what it knows, an agent goes on while the catalog is silent, and no longer."""
+def test_an_agent_with_overdue_heartbeats_expires_itself_if_there_are_others() -> None:
+    """An agent that knows no other continues while the catalog is unavailable."""
 
-    async def story(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
+    async def scenario(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
         def fails(silent_ms: int) -> list[Broker]:
             del silent_ms
             raise CatalogUnavailableError("no catalog", remedy="wait")
 
         table.brokers = [_broker(1)]
         await brokers.live()
-        term, answers = brokers.term(), table.live
+        term, live = brokers.term(), table.live
         table.live = fails  # type: ignore[method-assign]  # the catalog is gone
         liveness.is_overdue = True
         clock.advance(1)
         assert (await brokers.coordinator("g")).node_id == 1
         assert brokers.term() == term
-        table.live, table.brokers = answers, [_broker(1), _broker(2)]  # type: ignore[method-assign]  # and here
+        table.live, table.brokers = live, [_broker(1), _broker(2)]  # type: ignore[method-assign]  # and here
         clock.advance(1)
         assert {(await brokers.coordinator(each)).node_id for each in _GROUPS} == {2}
         assert brokers.term() == term + 1
@@ -164,4 +164,4 @@ def test_whose_heartbeats_do_not_arrive_takes_itself_for_dead_if_there_are_other
         liveness.is_overdue = True
         assert brokers.term() == term + 2
 
-    _told(story)
+    _run(scenario)

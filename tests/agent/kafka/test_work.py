@@ -1,4 +1,4 @@
-"""Threads whose failure is told."""
+"""Threads whose exceptions are raised in the test."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from tests.agent.kafka.waiting import until
 from tests.agent.kafka.work import Work
 
 
-class _SaidNoError(Exception):
+class _ThreadError(Exception):
     pass
 
 
-def test_what_a_thread_dies_of_is_raised_where_its_work_is_asked_for() -> None:
-    """Each time, so that a test which waits for the work fails at once."""
-    told = threading.Event()
+def test_an_exception_of_a_thread_is_raised_by_check_and_finish() -> None:
+    """Each time, so that a test that waits for the thread fails at once."""
+    may_fail = threading.Event()
 
     def work() -> None:
-        told.wait()
-        raise _SaidNoError
+        may_fail.wait()
+        raise _ThreadError
 
     def is_done() -> bool:
-        begun.check()
+        thread.check()
         return False
 
-    begun = Work(work)
-    begun.check()
-    told.set()
-    with pytest.raises(_SaidNoError):
+    thread = Work(work)
+    thread.check()
+    may_fail.set()
+    with pytest.raises(_ThreadError):
         until(is_done)
-    for ask in (begun.check, begun.finish):
-        with pytest.raises(_SaidNoError):
-            ask()
+    for call in (thread.check, thread.finish):
+        with pytest.raises(_ThreadError):
+            call()
 
 
-def test_a_thread_that_comes_to_its_end_is_no_failure() -> None:
-    begun = Work(lambda: None)
-    begun.finish()
-    begun.check()
+def test_a_thread_that_ends_normally_raises_nothing() -> None:
+    thread = Work(lambda: None)
+    thread.finish()
+    thread.check()

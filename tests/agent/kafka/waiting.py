@@ -1,4 +1,4 @@
-"""Waiting for what clients bring about in their own time."""
+"""Waiting for effects of clients, and group settings that keep the wait short."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agent.group_settings import GroupSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A test need not wait for members that will not come. Sessions are as long as ever: on a busy machine
-# members are silent for seconds, and tests that wait for a session's end say so.
+# Short delays before a rebalance. Session time-outs keep their defaults: on a busy machine, members may send
+# no heartbeat for seconds. Tests that wait for the end of a session set a shorter one.
 QUICK_GROUPS = GroupSettings(
     group_initial_rebalance_delay_ms=50,
     group_min_session_timeout_ms=500,
@@ -20,8 +20,8 @@ QUICK_GROUPS = GroupSettings(
 
 
 def until(reached: Callable[[], bool], *, seconds: float = 240.0) -> None:
-    """Ask until it is so."""
+    """Wait until `reached` returns True."""
     end = time.monotonic() + seconds
     while not reached():
-        assert time.monotonic() < end, "what was waited for did not happen"
+        assert time.monotonic() < end, "the condition was not reached in time"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A client that says exactly what a test wants it to, on a plain socket."""
+"""A Kafka client on a plain socket that sends exactly the bytes of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 def request_frame(
@@ -25,7 +25,7 @@ def request_frame(
     tail: bytes = b"",
     client_id: str | None = None,
 ) -> bytes:
-    """A whole frame; `tail` is put behind the request, where nothing should be."""
+    """Return a whole frame; `tail` are trailing bytes after the request."""
     message = Message.of(name, version)
     out = Output()
     message.write_request(out, request)
@@ -39,11 +39,11 @@ def request_frame(
 
 
 class Wire:
-    """One connection."""
+    """One connection to an agent."""
 
     def __init__(self, address: tuple[str, int], *, client_id: str | None = None) -> None:
         self.client_id = client_id
-        self.socket = socket.create_connection(address, timeout=_PATIENCE_SECONDS)
+        self.socket = socket.create_connection(address, timeout=_TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +57,7 @@ class Wire:
         self.socket.sendall(data)
 
     def receive(self) -> tuple[int, memoryview] | None:
-        """The next answer as (correlation id, what follows it), or None when the connection was closed."""
+        """Return correlation id and body of the next response, or None if the connection is closed."""
         head = self._exactly(8)
         if head is None:
             return None
@@ -66,16 +66,16 @@ class Wire:
         return None if body is None else (correlation_id, memoryview(body))
 
     def ask(self, name: str, version: int, request: Struct, *, tail: bytes = b"") -> Struct:
-        """The answer to one request."""
+        """Send a request and return its response."""
         self.send(request_frame(name, version, 7, request, tail=tail, client_id=self.client_id))
-        answer = self.receive()
-        assert answer is not None
-        correlation_id, body = answer
+        response = self.receive()
+        assert response is not None
+        correlation_id, body = response
         assert correlation_id == 7
         return read_response(name, version, body)
 
     def is_closed(self) -> bool:
-        """Whether the agent closes the connection without a word."""
+        """Return True if the agent closes the connection without a response."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -95,8 +95,8 @@ class Wire:
 
 
 def read_response(name: str, version: int, body: memoryview) -> Struct:
-    """What an answer says; `body` begins behind the correlation id."""
+    """Decode a response; `body` starts after the correlation id."""
     message = Message.of(name, version)
     skipped = 1 if message.is_flexible and name != "api_versions" else 0
-    answer: Struct = message.read_response(Cursor(body, skipped))
-    return answer
+    response: Struct = message.read_response(Cursor(body, skipped))
+    return response

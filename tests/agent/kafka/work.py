@@ -1,4 +1,4 @@
-"""Threads beside a test or a driver, whose failure is told to whoever asks for their work."""
+"""Threads of a test or a driver whose exceptions are raised in the test."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE_SECONDS = 240.0
+_TIMEOUT_SECONDS = 240.0
 
 
 class Work:
-    """A thread that has begun. What it dies of is raised where its work is asked for, not only printed."""
+    """A running thread. Its exception is raised by `check` and `finish`, not only printed."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -24,17 +24,17 @@ class Work:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as failure:  # noqa: BLE001  # told by `check`
+        except BaseException as failure:  # noqa: BLE001  # raised by `check`
             self._outcome.set_exception(failure)
         else:
             self._outcome.set_result(None)
 
     def check(self) -> None:
-        """Raises what it died of, if it did."""
+        """Raise the thread's exception if it has failed."""
         if self._outcome.done():
             self._outcome.result()
 
     def finish(self) -> None:
-        """Wait for its end; raises what it died of, and TimeoutError when it does not end."""
-        self._outcome.result(_PATIENCE_SECONDS)
+        """Wait for the thread; raise its exception, or TimeoutError if it does not end in time."""
+        self._outcome.result(_TIMEOUT_SECONDS)
         self._thread.join()

@@ -19,7 +19,7 @@ from local_tier.files.file_system import RealFileSystem
 from object_store.accounting import RequestKind
 from siltstone.cli.main import cli
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 from tests.end_to_end.processes import as_url
@@ -73,7 +73,7 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
 ) -> None:
     brokers = [start_broker(local_directories=(tmp_path / name,)) for name in ("one", "two")]
     admin = AdminClient({"bootstrap.servers": brokers[0].address})
-    until(lambda: len(admin.list_topics(timeout=PATIENCE_SECONDS).brokers) == 2)
+    until(lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers) == 2)
     topic = brokers[0].create_topic("rock", 8, storage_mode="local")
     for partition in range(8):
         produce(brokers[0].address, "rock", [(None, b"%d" % partition)], partition=partition)
@@ -92,10 +92,10 @@ def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
     first, _, third = consume(broker.address, "rock", 3)
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
     partition = TopicPartition("rock", 0)
-    assert consumer.get_watermark_offsets(partition, PATIENCE_SECONDS) == (0, 3)
+    assert consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS) == (0, 3)
     stamps = (0, first.timestamp()[1], third.timestamp()[1] + 1)
     found = [
-        consumer.offsets_for_times([TopicPartition("rock", 0, stamp)], PATIENCE_SECONDS)[0].offset
+        consumer.offsets_for_times([TopicPartition("rock", 0, stamp)], TIMEOUT_SECONDS)[0].offset
         for stamp in stamps
     ]
     consumer.close()
@@ -108,7 +108,7 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
     produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("rock", 0, 3)]).values():
-        assert future.result(PATIENCE_SECONDS).low_watermark == 3
+        assert future.result(TIMEOUT_SECONDS).low_watermark == 3
     assert _values(broker.address, 2) == [b"3", b"4"]
     starts = OffsetCheckpointFile(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
     assert starts == {("rock", 0): 3}, "the deletion must survive a crash"
@@ -134,7 +134,7 @@ def test_describe_shows_the_offsets_of_the_leaders(
     produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("rock", 0, 2)]).values():
-        future.result(PATIENCE_SECONDS)
+        future.result(TIMEOUT_SECONDS)
     node = broker.agent.local_logs.node_id
     expected = {
         "partition": 0,
@@ -208,7 +208,7 @@ def test_an_agent_without_disks_reports_no_leader(start_broker: Callable[..., Br
     broker = start_broker()
     broker.create_topic("rock", 1, storage_mode="local")
     admin = AdminClient({"bootstrap.servers": broker.address})
-    partition = admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0]
+    partition = admin.list_topics("rock", TIMEOUT_SECONDS).topics["rock"].partitions[0]
     assert partition.leader == -1
     assert partition.error is not None
     assert partition.error.name() == "LEADER_NOT_AVAILABLE"
@@ -223,7 +223,7 @@ def test_a_partition_has_no_leader_while_its_agent_is_stopped(
     produce(stopped.address, "rock", [(None, b"a")])
     stopped.stop()
     admin = AdminClient({"bootstrap.servers": running.address})
-    until(lambda: admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1)
+    until(lambda: admin.list_topics("rock", TIMEOUT_SECONDS).topics["rock"].partitions[0].leader == -1)
     start_broker(local_directories=(tmp_path / "disk",))
     assert _values(running.address, 1) == [b"a"]
 
@@ -239,5 +239,5 @@ def test_a_rejected_record_has_kafkas_error_code(
         "rock", value=b"no key", on_delivery=lambda error, _: errors.append(str(error and error.name()))
     )
     producer.produce("rock", value=b"v", key=b"k", partition=0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     assert errors == ["INVALID_RECORD"]

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.errors import ErrorCode, GroupError
-from tests.agent.kafka.coordinators import LASTING, die, group_of, groups_of, take_for_dead, two_brokers
+from tests.agent.kafka.coordinators import NO_EXPIRY, expire_session, group_of, groups_of, kill, two_brokers
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agent.groups.consumer.messages import HeartbeatResponse
     from tests.agent.kafka.brokers import BrokerThread
 
-_QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
+_QUICK = {**NO_EXPIRY, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_members_continue_under_a_new_coordinator_without_a_rebalance(
     member = join(group_of(brokers[0]))
     until(lambda: member.has == 2)
     until(lambda: member.commit(41))
-    die(brokers[0])
+    kill(brokers[0])
     until(lambda: member.commit(42))
     assert member.committed() == 42
     assert member.assignments == 1
@@ -160,7 +160,7 @@ def test_a_paused_agent_drops_the_groups_that_others_claimed(
     resumed = threading.Event()
     paused._loop.call_soon_threadsafe(resumed.wait)
     try:
-        take_for_dead(paused)
+        expire_session(paused)
         until(lambda: other.run(groups_of(other).ownership.is_own(group_id)))
         other.run(_beat(other, group_id, "before", -1))  # the member leaves
         joined = other.run(_beat(other, group_id, "meanwhile", 0))

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from agent.groups.consumer.group import ConsumerGroup
 from catalog.config.definitions import SESSION_TIMEOUT
-from tests.agent.kafka.coordinators import LASTING, die, group_of, groups_of, two_brokers
+from tests.agent.kafka.coordinators import NO_EXPIRY, group_of, groups_of, kill, two_brokers
 from tests.agent.kafka.in_process_clients import produce
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 
@@ -186,7 +186,7 @@ def test_a_group_without_members_changes_its_protocol(broker: BrokerThread) -> N
 
 def test_members_go_on_under_a_new_coordinator(start_broker: Callable[..., BrokerThread]) -> None:
     """The old one was killed: members keep epochs and partitions, and nothing committed is lost."""
-    changes: dict[str, Any] = {**LASTING, "groups": _QUICK}
+    changes: dict[str, Any] = {**NO_EXPIRY, "groups": _QUICK}
     brokers = two_brokers(lambda: start_broker(**changes))
     brokers[0].create_topic("granite", 2)
     assignments: list[int] = []
@@ -203,7 +203,7 @@ def test_members_go_on_under_a_new_coordinator(start_broker: Callable[..., Broke
             return True
 
         until(lambda: committed(41))
-        die(brokers[0])
+        kill(brokers[0])
         until(lambda: committed(42))
         assert member.committed([TopicPartition("granite", 0)], timeout=120)[0].offset == 42
     assert assignments == [2]

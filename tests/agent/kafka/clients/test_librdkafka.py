@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_a_consumer_waits_at_the_tail_and_is_woken(broker: BrokerThread) -> None
     consumer.assign([TopicPartition("granite", 0, 0)])
     assert consumer.poll(0.2) is None
     produce(broker.address, "granite", [(b"k", b"v")])
-    message = consumer.poll(PATIENCE_SECONDS)
+    message = consumer.poll(TIMEOUT_SECONDS)
     consumer.close()
     assert message is not None
     assert message.value() == b"v"
@@ -59,9 +59,9 @@ def test_reading_begins_at_an_offset_at_the_end_or_by_time(broker: BrokerThread)
     assert consume(broker.address, "granite", 1, offset=2)[0].value() == third.value()
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
     partition = TopicPartition("granite", 0)
-    assert consumer.get_watermark_offsets(partition, PATIENCE_SECONDS) == (0, 3)
+    assert consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS) == (0, 3)
     at = [
-        consumer.offsets_for_times([TopicPartition("granite", 0, stamp)], PATIENCE_SECONDS)[0].offset
+        consumer.offsets_for_times([TopicPartition("granite", 0, stamp)], TIMEOUT_SECONDS)[0].offset
         for stamp in (0, first.timestamp()[1], third.timestamp()[1] + 1)
     ]
     consumer.close()

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.kafka.work import Work
 
@@ -115,7 +115,7 @@ class Rolling:
         for _ in range(20):
             self._producer.produce(_TOPIC, b"x", partition=self._sent % _PARTITIONS)
             self._sent += 1
-        assert self._producer.flush(PATIENCE_SECONDS) == 0
+        assert self._producer.flush(TIMEOUT_SECONDS) == 0
         until(lambda: len(self._seen()) == self._sent)
 
     def _assigned(self) -> list[int]:
@@ -134,7 +134,7 @@ class Rolling:
         assert [member.refused for member in self.everyone] == [[]] * len(self.everyone)
         loner = Consumer({"bootstrap.servers": self._address, "group.id": _GROUP})
         places = [TopicPartition(_TOPIC, number) for number in range(_PARTITIONS)]
-        found = [each.offset for each in loner.committed(places, PATIENCE_SECONDS)]
+        found = [each.offset for each in loner.committed(places, TIMEOUT_SECONDS)]
         loner.close()
         assert found == [self._sent // _PARTITIONS] * _PARTITIONS
 

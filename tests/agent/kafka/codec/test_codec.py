@@ -1,4 +1,4 @@
-"""The codec against kio's own, for every version of every API that is served."""
+"""The codec compared with kio's, for every supported version of every API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KINDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def structs(schema: StructSchema) -> st.SearchStrategy[Struct]:
-    """Structs as one version carries them."""
+    """Return a strategy for structs with the fields of one version."""
     return st.fixed_dictionaries({field.name: _values(field) for field in schema.fields}).map(
         lambda values: Struct(**values)
     )
@@ -50,13 +50,13 @@ def structs(schema: StructSchema) -> st.SearchStrategy[Struct]:
 def _values(field: FieldSchema) -> st.SearchStrategy[Any]:
     inner = structs(field.struct) if field.struct is not None else _KINDS[field.kind]
     if field.kind == "datetime_i64":
-        return inner  # here -1 is what kio calls None
+        return inner  # -1 here is None in kio
     if field.is_array:
         inner = st.lists(inner, max_size=3)
     return st.none() | inner if field.is_nullable else inner
 
 
-def written(name: str, version: int, direction: str, value: Struct) -> bytes:
+def encoded(name: str, version: int, direction: str, value: Struct) -> bytes:
     out = Output()
     message = Message.of(name, version)
     (message.write_request if direction == "request" else message.write_response)(out, value)
@@ -75,7 +75,7 @@ def kio_entity(name: str, version: int, direction: str) -> Any:  # noqa: ANN401 
 def test_kio_reads_what_we_write_and_writes_what_we_read(direction: str, data: st.DataObject) -> None:
     name, version = data.draw(st.sampled_from(_MESSAGES))
     value = data.draw(structs(schema_of(name, version, direction)))
-    ours = written(name, version, direction, value)
+    ours = encoded(name, version, direction, value)
     entity = kio_entity(name, version, direction)
     theirs, size = entity_reader(entity)(ours, 0)
     assert size == len(ours)
@@ -84,46 +84,46 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(direction: str, data: s
         again = buffer.getvalue()
     message = Message.of(name, version)
     read = message.read_request if direction == "request" else message.read_response
-    assert written(name, version, direction, read(Cursor(memoryview(again)))) == ours
+    assert encoded(name, version, direction, read(Cursor(memoryview(again)))) == ours
     assert read(Cursor(memoryview(ours))) == read(Cursor(memoryview(again)))
 
 
 @pytest.mark.parametrize(("name", "version"), _MESSAGES)
-def test_every_served_version_can_be_written_with_defaults_alone(name: str, version: int) -> None:
+def test_every_version_can_be_written_with_defaults_alone(name: str, version: int) -> None:
     for direction in ("request", "response"):
         message = Message.of(name, version)
         read = message.read_request if direction == "request" else message.read_response
-        data = written(name, version, direction, Struct())
+        data = encoded(name, version, direction, Struct())
         assert set(read(Cursor(memoryview(data))).__dict__) == set(
             schema_of(name, version, direction).all_defaults
         )
 
 
-def test_tagged_fields_that_nobody_knows_are_passed_over() -> None:
-    request = written("metadata", 12, "request", Struct(topics=[]))
+def test_unknown_tagged_fields_are_ignored() -> None:
+    request = encoded("metadata", 12, "request", Struct(topics=[]))
     assert request.endswith(b"\0")
-    strange = request[:-1] + b"\x01\x63\x03abc"
-    assert Message.of("metadata", 12).read_request(Cursor(memoryview(strange))).topics == []
+    with_unknown_tag = request[:-1] + b"\x01\x63\x03abc"
+    assert Message.of("metadata", 12).read_request(Cursor(memoryview(with_unknown_tag))).topics == []
 
 
-def test_an_array_longer_than_its_message_is_refused_before_anything_is_made() -> None:
+def test_an_array_longer_than_its_message_is_rejected_before_allocation() -> None:
     with pytest.raises(MalformedMessageError, match="too long"):
         Message.of("metadata", 1).read_request(Cursor(memoryview(b"\x7f\xff\xff\xff")))
 
 
-def test_a_field_of_no_version_is_refused() -> None:
+def test_a_field_of_no_version_is_rejected() -> None:
     with pytest.raises(TypeError, match="no version"):
-        written("metadata", 12, "response", Struct(topic=[]))
+        encoded("metadata", 12, "response", Struct(topic=[]))
 
 
-def test_record_bytes_are_neither_copied_in_nor_joined_out() -> None:
+def test_record_bytes_are_not_copied() -> None:
     records = [bytearray(b"one"), bytearray(b"two")]
     out = Output()
     partition = Struct(partition_index=0, records=records)
     Message.of("fetch", 12).write_response(out, Struct(responses=[Struct(topic="t", partitions=[partition])]))
     assert [buffer for buffer in out.buffers() if any(buffer is each for each in records)] == records
     frame = bytearray(
-        written(
+        encoded(
             "produce",
             9,
             "request",
@@ -136,13 +136,13 @@ def test_record_bytes_are_neither_copied_in_nor_joined_out() -> None:
     assert not view.readonly
 
 
-def test_unsigned_varints_are_as_short_as_they_can_be() -> None:
-    """Seven bits a byte, the lowest first, at both ends of every length; and they are read back."""
+def test_unsigned_varints_have_their_minimal_length() -> None:
+    """For the smallest and the largest value of each length. They are read back, too."""
     for length in range(1, 6):
         for value in (1 << 7 * (length - 1), (1 << 7 * length) - 1 & 0xFFFF_FFFF):
             out = Output()
             write_varint(out, value)
             assert len(out.tail) == length
-            assert sum((byte & 0x7F) << 7 * place for place, byte in enumerate(out.tail)) == value
+            assert sum((byte & 0x7F) << 7 * index for index, byte in enumerate(out.tail)) == value
             assert [byte >> 7 for byte in out.tail] == [1] * (length - 1) + [0]
             assert read_varint(Cursor(memoryview(out.tail))) == value

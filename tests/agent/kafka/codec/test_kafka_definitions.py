@@ -1,4 +1,4 @@
-"""The messages as Kafka's own definitions have them, which its client library carries as JSON."""
+"""The schemas compared with Kafka's message definitions, which its client library contains as JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import Api
 
 _WIDE = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
-# kio says of these that they may be null, for the zero of a UUID and -1 of a time: no bytes differ.
+# kio makes these nullable (the zero UUID, and -1 for a time). The encoding is the same.
 _NULL_BY_VALUE = {"uuid", "int64"}
 
 
 @cache
 def definitions() -> dict[tuple[int, str], dict[str, Any]]:
-    """Kafka's messages by API and direction."""
+    """Return Kafka's messages by API key and direction."""
     found = {}
     with ZipFile(kafka_tools.jar("kafka-clients")) as jar:
         for name in jar.namelist():
@@ -39,7 +39,7 @@ def definitions() -> dict[tuple[int, str], dict[str, Any]]:
 
 
 def contains(versions: str | None, version: int) -> bool:
-    """Whether a version is among those that a definition names: `none`, `3`, `2+` or `2-5`."""
+    """Return True if a definition's version range (`none`, `3`, `2+` or `2-5`) contains the version."""
     if versions in {None, "none"}:
         return False
     assert versions is not None
@@ -50,8 +50,8 @@ def contains(versions: str | None, version: int) -> bool:
 
 
 def expected(fields: Sequence[dict[str, Any]], shared: dict[str, Any], version: int) -> list[object]:
-    """What is on the wire of a struct in a version: plain fields in their order, then tagged ones."""
-    plain: list[object] = []
+    """Return the fields of a struct in a version: untagged fields in order, then tagged ones."""
+    untagged: list[object] = []
     tagged: list[tuple[int, object]] = []
     for field in fields:
         if not contains(field["versions"], version):
@@ -69,12 +69,12 @@ def expected(fields: Sequence[dict[str, Any]], shared: dict[str, Any], version: 
         if is_tagged:
             tagged.append((field["tag"], shape))
         else:
-            plain.append(shape)
-    return [*plain, *sorted(tagged, key=lambda each: each[0])]
+            untagged.append(shape)
+    return [*untagged, *sorted(tagged, key=lambda each: each[0])]
 
 
 def actual(struct: StructSchema) -> list[object]:
-    """The same, as it is read and written here."""
+    """Return the same for one of our schemas."""
 
     def shape(field: FieldSchema) -> object:
         kind = _WIDE.get(field.kind, field.kind)
@@ -86,7 +86,7 @@ def actual(struct: StructSchema) -> list[object]:
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: str(api.name))
 def test_every_version_has_the_fields_that_kafka_defines(api: Api) -> None:
-    """Requests and responses, from Kafka's lowest version to its highest that is stable."""
+    """Requests and responses of every stable version."""
     for direction in ("request", "response"):
         known = definitions()[api.key, direction]
         lowest, _, highest = known["validVersions"].partition("-")

@@ -1,4 +1,4 @@
-"""When a connection reads, and when it does not."""
+"""Flow control of a connection: when it receives, and when it pauses."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ _ANSWERED = "ohlcw"
 _SIZES = st.sampled_from([9, 300, 40_000, RECEIVE_BYTES, 300_000])
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.text("oh0lcwn", min_size=1, max_size=12), _SIZES),
-    st.sampled_from([("full",), ("empty",), ("commit",), ("settle",), ("turn",)]),
+    st.sampled_from([("full",), ("empty",), ("commit",), ("settle",), ("iteration",)]),
 )
 
 
 @pytest.mark.parametrize("size", [9, 300_000])
 @pytest.mark.parametrize("kinds", ["o", "h", "0", "l", "c", "n", "w", "cnol0h"])
-async def test_a_connection_takes_far_more_requests_than_may_be_open(kinds: str, size: int) -> None:
-    """However they are answered, and whether or not they are to be."""
+async def test_a_connection_handles_more_requests_than_may_be_open_at_a_time(kinds: str, size: int) -> None:
+    """With immediate, deferred or no responses."""
     scripted = Scripted(pending=4, budget=2_000_000)
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     for _ in range(10):
         scripted.send(kinds * (12 // len(kinds)), size=size)
         await scripted.settle()
     assert scripted.is_read_to_the_end
-    assert scripted.dispatch.taken == list(range(120))
+    assert scripted.dispatcher.taken == list(range(120))
     assert scripted.transport.is_reading
     scripted.lose()
 
 
-async def test_what_waits_for_one_answer_is_taken_when_it_has_left() -> None:
-    """Requests that pile up behind one that takes a while are answered at once after it."""
+async def test_requests_behind_a_slow_one_are_handled_once_its_response_has_left() -> None:
     scripted = Scripted(pending=8)
     scripted.send("w" + "o" * 7)
     scripted.send("0" * 100)
     was_full = not scripted.transport.is_reading
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert was_full
     assert scripted.answered == list(range(8))
-    assert scripted.dispatch.taken == list(range(108))
+    assert scripted.dispatcher.taken == list(range(108))
     assert scripted.transport.is_reading
     scripted.lose()
 
@@ -59,28 +58,28 @@ async def _play(steps: list[tuple[str, ...]]) -> None:
             kinds, size = rest
             scripted.send(kinds, size=int(size))
         elif step == "commit":
-            scripted.dispatch.committed.set()
+            scripted.dispatcher.committed.set()
         elif step == "settle":
             await scripted.settle()
-        elif step == "turn":
+        elif step == "iteration":
             await asyncio.sleep(0)
-            scripted.dispatch.committed.clear()
+            scripted.dispatcher.committed.clear()
         else:
             scripted.transport.fill(full=step == "full")
     scripted.transport.fill(full=False)
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert scripted.is_read_to_the_end
     assert scripted.transport.is_reading
     assert scripted.connection.has_no_requests
-    assert scripted.budget.used == scripted.dispatch.held == 0
-    assert scripted.dispatch.taken == list(range(len(scripted.sent)))
+    assert scripted.budget.used == scripted.dispatcher.held == 0
+    assert scripted.dispatcher.taken == list(range(len(scripted.sent)))
     assert scripted.answered == [number for number, kind in scripted.sent if kind in _ANSWERED]
     scripted.lose()
 
 
 @given(st.lists(_STEPS, max_size=12))
-def test_after_everything_was_answered_a_connection_reads(steps: list[tuple[str, ...]]) -> None:
-    """Whatever was sent, and however commits and the client's reading came in between; nothing is held."""
+def test_a_connection_without_open_requests_receives(steps: list[tuple[str, ...]]) -> None:
+    """For every order of requests, commits and reads of the client. No memory stays in use."""
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
         asyncio.run(_play(steps))

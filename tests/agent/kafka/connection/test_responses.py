@@ -69,7 +69,7 @@ async def test_responses_that_are_ready_together_leave_in_one_write() -> None:
     scripted.send("l" * 40)
     await asyncio.sleep(0)
     assert writes == []
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert scripted.answered == list(range(40))
     assert len(writes) == 1

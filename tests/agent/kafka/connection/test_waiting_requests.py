@@ -33,7 +33,7 @@ async def test_requests_that_wait_for_a_slow_one_are_bounded_in_bytes(size: int)
     await scripted.settle()
     was_read = scripted.transport.is_reading
     used = scripted.budget.used
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert not was_read
     assert _MIB < used <= _MIB + 2 * max(RECEIVE_BYTES, size)
@@ -48,12 +48,12 @@ async def test_responses_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> 
     scripted = Scripted()
     scripted.send("l" + "b" * 20)
     await scripted.settle()
-    taken, used = len(scripted.dispatch.taken), scripted.budget.used
-    scripted.dispatch.committed.set()
+    taken, used = len(scripted.dispatcher.taken), scripted.budget.used
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert taken == 1 + _MIB // LONG + 1
     assert used <= _MIB + LONG + 21 * 9
-    assert scripted.dispatch.taken == list(range(21))
+    assert scripted.dispatcher.taken == list(range(21))
     assert sorted(set(scripted.answered)) == list(range(21))
     assert scripted.budget.used == 0
     scripted.lose()
@@ -68,13 +68,13 @@ async def test_only_a_large_response_retains_memory_for_a_client_that_does_not_r
     scripted = Scripted()
     scripted.transport.fills_up = True
     scripted.send(before + kind)
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
-    used_meanwhile = scripted.dispatch.held
+    used_meanwhile = scripted.dispatcher.held
     scripted.transport.fill(full=False)
     await scripted.settle()
     assert used_meanwhile == used
-    assert scripted.dispatch.held == 0
+    assert scripted.dispatcher.held == 0
     assert not scripted.transport.is_closed
     scripted.lose()
 
@@ -84,12 +84,12 @@ async def test_waiting_responses_that_retain_memory_are_bounded() -> None:
     scripted = Scripted()
     scripted.send("l" + "g" * 20)
     await scripted.settle()
-    used = scripted.dispatch.held
-    scripted.dispatch.committed.set()
+    used = scripted.dispatcher.held
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     assert used == _MIB // LONG + 1
     assert sorted(set(scripted.answered)) == list(range(21))
-    assert scripted.dispatch.held == scripted.budget.used == 0
+    assert scripted.dispatcher.held == scripted.budget.used == 0
     scripted.lose()
 
 
@@ -106,8 +106,8 @@ async def test_with_a_full_budget_only_connections_without_open_requests_receive
     modest.send("o" * 3)
     modest.send("o" * 3)
     is_modest_read = modest.transport.is_reading
-    greedy.dispatch.committed.set()
-    modest.dispatch.committed.set()
+    greedy.dispatcher.committed.set()
+    modest.dispatcher.committed.set()
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
         await modest.settle()
         while not greedy.is_read_to_the_end:
@@ -131,7 +131,7 @@ async def test_a_slow_reader_stays_connected_as_long_as_it_reads_anything() -> N
     scripted.transport.fill(full=True)
     scripted.transport.is_draining = True
     scripted.transport.waiting = 10_000
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     was_closed, left = scripted.transport.is_closed, scripted.transport.waiting
     scripted.transport.is_draining = False
@@ -163,7 +163,7 @@ async def test_a_client_that_reads_nothing_has_less_time_while_memory_is_scarce(
     assert not was_closed
     assert scripted.transport.is_closed == is_closed
     scripted.lose()
-    assert scripted.dispatch.held == scripted.budget.used == 0
+    assert scripted.dispatcher.held == scripted.budget.used == 0
 
 
 @pytest.mark.parametrize(("size", "used"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
@@ -171,7 +171,7 @@ async def test_an_incomplete_request_counts_in_the_budget_unless_it_is_small(siz
     scripted = Scripted()
     rest = scripted.begin("c", size=size, count=100)
     used_meanwhile = scripted.budget.used
-    scripted.go_on(rest)
+    scripted.send_bytes(rest)
     await scripted.settle()
     assert used_meanwhile == used
     assert scripted.answered == [0]
@@ -183,11 +183,11 @@ async def test_an_incomplete_request_waits_for_memory_unless_it_is_small() -> No
     """Nothing more of it is received until memory is available."""
     scripted = Scripted(budget=10_000)
     scripted.budget.reserve(10_000)
-    scripted.go_on(scripted.begin("o", size=4096, count=100))
+    scripted.send_bytes(scripted.begin("o", size=4096, count=100))
     rest = scripted.begin("o", size=9_000, count=100)
     was_read = scripted.transport.is_reading
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
-        scripted.go_on(rest)
+        scripted.send_bytes(rest)
         await scripted.settle()
         answered = scripted.answered
         scripted.budget.release(10_000)
@@ -206,15 +206,15 @@ async def test_an_incomplete_request_is_stalled_only_while_the_agent_receives() 
     rest = scripted.begin("o", size=5_000, count=100)
     stalled = [scripted.connection.is_stalled_since(moment)]
     assert not scripted.connection.is_stalled_since(scripted.connection.last_active)
-    scripted.go_on(rest)
+    scripted.send_bytes(rest)
     rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
     stalled.append(scripted.connection.is_stalled_since(moment))
     used = scripted.budget.used
     scripted.connection.last_active = 0
-    scripted.dispatch.committed.set()
+    scripted.dispatcher.committed.set()
     await scripted.settle()
     stalled += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
-    scripted.go_on(rest)
+    scripted.send_bytes(rest)
     stalled.append(scripted.connection.is_stalled_since(moment))
     assert stalled == [True, False, False, True, False]
     assert used == 5_000 + 6_000

@@ -1,4 +1,4 @@
-"""What a fetch costs in look-ups, requests to the store and copies; never in time."""
+"""The cost of a fetch in catalog calls, store requests and copies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _produce(broker: BrokerThread, topic: Topic, *values: str) -> None:
         ]
         request = Struct(acks=-1, timeout=600_000, topic_data=[Struct(name=topic.name, partition_data=parts)])
         with Wire(broker.host_and_port) as wire:
-            answer = wire.ask("produce", 9, request)
-        assert {part.error_code for part in answer.responses[0].partition_responses} == {0}
+            response = wire.ask("produce", 9, request)
+        assert {part.error_code for part in response.responses[0].partition_responses} == {0}
 
 
 def _fetch(broker: BrokerThread, topic: Topic, offset: int, max_wait_ms: int = 50) -> list[FetchResult]:
@@ -54,70 +54,70 @@ def _queries(broker: BrokerThread) -> dict[str, int]:
     }
 
 
-def _asked(broker: BrokerThread, before: dict[str, int]) -> tuple[int, int]:
+def _new_queries(broker: BrokerThread, before: dict[str, int]) -> tuple[int, int]:
     after = _queries(broker)
     return after["topics.states"] - before["topics.states"], after["extents.from_offset"] - before[
         "extents.from_offset"
     ]
 
 
-def test_a_waiting_reader_at_the_tail_asks_neither_catalog_nor_store(
+def test_a_reader_that_waits_at_the_tail_costs_no_catalog_call_and_no_get(
     start_broker: Callable[..., BrokerThread], store: FaultyStore
 ) -> None:
-    """The first look-up is for where the partitions end; after that own commits tell it."""
+    """One call looks up the bounds of the partitions. After that, the agent's own commits update them."""
     broker = start_broker(bounds_cache_ms=3_600_000)
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a")
     before = _queries(broker)
     assert all(result.next_offset == 1 for result in _fetch(broker, topic, 0))
-    assert _asked(broker, before) == (1, 0)
+    assert _new_queries(broker, before) == (1, 0)
     for offset in range(1, 4):
         _produce(broker, topic, "b")
         results = _fetch(broker, topic, offset)
         assert [result.next_offset for result in results] == [offset + 1] * PARTITIONS
-    assert _asked(broker, before)[1] == 0
+    assert _new_queries(broker, before)[1] == 0
     assert store.counts.snapshot().of(RequestKind.GET).requests == 0
 
 
-def test_a_reader_that_does_not_wait_asks_where_the_log_ends(broker: BrokerThread) -> None:
-    """What another agent committed a moment ago is there, whether its word has come or not."""
+def test_a_reader_that_does_not_wait_looks_up_the_high_watermark(broker: BrokerThread) -> None:
+    """So it sees commits of other agents before their notification arrives."""
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a")
     before = _queries(broker)
     for number in range(1, 4):
         _fetch(broker, topic, 0, max_wait_ms=0)
-        assert _asked(broker, before) == (number, 0)
+        assert _new_queries(broker, before) == (number, 0)
 
 
-def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
+def test_an_offset_beyond_the_cached_high_watermark_is_not_out_of_range(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """It comes from another agent, and the word of that one's commit is on its way: it would begin anew."""
+    """The reader may come from another agent whose notification is still on its way."""
     writer, other = start_broker(), start_broker(bounds_cache_ms=3_600_000)
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, "a")
-    known = other.agent.read_path._log.bounds_cache
+    bounds_cache = other.agent.read_path._log.bounds_cache
     before = other.catalog.topics.states(
         [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
     )
     _produce(writer, topic, "b", "c")
 
-    async def not_heard_of_it() -> list[FetchResult]:
-        known.store(before, {PartitionId(state.topic_id, state.partition) for state in before})
+    async def fetch_with_stale_bounds() -> list[FetchResult]:
+        bounds_cache.store(before, {PartitionId(state.topic_id, state.partition) for state in before})
         wanted = [
             PartitionFetch(topic=topic, partition=number, offset=3, max_bytes=2**20)
             for number in range(PARTITIONS)
         ]
         return await other.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=1)
 
-    results = other.run(not_heard_of_it())
+    results = other.run(fetch_with_stale_bounds())
     assert [(result.error, result.high_watermark) for result in results] == [(None, 3)] * PARTITIONS
     beyond = _fetch(other, topic, 4)
     assert all(isinstance(result.error, OffsetOutOfRangeError) for result in beyond)
 
 
-def test_batches_leave_as_the_bytes_that_came_in(broker: BrokerThread) -> None:
-    """From the frame that was received to the answer not one copy is made: all views are of one buffer."""
+def test_batches_are_not_copied_between_request_and_response(broker: BrokerThread) -> None:
+    """All views refer to the buffer of the received frame."""
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a" * 1000)
     results = _fetch(broker, topic, 0)
@@ -127,10 +127,10 @@ def test_batches_leave_as_the_bytes_that_came_in(broker: BrokerThread) -> None:
     assert len({id(view.obj) for view in views if isinstance(view, memoryview)}) == 1
 
 
-def test_a_cold_reader_looks_extents_up_many_at_a_time(
+def test_a_cold_reader_looks_up_many_extents_together(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """A fetch for each of twenty extents, and one look-up for them all."""
+    """Twenty fetches of one extent each cost one look-up."""
     writer = start_broker()
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, *(str(number) for number in range(20)))
@@ -143,10 +143,10 @@ def test_a_cold_reader_looks_extents_up_many_at_a_time(
         (result,) = reader.run(reader.agent.read_path.fetch(wanted, max_bytes=size, max_wait_ms=50))
         assert result.next_offset > offset
         offset = result.next_offset
-    assert _asked(reader, before)[1] == 1
+    assert _new_queries(reader, before)[1] == 1
 
 
-def test_compacted_topics_are_asked_for_every_time_but_read_from_memory(
+def test_fetches_of_compacted_topics_look_up_extents_and_read_from_memory(
     broker: BrokerThread, store: FaultyStore
 ) -> None:
     topic = broker.create_topic("t", PARTITIONS, cleanup_policy="compact")
@@ -154,5 +154,5 @@ def test_compacted_topics_are_asked_for_every_time_but_read_from_memory(
     before = _queries(broker)
     for number in range(1, 3):
         assert all(result.next_offset == 2 for result in _fetch(broker, topic, 0))
-        assert _asked(broker, before) == (number, number * PARTITIONS)
+        assert _new_queries(broker, before) == (number, number * PARTITIONS)
     assert store.counts.snapshot().of(RequestKind.GET).requests == 0

@@ -1,4 +1,4 @@
-"""What waits behind a long poll, and what does not."""
+"""Requests behind a long poll."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
 
-def test_what_follows_a_long_poll_waits_for_it_on_its_connection_alone(broker: BrokerThread) -> None:
-    """So does a consumer of librdkafka whose `list_topics` goes to a broker that it polls."""
+def test_a_long_poll_delays_only_later_requests_of_its_connection(broker: BrokerThread) -> None:
+    """For example `list_topics` of a librdkafka consumer, at a broker that it polls."""
     broker.create_topic("granite")
     wanted = Struct(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
     poll = Struct(max_wait=600_000, min_bytes=1, topics=[Struct(topic="granite", partitions=[wanted])])
@@ -25,5 +25,5 @@ def test_what_follows_a_long_poll_waits_for_it_on_its_connection_alone(broker: B
             assert other.ask("metadata", 12, everything).topics[0].name == "granite"
         assert select.select([polling.socket], [], [], 0)[0] == []
         produce(broker.address, "granite", [(None, b"one")])
-        answers = [polling.receive(), polling.receive()]
-    assert [answer[0] for answer in answers if answer is not None] == [1, 2]
+        responses = [polling.receive(), polling.receive()]
+    assert [response[0] for response in responses if response is not None] == [1, 2]
