@@ -244,7 +244,7 @@ class Scripted:
         """The numbers of all responses, in order."""
         return [number for (number,) in struct.iter_unpack(">q", b"".join(self.transport.writes))]
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Run the loop until nothing changes any more."""
         quiet = 0
         before: object = None

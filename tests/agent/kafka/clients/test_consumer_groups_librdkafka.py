@@ -1,4 +1,4 @@
-"""The consumer group protocol (KIP-848) as librdkafka speaks it."""
+"""The consumer group protocol (KIP-848) with librdkafka."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _QUICK = replace(
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    """One agent whose consumer groups are in a hurry."""
+    """Start one agent with short delays in consumer groups."""
     return start_broker(groups=_QUICK)
 
 
 @contextmanager
 def consumer(*brokers: BrokerThread, **options: str | bool) -> Iterator[Consumer]:
-    """A consumer of the group; options with `_` for `.`."""
+    """Open a consumer of the group. Underscores in options stand for dots."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     made = Consumer(
         {
@@ -62,7 +62,7 @@ def consumer(*brokers: BrokerThread, **options: str | bool) -> Iterator[Consumer
 
 
 def assigned(*consumers: Consumer) -> list[int]:
-    """How many partitions each has; polls, so that they take part in rebalances."""
+    """Poll the consumers, so that they take part in rebalances; return how many partitions each has."""
     for each in consumers:
         each.poll(0.02)
     return sorted(len(each.assignment()) for each in consumers)
@@ -82,8 +82,8 @@ def read(member: Consumer, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_partitions_as_they_come_and_go(broker: BrokerThread, assignor: str) -> None:
-    """Partitions move from member to member without one being lost or given twice."""
+def test_members_share_partitions_when_members_join_and_leave(broker: BrokerThread, assignor: str) -> None:
+    """Partitions move between members; each has exactly one owner."""
     broker.create_topic("granite", 4)
     with ExitStack() as stack:
         members = [stack.enter_context(consumer(broker, group_remote_assignor=assignor)) for _ in range(2)]
@@ -99,8 +99,8 @@ def test_members_share_partitions_as_they_come_and_go(broker: BrokerThread, assi
         until(lambda: assigned(*members) == [0, 4])
 
 
-def test_a_pattern_is_matched_by_the_coordinator(broker: BrokerThread) -> None:
-    """Topics that come later are noticed; what only contains a match is not one."""
+def test_the_coordinator_matches_a_pattern(broker: BrokerThread) -> None:
+    """New topics are included. The pattern must match the whole name."""
     for name in ("granite", "pink-granite"):
         broker.create_topic(name, 2)
     with consumer(broker) as member:
@@ -111,8 +111,8 @@ def test_a_pattern_is_matched_by_the_coordinator(broker: BrokerThread) -> None:
         assert {each.topic for each in member.assignment()} == {"granite", "granola"}
 
 
-def test_members_go_on_where_the_group_was(broker: BrokerThread) -> None:
-    """Offsets are committed under member epochs and found again by the next member."""
+def test_a_new_member_continues_at_the_committed_offset(broker: BrokerThread) -> None:
+    """Offsets are committed with member epochs, and fetched by the next member."""
     broker.create_topic("granite")
     produce(broker.address, "granite", [(None, str(number).encode()) for number in range(5)])
     with consumer(broker) as member:
@@ -124,31 +124,31 @@ def test_members_go_on_where_the_group_was(broker: BrokerThread) -> None:
         assert [message.value() for message in read(member, 2)] == [b"3", b"4"]
 
 
-def test_a_static_member_keeps_its_place_while_it_is_away(broker: BrokerThread) -> None:
-    """It leaves for a while, comes back to what it had, and loses it when it stays away too long."""
+def test_a_static_member_keeps_its_assignment_while_it_is_away(broker: BrokerThread) -> None:
+    """It gets the same partitions when it comes back, and loses them after its session time-out."""
     broker.create_topic("granite", 2)
-    with consumer(broker) as lasting:
+    with consumer(broker) as dynamic:
         with consumer(broker, group_instance_id="stone") as static:
             static.subscribe(["granite"])
-            lasting.subscribe(["granite"])
-            until(lambda: assigned(lasting, static) == [1, 1])
+            dynamic.subscribe(["granite"])
+            until(lambda: assigned(dynamic, static) == [1, 1])
             before = [each.partition for each in static.assignment()]
         with consumer(broker, group_instance_id="stone") as static:
             static.subscribe(["granite"])
-            until(lambda: assigned(lasting, static) == [1, 1])
+            until(lambda: assigned(dynamic, static) == [1, 1])
             assert [each.partition for each in static.assignment()] == before
         broker.catalog.group_configs.alter("masons", lambda _: {SESSION_TIMEOUT: "1000"})
         group = groups_of(broker).cache._groups["masons"].group
         assert isinstance(group, ConsumerGroup)
-        until(lambda: assigned(lasting) == [1] and group.config.session_timeout_ms == 1000)
+        until(lambda: assigned(dynamic) == [1] and group.config.session_timeout_ms == 1000)
         with consumer(broker, group_instance_id="stone") as static:
             static.subscribe(["granite"])
-            until(lambda: assigned(lasting, static) == [1, 1])
-        until(lambda: assigned(lasting) == [2])
+            until(lambda: assigned(dynamic, static) == [1, 1])
+        until(lambda: assigned(dynamic) == [2])
 
 
-def test_administrators_see_consumer_groups(broker: BrokerThread) -> None:
-    """They are listed by type, described with their assignments, and not deleted while they have members."""
+def test_an_admin_client_lists_describes_and_deletes_consumer_groups(broker: BrokerThread) -> None:
+    """A group with members cannot be deleted."""
     broker.create_topic("granite", 2)
     admin = AdminClient({"bootstrap.servers": broker.address})
     with consumer(broker, client_id="chisel") as member:
@@ -164,28 +164,28 @@ def test_administrators_see_consumer_groups(broker: BrokerThread) -> None:
         assert seen.client_id == "chisel"
         assert {each.partition for each in seen.assignment.topic_partitions} == {0, 1}
         assert {each.topic for each in seen.target_assignment.topic_partitions} == {"granite"}
-        with pytest.raises(KafkaException) as refused:
+        with pytest.raises(KafkaException) as rejected:
             admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
-        assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
+        assert rejected.value.args[0].name() == "NON_EMPTY_GROUP"
     admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
 
 
-def test_a_group_without_members_changes_its_protocol(broker: BrokerThread) -> None:
-    """Offsets stay, in both directions; while it has members, those of the other protocol are kept out."""
+def test_an_empty_group_can_change_its_protocol(broker: BrokerThread) -> None:
+    """Offsets are kept in both directions."""
     broker.create_topic("granite")
-    place = TopicPartition("granite", 0)
+    partition = TopicPartition("granite", 0)
     for number, protocol in enumerate(("classic", "consumer", "classic")):
         with consumer(broker, group_protocol=protocol) as member:
             member.subscribe(["granite"])
             until(lambda member=member: assigned(member) == [1])  # type: ignore[misc]  # a default binds it
             if number:
-                assert member.committed([place], timeout=120)[0].offset == number
+                assert member.committed([partition], timeout=120)[0].offset == number
             offset = TopicPartition("granite", 0, number + 1)
             member.commit(offsets=[offset], asynchronous=False)
 
 
-def test_members_go_on_under_a_new_coordinator(start_broker: Callable[..., BrokerThread]) -> None:
-    """The old one was killed: members keep epochs and partitions, and nothing committed is lost."""
+def test_members_continue_with_a_new_coordinator(start_broker: Callable[..., BrokerThread]) -> None:
+    """After the old one was killed, members keep their epochs, partitions and committed offsets."""
     changes: dict[str, Any] = {**NO_EXPIRY, "groups": _QUICK}
     brokers = two_brokers(lambda: start_broker(**changes))
     brokers[0].create_topic("granite", 2)

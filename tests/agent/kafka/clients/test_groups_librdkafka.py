@@ -1,4 +1,4 @@
-"""Consumer groups as librdkafka sees them."""
+"""Classic groups with librdkafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    """One agent whose groups do not wait long for their first members."""
+    """Start one agent with a short initial rebalance delay."""
     return start_broker(groups=QUICK_GROUPS)
 
 
@@ -40,7 +40,7 @@ _OPTIONS = {
 
 @contextmanager
 def consumer(*brokers: BrokerThread, **options: str) -> Iterator[Consumer]:
-    """A consumer of the group; options with `_` for `.`."""
+    """Open a consumer of the group. Underscores in options stand for dots."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     made = Consumer(
         {**_OPTIONS, "bootstrap.servers": ",".join(broker.address for broker in brokers), **given}
@@ -52,18 +52,18 @@ def consumer(*brokers: BrokerThread, **options: str) -> Iterator[Consumer]:
 
 
 def assigned(*consumers: Consumer) -> list[int]:
-    """How many partitions each has; polls, so that they take part in rebalances."""
+    """Poll the consumers, so that they take part in rebalances; return how many partitions each has."""
     for each in consumers:
         each.poll(0.05)
     return sorted(len(each.assignment()) for each in consumers)
 
 
-def place(topic: str, partition: int, offset: int = -1001) -> TopicPartition:
+def partition_of(topic: str, partition: int, offset: int = -1001) -> TopicPartition:
     return TopicPartition(topic, partition, offset)
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_members_share_partitions_as_they_come_and_go(broker: BrokerThread, strategy: str) -> None:
+def test_members_share_partitions_when_members_join_and_leave(broker: BrokerThread, strategy: str) -> None:
     broker.create_topic("granite", 4)
     with ExitStack() as stack:
         members = [
@@ -81,21 +81,21 @@ def test_members_share_partitions_as_they_come_and_go(broker: BrokerThread, stra
         until(lambda: assigned(*members) == [0, 4])
 
 
-def test_a_member_that_died_is_replaced(start_broker: Callable[..., BrokerThread]) -> None:
-    """A client that vanishes without leaving loses its partitions when its session is over."""
+def test_a_member_that_vanishes_loses_its_partitions(start_broker: Callable[..., BrokerThread]) -> None:
+    """A client that does not leave the group loses its partitions after its session time-out."""
     broker = start_broker(groups=QUICK_GROUPS)
     broker.create_topic("granite", 2)
-    short = {"group_instance_id": "dying", "session_timeout_ms": "2000"}
-    with consumer(broker) as lasting, consumer(broker, **short) as dying:
-        dying.subscribe(["granite"])
-        until(lambda: assigned(dying) == [2])
-        lasting.subscribe(["granite"])
-        until(lambda: assigned(lasting, dying) == [1, 1])
-        dying.close()  # a static member does not leave when it closes: it is as if it had died
-        until(lambda: assigned(lasting) == [2])
+    short = {"group_instance_id": "vanishing", "session_timeout_ms": "2000"}
+    with consumer(broker) as survivor, consumer(broker, **short) as vanishing:
+        vanishing.subscribe(["granite"])
+        until(lambda: assigned(vanishing) == [2])
+        survivor.subscribe(["granite"])
+        until(lambda: assigned(survivor, vanishing) == [1, 1])
+        vanishing.close()  # a static member does not leave the group when it closes
+        until(lambda: assigned(survivor) == [2])
 
 
-def test_offsets_are_committed_and_found_again(broker: BrokerThread) -> None:
+def test_committed_offsets_are_fetched_by_the_next_member(broker: BrokerThread) -> None:
     broker.create_topic("granite", 3)
     with consumer(broker) as member:
         member.subscribe(["granite"])
@@ -103,55 +103,57 @@ def test_offsets_are_committed_and_found_again(broker: BrokerThread) -> None:
         offset = TopicPartition("granite", 1, 7, metadata="chisel — 7")
         (committed,) = member.commit(offsets=[offset], asynchronous=False)
         assert committed.error is None
-        member.commit(offsets=[place("granite", 2, 1 << 40)], asynchronous=False)
+        member.commit(offsets=[partition_of("granite", 2, 1 << 40)], asynchronous=False)
     with consumer(broker) as member:
-        places = member.committed([place("granite", number) for number in range(3)], timeout=120)
-        assert [each.offset for each in places] == [-1001, 7, 1 << 40]
-        assert places[1].metadata == "chisel — 7"
+        offsets = member.committed([partition_of("granite", number) for number in range(3)], timeout=120)
+        assert [each.offset for each in offsets] == [-1001, 7, 1 << 40]
+        assert offsets[1].metadata == "chisel — 7"
 
 
-def test_a_consumer_without_members_commits_while_the_group_is_empty(broker: BrokerThread) -> None:
+def test_a_consumer_without_membership_commits_only_while_the_group_is_empty(broker: BrokerThread) -> None:
     broker.create_topic("granite")
-    with consumer(broker) as loner, consumer(broker) as member:
-        loner.assign([place("granite", 0)])
-        loner.commit(offsets=[place("granite", 0, 5)], asynchronous=False)
+    with consumer(broker) as standalone, consumer(broker) as member:
+        standalone.assign([partition_of("granite", 0)])
+        standalone.commit(offsets=[partition_of("granite", 0, 5)], asynchronous=False)
         member.subscribe(["granite"])
         until(lambda: assigned(member) == [1])
-        with pytest.raises(KafkaException) as refused:
-            loner.commit(offsets=[place("granite", 0, 6)], asynchronous=False)
-        assert refused.value.args[0].name() == "UNKNOWN_MEMBER_ID"
-        assert member.committed([place("granite", 0)], timeout=120)[0].offset == 5
+        with pytest.raises(KafkaException) as rejected:
+            standalone.commit(offsets=[partition_of("granite", 0, 6)], asynchronous=False)
+        assert rejected.value.args[0].name() == "UNKNOWN_MEMBER_ID"
+        assert member.committed([partition_of("granite", 0)], timeout=120)[0].offset == 5
 
 
-def test_offsets_of_unknown_partitions_are_refused(broker: BrokerThread) -> None:
+def test_offsets_of_unknown_partitions_are_rejected(broker: BrokerThread) -> None:
     broker.create_topic("granite")
-    with consumer(broker) as loner:
-        with pytest.raises(KafkaException) as refused:
-            loner.commit(offsets=[place("granite", 1, 5)], asynchronous=False)
-        assert refused.value.args[0].name() == "UNKNOWN_TOPIC_OR_PART"
+    with consumer(broker) as standalone:
+        with pytest.raises(KafkaException) as rejected:
+            standalone.commit(offsets=[partition_of("granite", 1, 5)], asynchronous=False)
+        assert rejected.value.args[0].name() == "UNKNOWN_TOPIC_OR_PART"
 
 
-def test_offsets_go_with_their_topic(broker: BrokerThread) -> None:
+def test_offsets_are_deleted_with_their_topic(broker: BrokerThread) -> None:
     broker.create_topic("granite")
-    with consumer(broker, group_id="others") as loner:
-        loner.commit(offsets=[place("granite", 0, 5)], asynchronous=False)
+    with consumer(broker, group_id="others") as standalone:
+        standalone.commit(offsets=[partition_of("granite", 0, 5)], asynchronous=False)
         broker.catalog.topics.delete("granite")
         broker.create_topic("granite")
 
-        def forgotten() -> bool:
-            return bool(loner.committed([place("granite", 0)], timeout=120)[0].offset == -1001)
+        def is_deleted() -> bool:
+            return bool(standalone.committed([partition_of("granite", 0)], timeout=120)[0].offset == -1001)
 
-        until(forgotten)
+        until(is_deleted)
 
 
-def test_administrators_see_change_and_delete_groups(broker: BrokerThread) -> None:
+def test_an_admin_client_describes_alters_and_deletes_groups(broker: BrokerThread) -> None:
     broker.create_topic("granite", 2)
     broker.create_topic("basalt")
     admin = AdminClient({"bootstrap.servers": broker.address})
     with consumer(broker, client_id="chisel") as member:
         member.subscribe(["granite"])
         until(lambda: assigned(member) == [2])
-        member.commit(offsets=[place("granite", 0, 3), place("basalt", 0, 4)], asynchronous=False)
+        member.commit(
+            offsets=[partition_of("granite", 0, 3), partition_of("basalt", 0, 4)], asynchronous=False
+        )
 
         (listed,) = admin.list_consumer_groups(request_timeout=120).result().valid
         assert (listed.group_id, listed.state) == ("masons", ConsumerGroupState.STABLE)
@@ -168,16 +170,16 @@ def test_administrators_see_change_and_delete_groups(broker: BrokerThread) -> No
             ("granite", 0, 3),
             ("basalt", 0, 4),
         }
-        with pytest.raises(KafkaException) as refused:
+        with pytest.raises(KafkaException) as rejected:
             admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
-        assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
-    moved = ConsumerGroupTopicPartitions("masons", [place("granite", 0, 1)])
+        assert rejected.value.args[0].name() == "NON_EMPTY_GROUP"
+    moved = ConsumerGroupTopicPartitions("masons", [partition_of("granite", 0, 1)])
     admin.alter_consumer_group_offsets([moved])["masons"].result()
-    with consumer(broker) as loner:
-        assert loner.committed([place("granite", 0)], timeout=120)[0].offset == 1
+    with consumer(broker) as standalone:
+        assert standalone.committed([partition_of("granite", 0)], timeout=120)[0].offset == 1
         admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
-        assert loner.committed([place("granite", 0)], timeout=120)[0].offset == -1001
+        assert standalone.committed([partition_of("granite", 0)], timeout=120)[0].offset == -1001
     assert admin.list_consumer_groups(request_timeout=120).result().valid == []
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as rejected:
         admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
-    assert refused.value.args[0].name() == "GROUP_ID_NOT_FOUND"
+    assert rejected.value.args[0].name() == "GROUP_ID_NOT_FOUND"

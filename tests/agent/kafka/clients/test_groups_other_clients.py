@@ -1,4 +1,4 @@
-"""Consumer groups as kafka-python and aiokafka see them: shared work, commits, members that vanish."""
+"""Groups with kafka-python and aiokafka: shared partitions, commits, members that vanish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.kafka.work import Work
 
 with warnings.catch_warnings():
-    # It reads its schemas by a function that Python 3.11 warns of.
+    # It reads its schemas with a function that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # type: ignore[import-untyped]  # it has no types
 
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    """One agent with a topic of two partitions and records 0 to 39 in each."""
+    """Start one agent with a topic of two partitions, and records 0 to 39 in each."""
     started = start_broker(groups=QUICK_GROUPS)
     started.create_topic("granite", 2)
     for partition in range(2):
@@ -46,10 +46,10 @@ def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
 
 
 class KafkaPython:
-    """A member with a thread of its own, as kafka-python wants it: what it polls it commits, and keeps.
+    """A member that polls and commits in its own thread, as kafka-python requires.
 
-    Two of them polled in turns by one thread may never come to share: a poll that ends while its join is
-    under way begins another one, and the leader's calls for a rebalance.
+    If one thread polled two members alternately, they might never share partitions: a poll that ends during a
+    join starts another join, and the leader's join starts a rebalance.
     """
 
     def __init__(self, broker: BrokerThread, received: list[tuple[int, bytes]]) -> None:
@@ -80,7 +80,7 @@ class KafkaPython:
         self._consumer.close()
 
     def _is_committed(self) -> bool:
-        """Not in a rebalance: the next commit has it, or others read it again."""
+        """Commit; return False during a rebalance. A later commit succeeds, or another member reads again."""
         try:
             self._consumer.commit()
         except (
@@ -97,12 +97,12 @@ class KafkaPython:
         return self._assigned
 
     def leave(self) -> None:
-        """When all that was polled is committed."""
+        """Leave the group once everything polled is committed."""
         self._leaving.set()
         self._work.finish()
 
 
-def test_kafka_python_shares_partitions_and_goes_on_where_it_stopped(broker: BrokerThread) -> None:
+def test_kafka_python_shares_partitions_and_continues_at_the_committed_offset(broker: BrokerThread) -> None:
     received: list[tuple[int, bytes]] = []
     members = [KafkaPython(broker, received) for _ in range(2)]
     try:
@@ -117,15 +117,15 @@ def test_kafka_python_shares_partitions_and_goes_on_where_it_stopped(broker: Bro
         assert received[before:].count((1, b"late")) == 1
         assert len(received) - before == len(set(received)) - len(
             set(received[:before])
-        )  # nothing comes again
+        )  # no record is read twice
     finally:
         for member in members:
             member.leave()
 
 
-# A consumer with another library, which reads a while, commits, and then waits to be killed. When it was
-# silent for longer than its short session, what it has read counts no more, and it begins anew.
-_DOOMED = """
+# A librdkafka consumer that reads, commits, and then waits to be killed. If it was silent for longer than its
+# short session time-out, it discards what it has read, and starts again.
+_KILLED_CONSUMER = """
 import sys
 from confluent_kafka import Consumer, KafkaException
 consumer = Consumer({
@@ -154,21 +154,21 @@ while True:
 
 
 @pytest.mark.anyio
-async def test_aiokafka_goes_on_where_a_member_that_was_killed_stopped(broker: BrokerThread) -> None:
-    doomed = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _DOOMED, broker.address, stdout=asyncio.subprocess.PIPE
+async def test_aiokafka_continues_at_the_committed_offset_of_a_killed_member(broker: BrokerThread) -> None:
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _KILLED_CONSUMER, broker.address, stdout=asyncio.subprocess.PIPE
     )
-    assert doomed.stdout is not None
+    assert killed.stdout is not None
     seen: list[tuple[int, bytes]] = []
     try:
         async with asyncio.timeout(240):
-            while (line := await doomed.stdout.readline()) != b"committed\n":
-                assert line, "it died before its time"
+            while (line := await killed.stdout.readline()) != b"committed\n":
+                assert line, "the consumer ended too early"
                 partition, value = line.split()
                 seen.append((int(partition), value))
     finally:
-        doomed.kill()
-        await doomed.wait()
+        killed.kill()
+        await killed.wait()
     consumer = aiokafka.AIOKafkaConsumer(
         "granite",
         bootstrap_servers=broker.address,

@@ -1,4 +1,4 @@
-"""librdkafka produces and consumes."""
+"""Produce and consume with librdkafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_as_they_were_sent_with_every_codec(broker: BrokerThread, codec: str) -> None:
+def test_records_of_every_codec_are_read_unchanged(broker: BrokerThread, codec: str) -> None:
     broker.create_topic("granite")
     sent = [(f"key {number}".encode(), b"value " * 50 + str(number).encode()) for number in range(200)]
     produce(broker.address, "granite", sent, compression_type=codec)
@@ -26,13 +26,13 @@ def test_records_come_back_as_they_were_sent_with_every_codec(broker: BrokerThre
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_records_are_taken_with_any_acks(broker: BrokerThread, acks: int | str) -> None:
+def test_records_are_accepted_with_any_acks(broker: BrokerThread, acks: int | str) -> None:
     broker.create_topic("granite")
     produce(broker.address, "granite", [(None, b"one"), (None, b"two")], acks=acks)
     assert [message.value() for message in consume(broker.address, "granite", 2)] == [b"one", b"two"]
 
 
-def test_an_idempotent_producer_keeps_its_order_over_pipelined_requests(broker: BrokerThread) -> None:
+def test_an_idempotent_producer_keeps_its_order_with_pipelined_requests(broker: BrokerThread) -> None:
     broker.create_topic("granite")
     sent = [(None, str(number).encode()) for number in range(2000)]
     produce(broker.address, "granite", sent, enable_idempotence=True, batch_num_messages=20)
@@ -40,7 +40,7 @@ def test_an_idempotent_producer_keeps_its_order_over_pipelined_requests(broker: 
     assert [message.value() for message in received] == [value for _, value in sent]
 
 
-def test_a_consumer_waits_at_the_tail_and_is_woken(broker: BrokerThread) -> None:
+def test_a_consumer_at_the_tail_gets_new_records(broker: BrokerThread) -> None:
     broker.create_topic("granite")
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
     consumer.assign([TopicPartition("granite", 0, 0)])
@@ -52,7 +52,7 @@ def test_a_consumer_waits_at_the_tail_and_is_woken(broker: BrokerThread) -> None
     assert message.value() == b"v"
 
 
-def test_reading_begins_at_an_offset_at_the_end_or_by_time(broker: BrokerThread) -> None:
+def test_a_consumer_finds_offsets_by_number_end_and_timestamp(broker: BrokerThread) -> None:
     broker.create_topic("granite")
     produce(broker.address, "granite", [(None, b"a"), (None, b"b"), (None, b"c")])
     first, second, third = consume(broker.address, "granite", 3)
@@ -70,7 +70,7 @@ def test_reading_begins_at_an_offset_at_the_end_or_by_time(broker: BrokerThread)
     assert second.offset() == 1
 
 
-def test_what_one_agent_takes_another_one_serves(start_broker: Callable[..., BrokerThread]) -> None:
+def test_records_produced_at_one_agent_are_read_at_another(start_broker: Callable[..., BrokerThread]) -> None:
     one, other = start_broker(), start_broker()
     one.create_topic("granite", 4)
     for partition in range(4):

@@ -1,4 +1,4 @@
-"""kafka-python and aiokafka produce and consume."""
+"""Produce and consume with kafka-python and aiokafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiokafka  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
 with warnings.catch_warnings():
-    # It reads its schemas by a function that Python 3.11 warns of.
+    # It reads its schemas with a function that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # type: ignore[import-untyped]  # it brings no types
 
@@ -30,8 +30,8 @@ def test_kafka_python_produces_and_consumes(broker: BrokerThread, codec: str | N
     broker.create_topic("granite")
     sent = [str(number).encode() for number in range(100)]
     producer = kafka.KafkaProducer(bootstrap_servers=broker.address, compression_type=codec, acks="all")
-    answers = [producer.send("granite", value, partition=0) for value in sent]
-    assert [answer.get(_MAX_MS / 1000).offset for answer in answers] == list(range(100))
+    futures = [producer.send("granite", value, partition=0) for value in sent]
+    assert [future.get(_MAX_MS / 1000).offset for future in futures] == list(range(100))
     producer.close()
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.address, auto_offset_reset="earliest", consumer_timeout_ms=_MAX_MS
@@ -67,8 +67,8 @@ async def test_aiokafka_produces_and_consumes(broker: BrokerThread) -> None:
 
 
 @pytest.mark.anyio
-async def test_aiokafka_goes_on_after_its_first_record_was_refused(broker: BrokerThread) -> None:
-    """It never uses a refused batch's sequence number again. INVALID_RECORD is newer than what it knows."""
+async def test_aiokafka_continues_after_its_first_record_was_rejected(broker: BrokerThread) -> None:
+    """It never reuses the sequence number of a rejected batch. It does not know INVALID_RECORD."""
     broker.create_topic("gneiss", cleanup_policy="compact")
     async with aiokafka.AIOKafkaProducer(
         bootstrap_servers=broker.address, enable_idempotence=True

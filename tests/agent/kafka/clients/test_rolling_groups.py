@@ -1,4 +1,4 @@
-"""Groups that are rolled from one of Kafka's group protocols to the other while they read."""
+"""Rolling upgrades of groups from one group protocol to the other while they read."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _QUICK = replace(QUICK_GROUPS, group_consumer_heartbeat_interval_ms=100)
 
 
 class Member:
-    """Commits each record before it takes the next one, so that whatever is read twice was lost once.
+    """A member that commits each record before it polls the next one, so no record may be read twice.
 
-    What it has `seen` is committed, so that a test which has seen everything may let members come and go: a
-    commit would be refused that comes while they join.
+    Everything in `seen` is committed. Tests replace members only when all records are seen, because a commit
+    during a join would be rejected.
     """
 
     def __init__(self, address: str, protocol: str, strategy: str) -> None:
         self.seen: list[tuple[int, int]] = []
         self.assigned = 0
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self._leaving = threading.Event()
         classic = {
             "session.timeout.ms": 60_000,
@@ -68,7 +68,7 @@ class Member:
         self._consumer.close()
 
     def _commit(self, message: Message) -> None:
-        """Again where the group's epoch has risen just now, as clients of KIP-848 are told to."""
+        """Commit; retry if the member epoch is stale, as KIP-848 requires of clients."""
         until(lambda: self._is_committed(message))
 
     def _is_committed(self, message: Message) -> bool:
@@ -76,8 +76,8 @@ class Member:
             self._consumer.commit(message=message, asynchronous=False)
         except KafkaException as error:
             if (name := error.args[0].name()) == "STALE_MEMBER_EPOCH":
-                return False  # until the next heartbeat tells of the new one
-            self.refused.append(name)
+                return False  # until the next heartbeat returns the new epoch
+            self.rejected.append(name)
         return True
 
     def leave(self) -> None:
@@ -86,7 +86,7 @@ class Member:
 
 
 class Rolling:
-    """A group of two, whose members are replaced one after the other while records come."""
+    """A group of two members that are replaced one by one while records arrive."""
 
     def __init__(self, broker: BrokerThread, strategy: str, stack: ExitStack) -> None:
         broker.create_topic(_TOPIC, _PARTITIONS)
@@ -95,22 +95,22 @@ class Rolling:
         self._stack = stack
         self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
         self._sent = 0
-        self.everyone: list[Member] = []
+        self.all_members: list[Member] = []
         self.members: list[Member] = []
 
     def add(self, protocol: str) -> None:
         member = Member(self._address, protocol, self._strategy)
         self._stack.callback(member.leave)
-        self.everyone.append(member)
+        self.all_members.append(member)
         self.members.append(member)
 
     def replace_first(self, protocol: str) -> None:
-        """Let one go, and another come; both share the work then."""
+        """Replace the oldest member, and check that both members share the partitions."""
         self.members.pop(0).leave()
         self.add(protocol)
-        self.goes_on()
+        self.check_progress()
 
-    def goes_on(self) -> None:
+    def check_progress(self) -> None:
         until(lambda: self._assigned() == [2, 2])
         for _ in range(20):
             self._producer.produce(_TOPIC, b"x", partition=self._sent % _PARTITIONS)
@@ -124,18 +124,18 @@ class Rolling:
         return [each.assigned for each in self.members]
 
     def _seen(self) -> Counter[tuple[int, int]]:
-        for each in self.everyone:
+        for each in self.all_members:
             each.work.check()
-        return Counter(place for member in self.everyone for place in member.seen)
+        return Counter(position for member in self.all_members for position in member.seen)
 
     def check(self) -> None:
-        """Every record was read once, and every commit was taken."""
+        """Check that every record was read once, and every commit accepted."""
         assert set(self._seen().values()) == {1}
-        assert [member.refused for member in self.everyone] == [[]] * len(self.everyone)
-        loner = Consumer({"bootstrap.servers": self._address, "group.id": _GROUP})
-        places = [TopicPartition(_TOPIC, number) for number in range(_PARTITIONS)]
-        found = [each.offset for each in loner.committed(places, TIMEOUT_SECONDS)]
-        loner.close()
+        assert [member.rejected for member in self.all_members] == [[]] * len(self.all_members)
+        standalone = Consumer({"bootstrap.servers": self._address, "group.id": _GROUP})
+        partitions = [TopicPartition(_TOPIC, number) for number in range(_PARTITIONS)]
+        found = [each.offset for each in standalone.committed(partitions, TIMEOUT_SECONDS)]
+        standalone.close()
         assert found == [self._sent // _PARTITIONS] * _PARTITIONS
 
     def group_type(self) -> str:
@@ -145,15 +145,15 @@ class Rolling:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_group_is_rolled_to_the_other_protocol_and_back(
+def test_a_group_is_upgraded_to_the_other_protocol_and_back(
     start_broker: Callable[..., BrokerThread], strategy: str
 ) -> None:
-    """Member by member, in both directions, without a record read twice or a commit refused."""
+    """Member by member, without a record read twice or a commit rejected."""
     with ExitStack() as stack:
         rolling = Rolling(start_broker(groups=_QUICK), strategy, stack)
         rolling.add("classic")
         rolling.add("classic")
-        rolling.goes_on()
+        rolling.check_progress()
         assert rolling.group_type() == "CLASSIC"
         for protocol, kind in (("consumer", "CONSUMER"), ("classic", "CLASSIC")):
             for _ in range(2):

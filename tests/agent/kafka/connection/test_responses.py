@@ -70,12 +70,12 @@ async def test_responses_that_are_ready_together_leave_in_one_write() -> None:
     await asyncio.sleep(0)
     assert writes == []
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert scripted.answered == list(range(40))
     assert len(writes) == 1
     writes.clear()
     scripted.send("l")
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert scripted.answered == [40]
     assert len(writes) == 1
     scripted.lose()

@@ -18,7 +18,7 @@ _ANSWERED = "ohlcw"
 _SIZES = st.sampled_from([9, 300, 40_000, RECEIVE_BYTES, 300_000])
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.text("oh0lcwn", min_size=1, max_size=12), _SIZES),
-    st.sampled_from([("full",), ("empty",), ("commit",), ("settle",), ("iteration",)]),
+    st.sampled_from([("full",), ("empty",), ("commit",), ("run_until_idle",), ("iteration",)]),
 )
 
 
@@ -30,7 +30,7 @@ async def test_a_connection_handles_more_requests_than_may_be_open_at_a_time(kin
     scripted.dispatcher.committed.set()
     for _ in range(10):
         scripted.send(kinds * (12 // len(kinds)), size=size)
-        await scripted.settle()
+        await scripted.run_until_idle()
     assert scripted.is_read_to_the_end
     assert scripted.dispatcher.taken == list(range(120))
     assert scripted.transport.is_reading
@@ -43,7 +43,7 @@ async def test_requests_behind_a_slow_one_are_handled_once_its_response_has_left
     scripted.send("0" * 100)
     was_full = not scripted.transport.is_reading
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert was_full
     assert scripted.answered == list(range(8))
     assert scripted.dispatcher.taken == list(range(108))
@@ -59,8 +59,8 @@ async def _play(steps: list[tuple[str, ...]]) -> None:
             scripted.send(kinds, size=int(size))
         elif step == "commit":
             scripted.dispatcher.committed.set()
-        elif step == "settle":
-            await scripted.settle()
+        elif step == "run_until_idle":
+            await scripted.run_until_idle()
         elif step == "iteration":
             await asyncio.sleep(0)
             scripted.dispatcher.committed.clear()
@@ -68,7 +68,7 @@ async def _play(steps: list[tuple[str, ...]]) -> None:
             scripted.transport.fill(full=step == "full")
     scripted.transport.fill(full=False)
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert scripted.is_read_to_the_end
     assert scripted.transport.is_reading
     assert scripted.connection.has_no_requests

@@ -30,11 +30,11 @@ async def test_requests_that_wait_for_a_slow_one_are_bounded_in_bytes(size: int)
     count = 6 * _MIB // size
     scripted.send("w")
     scripted.send("o" * count, size=size)
-    await scripted.settle()
+    await scripted.run_until_idle()
     was_read = scripted.transport.is_reading
     used = scripted.budget.used
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert not was_read
     assert _MIB < used <= _MIB + 2 * max(RECEIVE_BYTES, size)
     assert scripted.answered == list(range(count + 1))
@@ -47,10 +47,10 @@ async def test_responses_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> 
     """Later requests are not handled yet."""
     scripted = Scripted()
     scripted.send("l" + "b" * 20)
-    await scripted.settle()
+    await scripted.run_until_idle()
     taken, used = len(scripted.dispatcher.taken), scripted.budget.used
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert taken == 1 + _MIB // LONG + 1
     assert used <= _MIB + LONG + 21 * 9
     assert scripted.dispatcher.taken == list(range(21))
@@ -69,10 +69,10 @@ async def test_only_a_large_response_retains_memory_for_a_client_that_does_not_r
     scripted.transport.fills_up = True
     scripted.send(before + kind)
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     used_meanwhile = scripted.dispatcher.held
     scripted.transport.fill(full=False)
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert used_meanwhile == used
     assert scripted.dispatcher.held == 0
     assert not scripted.transport.is_closed
@@ -83,10 +83,10 @@ async def test_waiting_responses_that_retain_memory_are_bounded() -> None:
     """One connection cannot exhaust that memory while a slow request delays its responses."""
     scripted = Scripted()
     scripted.send("l" + "g" * 20)
-    await scripted.settle()
+    await scripted.run_until_idle()
     used = scripted.dispatcher.held
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert used == _MIB // LONG + 1
     assert sorted(set(scripted.answered)) == list(range(21))
     assert scripted.dispatcher.held == scripted.budget.used == 0
@@ -101,7 +101,7 @@ async def test_with_a_full_budget_only_connections_without_open_requests_receive
         greedy.send("l", size=20_000)
     was_read, used = greedy.transport.is_reading, budget.used
     modest.send("ococw")
-    await modest.settle()
+    await modest.run_until_idle()
     assert modest.answered == list(range(4))
     modest.send("o" * 3)
     modest.send("o" * 3)
@@ -109,10 +109,10 @@ async def test_with_a_full_budget_only_connections_without_open_requests_receive
     greedy.dispatcher.committed.set()
     modest.dispatcher.committed.set()
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
-        await modest.settle()
+        await modest.run_until_idle()
         while not greedy.is_read_to_the_end:
-            await greedy.settle()
-        await greedy.settle()
+            await greedy.run_until_idle()
+        await greedy.run_until_idle()
     assert (was_read, is_modest_read) == (False, False)
     assert used <= 100_000 + RECEIVE_BYTES
     assert greedy.answered == list(range(20))
@@ -132,10 +132,10 @@ async def test_a_slow_reader_stays_connected_as_long_as_it_reads_anything() -> N
     scripted.transport.is_draining = True
     scripted.transport.waiting = 10_000
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     was_closed, left = scripted.transport.is_closed, scripted.transport.waiting
     scripted.transport.is_draining = False
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert left < 10_000  # after more checks than a silent client gets
     assert not was_closed
     assert scripted.is_gone
@@ -156,10 +156,10 @@ async def test_a_client_that_reads_nothing_has_less_time_while_memory_is_scarce(
     scripted.transport.is_draining = drains
     scripted.send(kinds)
     memory.reserve(50)
-    await scripted.settle()
+    await scripted.run_until_idle()
     was_closed = scripted.transport.is_closed
     memory.reserve(1)
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert not was_closed
     assert scripted.transport.is_closed == is_closed
     scripted.lose()
@@ -172,7 +172,7 @@ async def test_an_incomplete_request_counts_in_the_budget_unless_it_is_small(siz
     rest = scripted.begin("c", size=size, count=100)
     used_meanwhile = scripted.budget.used
     scripted.send_bytes(rest)
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert used_meanwhile == used
     assert scripted.answered == [0]
     assert scripted.budget.used == 0
@@ -188,12 +188,12 @@ async def test_an_incomplete_request_waits_for_memory_unless_it_is_small() -> No
     was_read = scripted.transport.is_reading
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
         scripted.send_bytes(rest)
-        await scripted.settle()
+        await scripted.run_until_idle()
         answered = scripted.answered
         scripted.budget.release(10_000)
         while not scripted.transport.is_reading:  # noqa: ASYNC110  # a timer of the connection fires first
             await asyncio.sleep(0)
-        await scripted.settle()
+        await scripted.run_until_idle()
     assert (was_read, answered) == (False, [0])
     assert scripted.answered == [0, 1]
     assert scripted.budget.used == 0
@@ -212,7 +212,7 @@ async def test_an_incomplete_request_is_stalled_only_while_the_agent_receives() 
     used = scripted.budget.used
     scripted.connection.last_active = 0
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     stalled += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
     scripted.send_bytes(rest)
     stalled.append(scripted.connection.is_stalled_since(moment))

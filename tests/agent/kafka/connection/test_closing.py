@@ -42,7 +42,7 @@ async def test_requests_before_the_end_get_responses(before: str, end: str) -> N
     _end(scripted, end)
     was_closed = scripted.transport.is_closed
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert not was_closed
     assert scripted.answered == [at for at, kind in enumerate(before) if kind != "0"]
     assert scripted.dispatcher.taken[: len(before)] == list(range(len(before)))
@@ -56,7 +56,7 @@ async def test_an_idle_connection_ends_with_its_client() -> None:
     scripted.send("o")
     _end(scripted, "eof")
     assert scripted.transport.is_closed
-    await scripted.settle()
+    await scripted.run_until_idle()
     assert scripted.is_gone
 
 
@@ -67,7 +67,7 @@ async def test_a_response_after_the_client_has_disconnected_is_no_error() -> Non
     await asyncio.sleep(0)
     with capture_logs() as logs:
         scripted.lose()
-        await scripted.settle()
+        await scripted.run_until_idle()
     assert logs == []
     assert scripted.transport.writes == []
     assert scripted.budget.used == 0
@@ -80,10 +80,10 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     scripted.transport.fill(full=full)
     await asyncio.sleep(0)
     _end(scripted, end)
-    await scripted.settle()
+    await scripted.run_until_idle()
     scripted.transport.fill(full=False)
     scripted.dispatcher.committed.set()
-    await scripted.settle()
+    await scripted.run_until_idle()
     wanted = [number for number, kind in scripted.sent if kind not in "0nxye"]
     answered = list(dict.fromkeys(scripted.answered))  # a long response repeats its number
     assert answered == wanted[: len(answered)]
