@@ -107,8 +107,8 @@ def test_many_topics_are_described_with_one_catalog_call(broker: BrokerThread, w
 
     before = broker.catalog_calls()
     results = wire.ask("describe_configs", 4, Struct(resources=wanted)).results
-    response = broker.catalog_calls() - before
-    assert (response["topics.by_names"], response["topics.list"], response["topics.get"]) == (1, 0, 0)
+    calls = broker.catalog_calls() - before
+    assert (calls["topics.by_names"], calls["topics.list"], calls["topics.get"]) == (1, 0, 0)
     assert [values(each) for each in results] == [{"retention.ms": "5"}] * 20 + [{}, {"retention.ms": "5"}]
     assert results[20].error_code == ErrorCode.unknown_topic_or_partition
 
