@@ -15,7 +15,7 @@ from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
-from agent.kafka.topics.lookup import check_partition, find_topics_by_key
+from agent.kafka.topic_lookup import check_partition, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
 from agent.read.pending_fetch import fetch_within_budget
 from catalog.model import PartitionId

@@ -11,8 +11,8 @@ import pytest
 
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.configs.describe_configs import _TYPES
+from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
-from agent.kafka.config.resources import ResourceType
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.wire import Wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from agent.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionlessFetch, SessionRequest
-from agent.kafka.topics.lookup import LEADER_EPOCH
+from agent.kafka.topic_lookup import LEADER_EPOCH
 from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:

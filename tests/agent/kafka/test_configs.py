@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
-from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.wire import Wire

@@ -10,9 +10,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from agent.kafka.api_registry import APIS
+from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
-from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
 from catalog.config.definitions import TOPIC_SETTINGS
 from tests.agent.groups.mixed_stage import subscription

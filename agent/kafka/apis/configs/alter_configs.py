@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.configs.changes import alter_resources
 from agent.kafka.codec import Struct
-from agent.kafka.config.changes import alter_resources
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.config.changes import Changes, ChangesOf
+    from agent.kafka.apis.configs.changes import Changes, ChangesOf
     from catalog.config.values import ResourceConfig
 
 _IMMUTABLE = "storage.mode"

@@ -17,15 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.codec import Struct
-from agent.kafka.config.broker_settings import BrokerSetting, broker_settings
-from agent.kafka.config.resources import (
+from agent.kafka.apis.configs.broker_settings import BrokerSetting, broker_settings
+from agent.kafka.apis.configs.resources import (
     ResourceType,
     require_group_name,
     require_own_broker,
     require_resource_name,
     resource_type_of,
 )
+from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.config.values import GroupConfig

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.configs.changes import alter_resources
 from agent.kafka.codec import Struct
-from agent.kafka.config.changes import alter_resources
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.config.schema import split_list
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.config.changes import Changes, ChangesOf
+    from agent.kafka.apis.configs.changes import Changes, ChangesOf
     from catalog.config.values import ResourceConfig
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3

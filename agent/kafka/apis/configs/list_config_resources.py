@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
-from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

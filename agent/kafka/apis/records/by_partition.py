@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from agent.kafka.topics.lookup import find_topics
-from agent.kafka.topics.placement import prefetch_leaders
+from agent.kafka.placement import prefetch_leaders
+from agent.kafka.topic_lookup import find_topics
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.records.by_partition import respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics.lookup import check_partition
+from agent.kafka.topic_lookup import check_partition
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 from core.errors import SiltstoneError

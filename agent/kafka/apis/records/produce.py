@@ -34,7 +34,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
 from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
-from agent.kafka.topics.lookup import check_partition, find_topics_by_key
+from agent.kafka.topic_lookup import check_partition, find_topics_by_key
 from agent.write.validation import validate
 from core.errors import SiltstoneError
 from object_format.buffers import readable

@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from agent.kafka.request_deadline import RequestDeadline
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.topics.names import MAX_PARTITIONS
 from core.errors import SiltstoneError

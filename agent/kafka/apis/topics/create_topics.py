@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.configs.describe_configs import config_source
+from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
-from agent.kafka.request_deadline import RequestDeadline
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.config.values import TopicConfig
 from catalog.errors import InvalidTopicError

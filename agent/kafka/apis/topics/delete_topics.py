@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
-from agent.kafka.request_deadline import RequestDeadline
 from catalog.errors import TopicNotFoundError
 from core.errors import NotFoundError, SiltstoneError
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.topics.metadata_lookup import find_topics_by_name
 from agent.kafka.authorization import ON_TOPIC
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics.metadata_lookup import find_topics_by_name
-from agent.kafka.topics.placement import placements_of
+from agent.kafka.placement import placements_of
 from agent.runtime.cooperative_yield import CooperativeYield
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.topics.placement import Placement
+    from agent.kafka.placement import Placement
     from catalog.model import Topic
 
 _MAX_PARTITIONS = 2000

@@ -20,18 +20,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.topics.metadata_lookup import find_requested_topics
 from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, operations_if_requested
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.topics.metadata_lookup import find_requested_topics
-from agent.kafka.topics.placement import placements_of
+from agent.kafka.placement import placements_of
 from agent.runtime.cooperative_yield import CooperativeYield
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.topics.placement import Placement
+    from agent.kafka.placement import Placement
     from catalog.model import Broker, Topic
 
 

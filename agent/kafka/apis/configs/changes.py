@@ -9,14 +9,14 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.kafka.codec import Struct
-from agent.kafka.config.resources import (
+from agent.kafka.apis.configs.resources import (
     ResourceType,
     require_group_name,
     require_own_broker,
     require_resource_name,
     resource_type_of,
 )
+from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from core.errors import SiltstoneError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.cluster.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.topics.lookup import LEADER_EPOCH
+from agent.kafka.topic_lookup import LEADER_EPOCH
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
