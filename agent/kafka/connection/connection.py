@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_finishing:
             self._transport.abort()
         elif not self._on_open(self):
-            self.abort("refused")
+            self.abort("quota")
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
                 queued = self._responses[0]
                 if not await self._send(queued):
                     _log.info("a Kafka client does not read its responses", client=self.host)
-                    self.abort("unread")
+                    self.abort("slow_reader")
                     break
                 if self._transport is None:
                     break  # `connection_lost` has released everything

@@ -191,5 +191,5 @@ class KafkaServer:
             stalled = {each for each in self._connections if each.is_stalled_since(moment)}
         for connection in stalled & self._stalled:
             _log.info("a Kafka client stopped sending in the middle of a request", client=connection.host)
-            connection.abort("unsent")
+            connection.abort("stalled_request")
         self._stalled = stalled - self._stalled

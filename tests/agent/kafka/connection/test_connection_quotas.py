@@ -75,7 +75,7 @@ def test_a_connection_beyond_the_quota_is_closed_at_once(start_broker: Callable[
     first.socket.close()
     until(lambda: not server._connections)
     metrics = broker.agent.metrics.render().decode()
-    assert 'siltstone_kafka_connections_closed_total{reason="refused"} 1.0' in metrics
+    assert 'siltstone_kafka_connections_closed_total{reason="quota"} 1.0' in metrics
     assert "siltstone_kafka_connections 0.0" in metrics
 
 
