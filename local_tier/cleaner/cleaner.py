@@ -111,7 +111,7 @@ class Cleaner:
         stats.records_invalid = keys.survivors.records_invalid
         stats.buffer_utilization = keys.table_fill
         stats.index_seconds = self._clock.monotonic() - began
-        clean = CleanParameters(
+        parameters = CleanParameters(
             keys=keys,
             first_dirty_offset=cleanable.first_dirty_offset,
             upper_bound_offset=cleanable.first_uncleanable_offset,
@@ -119,7 +119,7 @@ class Cleaner:
             delete_retention_ms=log.config.delete_retention_ms,
             last_records=log.last_records_of_producers(),
         )
-        record_filter = RecordFilter(clean, CleanedTransactions())
+        record_filter = RecordFilter(parameters, CleanedTransactions())
         for group in group_segments(
             log.segments_between(0, keys.end_offset),
             max_bytes=log.config.segment_bytes,
@@ -185,7 +185,7 @@ class _GroupCleaner:
                 except SegmentOffsetOverflowError as error:
                     self._log.split_overflowed_segment(segment)
                     raise CleaningAbortedError(f"{segment.path} had to be split") from error
-            self._note_aborted()
+            self._index_aborted_transactions()
 
     def _append(self, retained: bytes) -> None:
         rows = scan_batches(readable(retained))
@@ -200,7 +200,7 @@ class _GroupCleaner:
         self._stats.bytes_written += len(retained)
         self._stats.records_written += int(rows["record_count"].sum())
 
-    def _note_aborted(self) -> None:
+    def _index_aborted_transactions(self) -> None:
         for aborted in self._filter.aborted:
             self._cleaned[-1].transaction_index.append(aborted)
         self._filter.aborted.clear()

@@ -130,16 +130,16 @@ class DirtySection:
             data, rows = self._read(batch_range)
             is_data = self._is_data(rows)
             for row in range(rows.size):
-                one = rows[row : row + 1]
-                records = int(one["record_count"][0]) if is_data[row] else 0
+                batch_row = rows[row : row + 1]
+                records = int(batch_row["record_count"][0]) if is_data[row] else 0
                 if table.count + records > table.capacity:
                     if index or row:
                         part = _first_batches(batch_range, rows, is_data, row)
-                        return [*batch_ranges[:index], *part], int(one["base_offset"][0]), table
+                        return [*batch_ranges[:index], *part], int(batch_row["base_offset"][0]), table
                     table = KeyTable((records + 1) * 2 * SLOT_BYTES)
-                    return _first_batches(batch_range, rows, is_data, 1), _end_of(one), table
+                    return _first_batches(batch_range, rows, is_data, 1), _end_of(batch_row), table
                 if is_data[row]:
-                    _feed_rows(finder, data, one, np.ones(1, np.bool_))
+                    _feed_rows(finder, data, batch_row, np.ones(1, np.bool_))
         return batch_ranges, self._end_offset, table
 
     def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> None:

@@ -82,8 +82,8 @@ class CleanParameters:
 class RecordFilter:
     """Filters the batches of a log in offset order, for one cleaning."""
 
-    def __init__(self, clean: CleanParameters, transactions: CleanedTransactions) -> None:
-        self._parameters = clean
+    def __init__(self, parameters: CleanParameters, transactions: CleanedTransactions) -> None:
+        self._parameters = parameters
         self.transactions = transactions
         self.aborted: list[AbortedTxn] = []
         """Aborted transactions whose markers were retained. The caller empties the list."""
@@ -107,11 +107,11 @@ class RecordFilter:
         return b"".join(parts)
 
     def _actions(self, data: Bytes, rows: BatchRows) -> npt.NDArray[np.uint8]:
-        clean = self._parameters
+        parameters = self._parameters
         ends = rows["base_offset"] + rows["last_offset_delta"]
         actions = np.full(rows.size, BatchAction.DIRTY, np.uint8)
-        actions[ends < clean.first_dirty_offset] = BatchAction.CLEAN
-        actions[rows["base_offset"] >= clean.keys.end_offset] = BatchAction.COPY
+        actions[ends < parameters.first_dirty_offset] = BatchAction.CLEAN
+        actions[rows["base_offset"] >= parameters.keys.end_offset] = BatchAction.COPY
         for index in np.flatnonzero((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0).tolist():
             actions[index] = self._transactional_action(data, rows, index, BatchAction(actions[index]))
         return actions

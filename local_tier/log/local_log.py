@@ -155,9 +155,8 @@ class LocalLog:
                 if segment in self.segments.all:
                     raise
         if self._has_unsynced_names:
-            self._has_unsynced_names = (
-                False  # before the sync: a segment that is created meanwhile is for the next flush
-            )
+            # before the sync: a segment that is created meanwhile is for the next flush
+            self._has_unsynced_names = False
             self.context.file_system.sync_dir(self.context.directory)
 
     def mark_flushed(self, offset: int) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from local_tier.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 
 class ConfigLookup(Protocol):
@@ -44,6 +45,71 @@ class ConfigLookup(Protocol):
     def __call__(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
         """Return the configuration, or None for a log of an unknown topic, which is set aside as a stray."""
         ...
+
+
+@dataclass(slots=True)
+class RecoveryProgress:
+    """The logs and segments that must still be recovered, by log directory. Thread-safe.
+
+    Source: remainingLogsToRecover and remainingSegmentsToRecover of Kafka's LogManager.
+    """
+
+    logs: dict[Path, int] = field(default_factory=dict)
+    segments: dict[Path, int] = field(default_factory=dict)
+    _by_log: dict[Path, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, directory: Path, logs: int) -> None:
+        """Set the number of logs to open."""
+        with self._lock:
+            self.logs[directory], self.segments[directory] = logs, 0
+
+    def log_loaded(self, directory: Path) -> None:
+        """Count one log as opened."""
+        with self._lock:
+            self.logs[directory] -= 1
+
+    def set_segments(self, log: Path, count: int) -> None:
+        """Set the number of segments of a log that must still be read."""
+        with self._lock:
+            self._by_log[log] = count
+            self.segments[log.parent] = sum(
+                n for path, n in self._by_log.items() if path.parent == log.parent
+            )
+
+
+class DirectoryPool:
+    """Threads that work on the logs of one log directory.
+
+    Each directory has its own threads, so that a slow disk does not delay others.
+    """
+
+    def __init__(self, name: str, directory: Path, threads: int) -> None:
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-{directory.name}")
+
+    def map(
+        self, work: Callable[[_T], None], items: Iterable[_T]
+    ) -> Callable[[], OSError | LogDirectoryOfflineError | None]:
+        """Start `work` on each item. Return a function that waits for all of it.
+
+        That function returns the first disk error, or None. It raises the first error of another kind.
+        """
+        futures = [self._pool.submit(work, item) for item in items]
+
+        def wait() -> OSError | LogDirectoryOfflineError | None:
+            try:
+                errors = [error for future in futures if (error := future.exception()) is not None]
+            finally:
+                self._pool.shutdown()
+            disk = [error for error in errors if isinstance(error, (OSError, LogDirectoryOfflineError))]
+            for error in errors:
+                _log.error("log_directory_task_failed", directory=str(self._directory), error=str(error))
+                if error not in disk:
+                    raise error
+            return disk[0] if disk else None
+
+        return wait
 
 
 class DirectoryLoader:
@@ -88,7 +154,7 @@ class DirectoryLoader:
                 continue
             self.progress.begin(directory.path, len(contents.logs))
             pool = DirectoryPool("log-recovery", directory.path, self._threads)
-            work = partial(self._load_directory, directory, contents, config_of)
+            work = partial(self._load_partition_directory, directory, contents, config_of)
             waits.append((directory, pool.map(work, contents.logs)))
         for directory, failure in [(directory, wait()) for directory, wait in waits]:
             directory.is_loaded = failure is None
@@ -116,7 +182,7 @@ class DirectoryLoader:
             remedy="repair or replace the failed disks, then start the agent again",
         )
 
-    def _load_directory(
+    def _load_partition_directory(
         self,
         directory: LogDirectory,
         contents: DirectoryContents,
@@ -196,71 +262,3 @@ class DirectoryLoader:
             on_failure=self._failures.report,
             on_segments_remaining=partial(self.progress.set_segments, directory.path / name.name),
         )
-
-
-_T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class RecoveryProgress:
-    """The logs and segments that must still be recovered, by log directory. Thread-safe.
-
-    Source: remainingLogsToRecover and remainingSegmentsToRecover of Kafka's LogManager.
-    """
-
-    logs: dict[Path, int] = field(default_factory=dict)
-    segments: dict[Path, int] = field(default_factory=dict)
-    _by_log: dict[Path, int] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self, directory: Path, logs: int) -> None:
-        """Set the number of logs to open."""
-        with self._lock:
-            self.logs[directory], self.segments[directory] = logs, 0
-
-    def log_loaded(self, directory: Path) -> None:
-        """Count one log as opened."""
-        with self._lock:
-            self.logs[directory] -= 1
-
-    def set_segments(self, log: Path, count: int) -> None:
-        """Set the number of segments of a log that must still be read."""
-        with self._lock:
-            self._by_log[log] = count
-            self.segments[log.parent] = sum(
-                n for path, n in self._by_log.items() if path.parent == log.parent
-            )
-
-
-class DirectoryPool:
-    """Threads that work on the logs of one log directory.
-
-    Each directory has its own threads, so that a slow disk does not delay others.
-    """
-
-    def __init__(self, name: str, directory: Path, threads: int) -> None:
-        self._directory = directory
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-{directory.name}")
-
-    def map(
-        self, work: Callable[[_T], None], items: Iterable[_T]
-    ) -> Callable[[], OSError | LogDirectoryOfflineError | None]:
-        """Start `work` on each item. Return a function that waits for all of it.
-
-        That function returns the first disk error, or None. It raises the first error of another kind.
-        """
-        futures = [self._pool.submit(work, item) for item in items]
-
-        def wait() -> OSError | LogDirectoryOfflineError | None:
-            try:
-                errors = [error for future in futures if (error := future.exception()) is not None]
-            finally:
-                self._pool.shutdown()
-            disk = [error for error in errors if isinstance(error, (OSError, LogDirectoryOfflineError))]
-            for error in errors:
-                _log.error("log_directory_task_failed", directory=str(self._directory), error=str(error))
-                if error not in disk:
-                    raise error
-            return disk[0] if disk else None
-
-        return wait
