@@ -202,9 +202,9 @@ class LogSegment:
         end, next_offset = end_of_whole_batches(window, begin, end_offset, max_bytes)
         return SegmentRead(window.data[begin:end], offset if next_offset < 0 else next_offset)
 
-    def translate(self, offset: int, from_position: int = 0) -> BatchPosition | None:
+    def translate(self, offset: int) -> BatchPosition | None:
         """Return the position of the first batch that contains or follows `offset`, or None."""
-        start = max(self.offset_index.lookup(offset).position, from_position)
+        start = self.offset_index.lookup(offset).position
         return find_from(self.log, offset, ANY_TIME, start, SCAN_BYTES)[2]
 
     def next_offset(self) -> int:

@@ -115,11 +115,11 @@ class Expectations:
         for name in NAMES:
             log, expected = manager.get(name), self.logs[name.topic]
             if log is None:
-                assert expected.exists is not True, f"{name} is gone"
+                assert expected.exists is not True, f"{name} is missing"
                 expected.forget(None)
                 expected.exists = False
                 continue
-            assert expected.exists is not False, f"{name} has come back"
+            assert expected.exists is not False, f"the deleted log {name} has returned"
             cut_short = expected.exists is None and log.topic_id is None and log.log_end_offset == 0
             assert cut_short or expected.identity in {None, str(log.topic_id)}
             check_log(log, expected, power_lost=power_lost, compacted=name == KEYED)
@@ -142,23 +142,25 @@ def check_log(log: UnifiedLog, expected: Expected, *, power_lost: bool, compacte
     known = expected.records | expected.maybe
     found = contents(log)
     offsets = [offset for offset, _ in found]
-    assert offsets == sorted(set(offsets)), "something is there twice, or out of order"
+    assert offsets == sorted(set(offsets)), "a record is duplicated or out of order"
     for offset, content in found:
-        assert known.get(offset) == content, f"{log.topic_partition} has something else at {offset}"
+        assert known.get(offset) == content, f"{log.topic_partition} has an unexpected record at {offset}"
     end = log.log_end_offset
-    least = expected.flushed if power_lost else expected.end
-    assert end >= min(least, least if expected.cut_to is None else expected.cut_to), (
-        "what was acknowledged is gone"
+    min_end = expected.flushed if power_lost else expected.end
+    if expected.cut_to is not None:
+        min_end = min(min_end, expected.cut_to)
+    assert end >= min_end, "an acknowledged record is missing"
+    possible_ends = [expected.end, expected.restart_at or 0, *(offset + 1 for offset in expected.maybe)]
+    assert end <= max(possible_ends), "a truncated record has returned"
+    assert log.log_start_offset >= expected.start or log.log_start_offset == end, (
+        "a deleted record has returned"
     )
-    most = [expected.end, expected.restart_at or 0, *(offset + 1 for offset in expected.maybe)]
-    assert end <= max(most), "what was dropped is back"
-    assert log.log_start_offset >= expected.start or log.log_start_offset == end, "what was deleted is back"
     assert log.log_start_offset <= log.high_watermark <= end
     readable_offsets = [offset for offset in offsets if offset >= log.log_start_offset]
     if compacted:
         check_newest(known, dict(found), end)
     else:
-        assert readable_offsets == list(range(log.log_start_offset, end)), "there is a hole"
+        assert readable_offsets == list(range(log.log_start_offset, end)), "an offset is missing"
     for segment in log.segments:
         check_indexes(segment)
     names = [path.name for path in log.directory.iterdir()]
@@ -170,7 +172,7 @@ def check_newest(known: dict[int, Content], found: dict[int, Content], end: int)
     newest = {key: (offset, value) for offset, (key, value) in sorted(known.items()) if offset < end}
     for key, (offset, value) in newest.items():
         if value is not None:
-            assert found.get(offset) == (key, value), f"the newest record of {key}, at {offset}, is gone"
+            assert found.get(offset) == (key, value), f"the newest record of {key}, at {offset}, is missing"
 
 
 def check_indexes(segment: LogSegment) -> None:
