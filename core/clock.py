@@ -1,4 +1,4 @@
-"""Time comes in from outside, so that a simulation can own it."""
+"""Clocks, which are injected, so that tests and simulations control time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Clock(Protocol):
     """Wall time, monotonic time and a blocking sleep."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never goes back."""
+        """Return seconds since a fixed point in time; the value never decreases."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -23,14 +23,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """Clock of the machine."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never goes back."""
+        """Return seconds since a fixed point in time; the value never decreases."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -39,26 +39,26 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to, or when someone sleeps on it."""
+    """Clock that advances only by `advance` and `sleep`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = now_ms
         self._elapsed = 0.0
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         return self._start_ms + round(self._elapsed * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Return seconds since the clock was created."""
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
-        """Move on at once."""
+        """Advance the clock without blocking."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Advance the clock by `seconds`."""
         if seconds < 0:
-            raise ValueError("time does not go back")
+            raise ValueError("a clock cannot go back")
         self._elapsed += seconds

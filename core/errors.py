@@ -1,18 +1,18 @@
-"""What can go wrong, sorted by what the caller must do about it.
+"""Base classes of all errors, by what the caller must do.
 
 ::
 
     SiltstoneError
-    ├── RetryableError      wait, then make the same call again: the other side is busy, slow or away
-    ├── StaleStateError     the world moved on: read it again, then decide anew
-    ├── InvalidInputError   the request can never work as it stands: change it
-    │   ├── NotFoundError   it names something that does not exist
+    ├── RetryableError      repeat the same call later: the other side is busy, slow or unreachable
+    ├── StaleStateError     read the state again and decide again: it has changed meanwhile
+    ├── InvalidInputError   change the request: it can never succeed
+    │   ├── NotFoundError   it refers to something that does not exist
     │   └── OffsetOutOfRangeError  it reads outside the log
-    └── FatalError          stop: going on could harm data, or a bug has shown itself
-        └── CorruptDataError  bytes are not what was written
+    └── FatalError          stop: continuing could damage data, or the error is a defect
+        └── CorruptDataError  bytes differ from what was written
 
-A room of the house derives its own errors from these where a caller needs to tell them apart. A message
-names the thing that is wrong and where it is; `remedy` says what to do about it.
+Packages derive their own errors from these where a caller must distinguish them. `message` names the object
+that is wrong and its location; `remedy` tells what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing_extensions import override
 
 
 class SiltstoneError(Exception):
-    """The root of every error that Siltstone raises on purpose."""
+    """Base class of every error that Siltstone raises deliberately."""
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class SiltstoneError(Exception):
 
 
 class RetryableError(SiltstoneError):
-    """The same call may succeed later; `retry_after_seconds` is a hint, not a promise."""
+    """The same call may succeed later; `retry_after_seconds` is a hint."""
 
     def __init__(
         self, message: str, *, remedy: str | None = None, retry_after_seconds: float | None = None
@@ -44,15 +44,15 @@ class RetryableError(SiltstoneError):
 
 
 class StaleStateError(SiltstoneError):
-    """The call rests on state that has changed since; read it again and decide anew."""
+    """The call relies on state that has changed: read it again, then decide again."""
 
 
 class InvalidInputError(SiltstoneError):
-    """The request is wrong and will stay wrong until its sender changes it."""
+    """The request is invalid and cannot succeed unchanged."""
 
 
 class NotFoundError(InvalidInputError):
-    """The request names something that does not exist."""
+    """The request refers to something that does not exist."""
 
 
 class OffsetOutOfRangeError(InvalidInputError):
@@ -69,8 +69,8 @@ class OffsetOutOfRangeError(InvalidInputError):
 
 
 class FatalError(SiltstoneError):
-    """Going on would be unsafe."""
+    """Continuing would be unsafe."""
 
 
 class CorruptDataError(FatalError):
-    """Bytes are not what was written: truncated, flipped or forged."""
+    """Bytes differ from what was written: truncated, flipped or forged."""

@@ -1,8 +1,8 @@
-"""Columns of numbers and identifiers as PostgreSQL arrays, in its binary form, built in bulk.
+"""Array parameters in PostgreSQL's binary format, built in bulk by numpy.
 
-A commit sends a dozen arrays of up to a thousand elements each. psycopg adapts a list element by element;
-these are put together by numpy in a few microseconds. The form: number of dimensions, a flag, the elements'
-type, length and lower bound, then each element with its length before it, all big-endian
+A commit sends a dozen arrays of up to a thousand elements each. psycopg converts a list element by element;
+numpy takes a few microseconds per array. The format is, in big-endian: the number of dimensions, a flag, the
+type of the elements, the array's length, its lower bound, and then each element preceded by its length
 (src/backend/utils/adt/arrayfuncs.c, array_recv).
 """
 
@@ -35,54 +35,54 @@ _BYTEA_OID, _BYTEA_ARRAY_OID = 17, 1001
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One array parameter, already in PostgreSQL's binary form."""
+    """Array parameter in PostgreSQL's binary format."""
 
     data: bytes
 
 
 class UuidColumn(Column):
-    """A uuid[] parameter."""
+    """Parameter of type uuid[]."""
 
 
 class IntegerColumn(Column):
-    """An integer[] parameter."""
+    """Parameter of type integer[]."""
 
 
 class BigintColumn(Column):
-    """A bigint[] parameter."""
+    """Parameter of type bigint[]."""
 
 
 class ByteaColumn(Column):
-    """A bytea[] parameter."""
+    """Parameter of type bytea[]."""
 
 
 def uuids(values: Iterable[UUID]) -> UuidColumn:
-    """`values` as uuid[]."""
+    """Convert `values` to uuid[]."""
     return uuids_of(uuid_values(values))
 
 
 def uuid_values(values: Iterable[UUID]) -> NDArray[np.void]:
-    """`values` as an array of 16 bytes each, to pick from before `uuids_of`."""
+    """Convert `values` to an array of 16-byte elements, for indexing before `uuids_of`."""
     return np.frombuffer(b"".join([value.bytes for value in values]), dtype="V16")
 
 
 def uuids_of(values: NDArray[np.void]) -> UuidColumn:
-    """An array of 16 bytes each as uuid[]."""
+    """Convert an array of 16-byte elements to uuid[]."""
     return UuidColumn(_binary(_UUID_OID, values))
 
 
 def integers(values: Sequence[int] | NDArray[Any]) -> IntegerColumn:
-    """`values` as integer[]."""
+    """Convert `values` to integer[]."""
     return IntegerColumn(_binary(_INTEGER_OID, np.asarray(values, dtype=">i4")))
 
 
 def bigints(values: Sequence[int] | NDArray[Any]) -> BigintColumn:
-    """`values` as bigint[]."""
+    """Convert `values` to bigint[]."""
     return BigintColumn(_binary(_BIGINT_OID, np.asarray(values, dtype=">i8")))
 
 
 def byteas(values: Sequence[bytes]) -> ByteaColumn:
-    """`values` as bytea[]."""
+    """Convert `values` to bytea[]."""
     if not values:
         return ByteaColumn(_EMPTY.pack(0, 0, _BYTEA_OID))
     elements = b"".join([len(value).to_bytes(4, "big") + value for value in values])
@@ -90,7 +90,7 @@ def byteas(values: Sequence[bytes]) -> ByteaColumn:
 
 
 def columns(rows: Iterable[tuple[int, ...]], width: int) -> NDArray[np.int64]:
-    """Rows of `width` numbers as so many columns; twice as fast as numpy's own way from tuples."""
+    """Transpose rows of `width` integers to columns; twice as fast as `np.array` on tuples."""
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width).T
 
 
@@ -129,7 +129,7 @@ class _ByteaColumnDumper(_ColumnDumper):
 
 
 def register(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Teach a connection these types."""
+    """Register the parameter types with a connection."""
     connection.adapters.register_dumper(UuidColumn, _UuidColumnDumper)
     connection.adapters.register_dumper(IntegerColumn, _IntegerColumnDumper)
     connection.adapters.register_dumper(BigintColumn, _BigintColumnDumper)

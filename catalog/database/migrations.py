@@ -1,4 +1,4 @@
-"""Brings a database to the present schema, whoever else tries the same at that moment."""
+"""Migration of a database to the current schema. Several processes may call it at the same time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from catalog.database.connection import Connection
     from catalog.database.pool import Database
 
-_ADVISORY_LOCK = 0x51175704E  # any number that nobody else uses in this database
-_TRIES = 3
-_PATIENCE = b"SET LOCAL statement_timeout = '1h'; SET LOCAL lock_timeout = '10min'"
+_ADVISORY_LOCK = 0x51175704E  # a number that nothing else uses in this database
+_MAX_ATTEMPTS = 3
+_TIMEOUTS = b"SET LOCAL statement_timeout = '1h'; SET LOCAL lock_timeout = '10min'"
 
 
 def schema_version(connection: Connection) -> int:
-    """The version of the schema in the database; 0 when there is none."""
+    """Return the version of the schema in the database; 0 if it has none."""
     row = connection.execute("SELECT to_regclass('schema_version') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         return 0
@@ -29,15 +29,15 @@ def schema_version(connection: Connection) -> int:
 
 
 def check_schema_version(found: int) -> None:
-    """Raise SchemaVersionError unless `found` is the version that this code speaks."""
+    """Raise SchemaVersionError unless `found` is the version that this code requires."""
     wanted = len(load_migrations())
     if found > wanted:
         raise SchemaVersionError(
-            f"the catalog has schema version {found}, this Siltstone knows only {wanted}",
-            remedy="use the newer Siltstone that has migrated it",
+            f"the catalog has schema version {found}, this Siltstone supports only {wanted}",
+            remedy="use the newer version of Siltstone that has migrated it",
         )
     if found == 0:
-        raise SchemaVersionError("the database holds no catalog", remedy="open it with migrate_schema=True")
+        raise SchemaVersionError("the database has no catalog", remedy="open it with migrate_schema=True")
     if found < wanted:
         raise SchemaVersionError(
             f"the catalog has schema version {found}, this Siltstone needs {wanted}",
@@ -46,12 +46,12 @@ def check_schema_version(found: int) -> None:
 
 
 def migrate(database: Database) -> int:
-    """Make or bring up the schema, under a lock that lets one process at a time do so; returns its version.
+    """Create or migrate the schema in one transaction, under an exclusive lock; return its version.
 
-    An empty database gets `schema.sql`; an older one gets the migrations that it lacks. All or nothing.
+    An empty database gets `schema.sql`, an older one the missing migrations.
     """
     try:
-        version = _repeatedly_migrated(database)
+        version = _migrate_with_retries(database)
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
             f"the catalog at {database.address} cannot be reached or migrated: {first_line(error)}",
@@ -59,31 +59,31 @@ def migrate(database: Database) -> int:
         ) from error
     except psycopg.Error as error:
         raise CatalogAddressError(
-            f"the catalog at {database.address} cannot be made or migrated: {first_line(error)}",
-            remedy="give a database and a user that may create a schema in it",
+            f"the catalog at {database.address} cannot be created or migrated: {first_line(error)}",
+            remedy="use a database and a user that may create a schema in it",
         ) from error
     check_schema_version(version)
     return version
 
 
-def _repeatedly_migrated(database: Database) -> int:
-    """The version after the migration; a connection that is lost on the way is made again a few times."""
-    tries = _TRIES
+def _migrate_with_retries(database: Database) -> int:
+    """Migrate and return the version; retry a few times if the connection is lost."""
+    attempts = _MAX_ATTEMPTS
     while True:
-        tries -= 1
+        attempts -= 1
         with psycopg.connect(database.conninfo, autocommit=True) as connection:
             try:
-                return _migrate_by(connection)
+                return _migrate(connection)
             except psycopg.OperationalError:
-                if not tries or not connection.closed:
+                if not attempts or not connection.closed:
                     raise
 
 
-def _migrate_by(connection: Connection) -> int:
-    """Everything that is missing, in one transaction."""
+def _migrate(connection: Connection) -> int:
+    """Apply everything that is missing, in one transaction."""
     migrations = load_migrations()
     with connection.transaction():
-        connection.execute(_PATIENCE)
+        connection.execute(_TIMEOUTS)
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         found = schema_version(connection)
         if found == 0:
@@ -100,7 +100,7 @@ def _migrate_by(connection: Connection) -> int:
 
 
 def check_schema(database: Database) -> int:
-    """The schema's version, which is the one that this code speaks; otherwise SchemaVersionError."""
+    """Return the schema's version; SchemaVersionError unless this code requires that version."""
     try:
         with psycopg.connect(database.conninfo, autocommit=True) as connection:
             version = schema_version(connection)

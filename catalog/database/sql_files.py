@@ -1,13 +1,13 @@
-"""Reads the SQL that lies beside this module: the schema, its migrations, and named queries.
+"""Loading of the SQL files of the catalog: the schema, its migrations, and named queries.
 
 A file of queries is a sequence of::
 
     -- name: lock_partitions
-    -- Locks the rows of a commit, and what the statement is for in as many lines as it takes.
+    -- Lock the partitions of a commit. The description may have several lines.
     SELECT …
 
-Parameters are psycopg's, `%(topic_id)s`. A query without a description is refused, and so is a second one of
-the same name: what a statement is for stands where the statement stands.
+Parameters have psycopg's form, `%(topic_id)s`. A query without a description is rejected, and so is a second
+query of the same name in a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MIGRATION = re.compile(r"(?P<version>[0-9]{4})_[a-z0-9_]+\.sql")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One named statement; `sql` is bytes because psycopg takes only literals or bytes."""
+    """Named statement; `sql` is bytes, because psycopg accepts only literals or bytes."""
 
     name: str
     description: str
@@ -37,7 +37,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The step that leads from `version` - 1 to `version`."""
+    """Migration from `version` - 1 to `version`."""
 
     version: int
     file_name: str
@@ -45,7 +45,7 @@ class Migration:
 
 
 def parse_queries(text: str, source: str) -> Mapping[str, Query]:
-    """The named queries of a file's text; FatalError names the file and what is wrong with it."""
+    """Parse the queries of a file; FatalError names the file and the invalid query."""
     pieces = _NAME.split(text)
     queries: dict[str, Query] = {}
     for name, body in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -54,25 +54,27 @@ def parse_queries(text: str, source: str) -> Mapping[str, Query]:
         description = " ".join(line.removeprefix("--").strip() for line in lines[:head]).strip()
         sql = "\n".join(lines[head:]).strip().removesuffix(";")
         if name in queries or not description or not sql:
-            raise FatalError(f"{source}: query {name!r} is there twice, has no description or no statement")
+            raise FatalError(
+                f"{source}: query {name!r} is a duplicate, or has no description or no statement"
+            )
         queries[name] = Query(name, description, sql.encode())
     return queries
 
 
 def load_queries(name: str) -> Mapping[str, Query]:
-    """The named queries of `sql/queries/<name>.sql`."""
+    """Load the queries of `sql/queries/<name>.sql`."""
     file_name = f"{name}.sql"
     text = (resources.files("catalog") / "sql" / "queries" / file_name).read_text()
     return parse_queries(text, file_name)
 
 
 def load_schema() -> bytes:
-    """The statements that make the present schema from nothing."""
+    """Load the statements that create the current schema in an empty database."""
     return (resources.files("catalog") / "sql" / "schema.sql").read_bytes()
 
 
 def load_migrations() -> tuple[Migration, ...]:
-    """All migrations by version; FatalError when a number is missing."""
+    """Load all migrations by version; FatalError if a number is missing."""
     entries = (resources.files("catalog") / "sql" / "migrations").iterdir()
     found = [
         Migration(int(match["version"]), entry.name, entry.read_bytes())

@@ -211,7 +211,7 @@ def waking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[psutil.Process
         asleep.append(process)
         process.suspend()
         monkeypatch.setattr(EmbeddedPostgres, "_start", start_and_wake)
-        monkeypatch.setattr(embedded, "_STARTS_AGAIN", 0)
+        monkeypatch.setattr(embedded, "_START_RETRIES", 0)
 
     yield wake_after_a_start
     wake()
@@ -233,7 +233,7 @@ def test_a_server_that_is_slow_to_answer_is_no_failure(
     directory: Path, waking: Callable[[psutil.Process], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever does not hear of it in time tries to start one, which cannot be, and finds it then."""
-    monkeypatch.setattr(embedded, "_ANSWER_SECONDS", 2)
+    monkeypatch.setattr(embedded, "_CONNECT_SECONDS", 2)
     with EmbeddedPostgres(directory) as server:
         postmaster = _postmaster(directory)
         waking(postmaster)
@@ -283,7 +283,7 @@ def test_a_deep_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_STARTS_AGAIN", 0)
+    monkeypatch.setattr(embedded, "_START_RETRIES", 0)
     with pytest.raises(EmbeddedPostgresError, match="no_such_setting"):
         EmbeddedPostgres(directory, settings={"no_such_setting": "1"}).start()
     with EmbeddedPostgres(directory) as server:

@@ -157,10 +157,10 @@ def test_a_newer_catalog_is_refused(catalog_url: str, clock: Clock, ids: Ids) ->
     with _connect(catalog_url) as connection:
         connection.execute("UPDATE schema_version SET version = 99")
     for migrate in (True, False):
-        with pytest.raises(SchemaVersionError, match="version 99, this Siltstone knows only"):
+        with pytest.raises(SchemaVersionError, match="version 99, this Siltstone supports only"):
             open_catalog(catalog_url, clock, ids, migrate_schema=migrate)
 
 
 def test_an_empty_database_is_no_catalog(new_catalog_url: Callable[..., str], clock: Clock, ids: Ids) -> None:
-    with pytest.raises(SchemaVersionError, match="holds no catalog"):
+    with pytest.raises(SchemaVersionError, match="has no catalog"):
         open_catalog(new_catalog_url(empty=True), clock, ids, migrate_schema=False)
