@@ -1,4 +1,4 @@
--- The first schema.
+-- The initial schema.
 -- Units: offsets count records, *_ms are milliseconds since the Unix epoch, positions and lengths are bytes.
 
 CREATE TABLE schema_version (
@@ -6,15 +6,15 @@ CREATE TABLE schema_version (
     version integer NOT NULL
 );
 
--- The store that holds the objects of all files, by the id that its own marker object has. Without a row, no
--- process has used a store with this catalog yet. The url has no secrets.
+-- The object store of all files, identified by the id in its marker object. There is no row until a process first uses a
+-- store with this catalog. The url has no secrets.
 CREATE TABLE object_store (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     store_id uuid NOT NULL,
     url text NOT NULL
 );
 
--- A deleted topic keeps its row until its extents are gone; its name is free at once.
+-- Topics. A deleted topic keeps its row until its extents are removed; its name is free at once.
 CREATE TABLE topics (
     topic_id uuid PRIMARY KEY,
     name text NOT NULL,
@@ -27,8 +27,9 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
--- The rows that commits lock. Nothing but the key is indexed and half of each page stays free, so that an update
--- stays on its page (HOT). From max_timestamp on, each column sums up extents, so that no plan has to scan them.
+-- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that an updated
+-- row stays on its page (HOT). The columns from max_timestamp on are totals of the extents, so that the planner need not
+-- read extents.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -52,7 +53,7 @@ CREATE TABLE partitions (
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
--- Whoever may write below a prefix of the bucket: an agent that runs.
+-- Sessions of agents. A session may commit files below its own object prefix.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -62,7 +63,8 @@ CREATE TABLE sessions (
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 
--- Objects. A file is live while it has live extents and dead from dead_ms on; its row goes once the object is gone.
+-- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row is deleted
+-- after its object.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -81,8 +83,8 @@ CREATE TABLE files (
 CREATE INDEX files_dead ON files (dead_ms, file_id) WHERE dead_ms IS NOT NULL;
 CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND live_extents > claimed_extents;
 
--- Which bytes hold which offsets. max_timestamp_so_far is an upper bound of the timestamps up to here in offset
--- order and never falls along the log: a search by timestamp is a bisection over the primary key.
+-- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up to this
+-- extent in offset order. It never decreases along the log, so a search by timestamp is a binary search over the key.
 CREATE TABLE extents (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -107,7 +109,7 @@ CREATE TABLE extents (
 ) WITH (fillfactor = 90);
 CREATE INDEX extents_file ON extents (file_id);
 
--- What a commit answered, for a while, so that a retry after a lost answer gets the same.
+-- Outcomes of recent commits, so that a retry after a lost response gets the same outcome.
 CREATE TABLE commit_results (
     file_id uuid PRIMARY KEY,
     committed_ms bigint NOT NULL,
@@ -116,8 +118,8 @@ CREATE TABLE commit_results (
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
--- Idempotent producers. batches holds the last five, oldest first: base sequence (4 bytes), last sequence (4), base
--- offset (8), big-endian. An array would be easier on the eyes, and costs a commit several times as much.
+-- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes), last
+-- sequence (4), base offset (8). An array would be more readable, but costs a commit several times as much.
 CREATE TABLE producers (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -149,7 +151,7 @@ CREATE INDEX jobs_submitted ON jobs (sequence) WHERE state = 'submitted';
 CREATE INDEX jobs_running ON jobs (sequence) WHERE state = 'running';
 CREATE INDEX jobs_sequence ON jobs (sequence);
 
--- The files that a submitted or running job reads: garbage collection leaves them alone.
+-- Input files of open jobs, which garbage collection does not delete.
 CREATE TABLE job_files (
     file_id uuid NOT NULL,
     job_id uuid NOT NULL REFERENCES jobs,

@@ -1,4 +1,4 @@
--- Agents that speak the Kafka protocol are brokers: a node id for the life of the process, and an address.
+-- Agents that serve the Kafka protocol are brokers, with a node id and an address.
 ALTER TABLE sessions
     ADD COLUMN node_id integer,
     ADD COLUMN host text,
@@ -9,10 +9,10 @@ ALTER TABLE sessions
     );
 CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 
--- What idempotent producers are called; never given twice.
+-- Ids of idempotent producers; never assigned twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
 
--- What clients know this catalog by.
+-- The id by which Kafka clients identify this catalog.
 CREATE TABLE cluster (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id uuid NOT NULL DEFAULT gen_random_uuid()

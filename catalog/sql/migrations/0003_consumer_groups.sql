@@ -1,5 +1,5 @@
--- Consumer groups. Whoever coordinates one has claimed its row: state and offsets are written under that claim alone.
--- state is the coordinator's own form of the members; the columns beside it are what queries decide on.
+-- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim. state is the
+-- coordinator's own encoding of the members; queries use the other columns.
 CREATE TABLE consumer_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     claim_id uuid NOT NULL,
@@ -11,7 +11,7 @@ CREATE TABLE consumer_groups (
     state_ms bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Where the consumers of a group are. metadata is the client's own text in UTF-8, which may hold any character.
+-- Committed offsets of groups. metadata is the client's text in UTF-8, which may contain any character.
 CREATE TABLE committed_offsets (
     group_id text COLLATE "C" NOT NULL REFERENCES consumer_groups ON DELETE CASCADE,
     topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,

@@ -1,4 +1,4 @@
--- Since when a session can commit nothing any more, and when what it left in the bucket was looked for.
+-- The time at which a session was closed, and at which the objects that it left without a commit were deleted.
 ALTER TABLE sessions ADD COLUMN over_ms bigint;
 ALTER TABLE sessions ADD COLUMN swept_ms bigint;
 UPDATE sessions SET over_ms = heartbeat_ms WHERE state <> 'active';
@@ -6,13 +6,13 @@ ALTER TABLE sessions ADD CONSTRAINT over_since CHECK ((state = 'active') = (over
 CREATE INDEX sessions_over ON sessions (over_ms) WHERE over_ms IS NOT NULL;
 CREATE INDEX sessions_unswept ON sessions (over_ms) WHERE over_ms IS NOT NULL AND swept_ms IS NULL;
 
--- When what a job's attempts left in the bucket was looked for.
+-- The time at which the objects of a job's superseded attempts were deleted.
 ALTER TABLE jobs ADD COLUMN swept_ms bigint;
 CREATE INDEX jobs_over ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX jobs_unswept ON jobs (finished_ms) WHERE finished_ms IS NOT NULL AND swept_ms IS NULL;
 
--- Live files that were in a job that failed for good. A job that takes one may take most_files in all, half of what
--- the failed one had, until the file that spoils them is alone; then it is quarantined, and in no job any more.
+-- Live files of failed jobs. A job that takes one of them has at most most_files files, half of those of the failed job,
+-- until the faulty file is alone. It is quarantined then, and no job takes it.
 CREATE TABLE suspects (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
     most_files integer NOT NULL CHECK (most_files > 0),
@@ -24,7 +24,7 @@ CREATE TABLE suspects (
     quarantined_ms bigint
 );
 
--- When a chore that all processes share was last begun.
+-- Periodic tasks that one of all processes runs at a time, and their last start.
 CREATE TABLE chores (
     name text PRIMARY KEY,
     begun_ms bigint NOT NULL

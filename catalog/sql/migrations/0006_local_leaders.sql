@@ -1,5 +1,5 @@
--- Topics whose home is an agent's disk (storage.mode=local): which node leads a partition, for as long as its data
--- lies there, and in which epoch. Sessions tell whether an agent has such disks.
+-- Leaders of the partitions of local topics (storage.mode=local), whose records are on an agent's disk, and their leader
+-- epochs. Sessions record whether an agent has such disks.
 ALTER TABLE sessions ADD COLUMN has_local_logs boolean NOT NULL DEFAULT false;
 
 CREATE TABLE local_leaders (

@@ -1,5 +1,5 @@
--- A producer that a partition does not know may go on anywhere only if it can have been forgotten. Of those before this
--- migration nobody knows which were.
+-- A producer without state in a partition may continue with any sequence number only if its state may have expired. All
+-- producers before this migration may have expired.
 ALTER TABLE partitions ADD COLUMN producers_from bigint NOT NULL DEFAULT 0;
 UPDATE partitions SET producers_from = (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM producer_ids);
 

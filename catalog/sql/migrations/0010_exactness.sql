@@ -1,3 +1,3 @@
--- Whether a partition's keys may be there twice below its first dirty offset, since a job had no memory for more.
+-- Whether a partition may have duplicate keys below its first dirty offset, because a job ran out of memory.
 ALTER TABLE partitions ADD COLUMN exactness text NOT NULL DEFAULT 'exact'
     CHECK (exactness IN ('exact', 'owed', 'out_of_reach'));

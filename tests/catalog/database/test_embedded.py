@@ -137,7 +137,7 @@ exec {real}/pg_ctl "$@"
 _STARTING = """
 import sys
 from pathlib import Path
-from catalog import embedded
+from catalog.database import embedded_server as embedded
 
 embedded.programs = lambda: Path(sys.argv[2])
 embedded.EmbeddedPostgres(Path(sys.argv[1])).start()
