@@ -176,8 +176,8 @@ class ProducerStamp:
 class BatchRun:
     """Consecutive batches of one section that are accepted or rejected together.
 
-    A batch with a producer stamp is a run of its own; batches without one are joined. Offsets are relative
-    to the section, whose first batch starts at 0. The run takes `offset_count` offsets and holds
+    A batch with a producer stamp is a separate run; adjacent batches without one are joined. Offsets are
+    relative to the section, whose first batch starts at 0. The run takes `offset_count` offsets and holds
     `record_count` records; these are equal unless the producer left gaps.
     """
 

@@ -87,7 +87,7 @@ class Catalog:
     def watcher(self, ignored_origin: UUID | None = None) -> CommitWatcher:
         """Return a new watcher of commits, except those of `ignored_origin`; the caller closes it.
 
-        The watcher has a connection of its own.
+        The watcher uses a separate connection.
         """
         return CommitWatcher(self._database, ignored_origin)
 

@@ -1,8 +1,8 @@
-"""Notifications of commits: what an agent sends to watchers, and the connection that receives it.
+"""Notifications of commits, and the connection that receives them.
 
 A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
-holds it until they are durable, so commits would wait for each other. It is a transaction of its own that
-waits for no disk, and one notification may cover many commits.
+holds it until they are durable, so commits would wait for each other. A separate
+transaction that waits for no disk sends it, and one notification may cover many commits.
 
 Notifications are hints. One may arrive twice, or never if the agent dies between commit and notification.
 After a lost connection, the watcher reports that any partition may have changed.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database
 
 CHANNEL: Final = "siltstone_commits"
-# A payload has less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
+# A payload has less than 8,000 bytes: this many partitions always fit.
 _PARTITIONS_PER_PAYLOAD: Final = 150
 _MAX_PAYLOADS: Final = 32
 _MAX_NOTIFICATIONS: Final = 10_000
@@ -88,8 +88,7 @@ def _is_readable(connection: Connection, timeout: float) -> bool:
 class CommitWatcher:
     """Receiver of commit notifications of all processes except `ignored_origin`; for use by one thread.
 
-    It has a connection of its own, which the first `wait` opens, and which a later `wait` reopens after a
-    failure.
+    The first `wait` opens a separate connection; after a failure, the next `wait` reopens it.
     """
 
     def __init__(self, database: Database, ignored_origin: UUID | None = None) -> None:

@@ -1,6 +1,6 @@
 """Commits of ingestion files.
 
-A commit is one transaction of two round trips, whatever the number of partitions:
+A commit is one transaction of two round trips, for any number of partitions:
 
 1. Lock and read, in this order: the file, the session, the partitions in (topic id, partition) order, the
    producers. Then assign offsets: `catalog.commit.bulk_assignment` handles the usual sections,

@@ -134,7 +134,7 @@ _TOPIC: Final = (
         "file.delete.delay.ms",
         60_000,
         "log.segment.delete.delay.ms",
-        "How long a deleted segment stays on an agent's disk. Objects have a grace period of their own.",
+        "How long a deleted segment stays on an agent's disk. Objects have a separate grace period.",
         0,
     ),
     _long(
@@ -180,7 +180,7 @@ _TOPIC: Final = (
         "max.compaction.lag.ms",
         _LONG_MAX,
         "log.cleaner.max.compaction.lag.ms",
-        "The maximum time that a record stays ineligible for compaction, whatever the dirty ratio is.",
+        "The maximum time that a record stays ineligible for compaction, for any dirty ratio.",
         1,
     ),
     _int(
@@ -286,7 +286,7 @@ _TOPIC: Final = (
         "segment.jitter.ms",
         0,
         "log.roll.jitter.ms",
-        "The maximum random time by which a segment is rolled early, so that segments do not roll together.",
+        "The maximum random time by which segments are rolled early, so that they do not all roll at once.",
         0,
     ),
     _long(

@@ -64,7 +64,7 @@ class GroupConfigs:
             transaction.send(query, params)
             if transaction.rows(_SQL["count_group_configs"])[0].groups > MAX_CONFIGURED_GROUPS:
                 raise InvalidConfigError(
-                    f"{MAX_CONFIGURED_GROUPS} groups have settings of their own",
+                    f"{MAX_CONFIGURED_GROUPS} groups have explicit settings",
                     setting="consumer",
                     remedy="reset the settings of groups that are no longer used",
                 )

@@ -1,6 +1,6 @@
 """Stored state of consumer groups.
 
-A group's coordinator claims the group with an id of its own. A new claim fences the previous coordinator.
+A group's coordinator claims the group with a unique id. A new claim fences the previous coordinator.
 The coordinator writes the group's state and its offsets under its claim. If two agents both act as
 coordinator of a group, only the agent with the later claim can write.
 """

@@ -149,7 +149,7 @@ class Jobs:
             if not rows:
                 return  # it sent a heartbeat meanwhile, or another process was faster
             (job,) = rows
-            failure = f"given up after {job.attempts} attempts, the last of which stopped sending heartbeats"
+            failure = f"given up after {job.attempts} attempts; the last one stopped sending heartbeats"
             self._fail(transaction, read_spec(job.spec), None, failure, permanent=True)
 
         self._database.transact("jobs.fail_exhausted", work)
@@ -210,7 +210,7 @@ class Jobs:
         add_candidates(transaction, spec.job_id, file_ids, failure, now_ms, permanent=permanent)
 
     def cancel(self, job_id: UUID, reason: str) -> bool:
-        """Fail an open job, whoever owns it; return False if it has finished already."""
+        """Fail an open job of any owner; return False if it has finished already."""
 
         def work(transaction: Transaction) -> bool:
             state, _, _ = self._lock(transaction, job_id)

@@ -142,7 +142,7 @@ class Brokers:
         return [Broker(**row._asdict()) for row in rows]
 
     def cluster_id(self) -> UUID:
-        """Return the id by which Kafka clients identify this catalog."""
+        """Return the cluster id for Kafka clients."""
         cluster_id: UUID = self._database.read("brokers.cluster_id", _SQL["cluster_id"])[0].cluster_id
         return cluster_id
 

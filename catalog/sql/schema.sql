@@ -1,5 +1,6 @@
 -- The current schema of the catalog, for an empty database.
--- A change goes into a new file under migrations/ and into this file. A test checks that both routes give one schema.
+-- A change goes into a new file under migrations/ and into this file. A test checks that both routes give one
+-- schema.
 -- Units: offsets count records, *_ms are milliseconds since the Unix epoch, positions and lengths are bytes.
 
 CREATE TABLE schema_version (
@@ -7,8 +8,8 @@ CREATE TABLE schema_version (
     version integer NOT NULL
 );
 
--- The object store of all files, identified by the id in its marker object. There is no row until a process first uses a
--- store with this catalog. The url has no secrets.
+-- The object store of all files, identified by the id in its marker object. There is no row until a process
+-- first uses a store with this catalog. The url has no secrets.
 CREATE TABLE object_store (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     store_id uuid NOT NULL,
@@ -28,11 +29,12 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
--- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that an updated
--- row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of the extents, so that the
--- planner need not read extents. No producer with an id of at least first_new_producer_id has expired, so an unknown one
--- is new. exactness: each key is unique below first_dirty_offset ('exact'), or an exact job is needed to make it so
--- ('dedup_incomplete'), or exact jobs are of no use ('dedup_impossible').
+-- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that
+-- an updated row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of
+-- the extents, so that the planner need not read extents. No producer with an id of at least
+-- first_new_producer_id has expired, so an unknown one is new. exactness: each key is unique below
+-- first_dirty_offset ('exact'), or an exact job is needed to make it so ('dedup_incomplete'), or exact jobs
+-- are of no use ('dedup_impossible').
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -58,8 +60,8 @@ CREATE TABLE partitions (
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
--- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or is fenced.
--- swept_ms is when the objects that it left without a commit were deleted.
+-- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or
+-- is fenced. swept_ms is when the objects that it left without a commit were deleted.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -93,9 +95,9 @@ CREATE TABLE local_leaders (
 );
 CREATE INDEX local_leaders_node ON local_leaders (node_id);
 
--- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row is deleted
--- after its object. live_bytes is the total of its extents, initial_bytes that at its commit, so that an index finds small
--- files and mostly dead ones.
+-- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row
+-- is deleted after its object. live_bytes is the total of its extents, initial_bytes that at its commit, so
+-- that an index finds small files and mostly dead ones.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -118,8 +120,9 @@ CREATE INDEX files_small ON files (live_bytes) WHERE kind = 'compacted' AND dead
 CREATE INDEX files_dead_bytes ON files ((initial_bytes - live_bytes)) WHERE kind = 'compacted' AND dead_ms IS NULL;
 CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND live_extents > claimed_extents;
 
--- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up to this
--- extent in offset order. It never decreases along the log, so a search by timestamp is a binary search over the key.
+-- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up
+-- to this extent in offset order. It never decreases along the log, so a search by timestamp is a binary
+-- search over the key.
 CREATE TABLE extents (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -153,8 +156,9 @@ CREATE TABLE commit_results (
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
--- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes), last
--- sequence (4), base offset (8). An array would be more readable, but costs a commit several times as much.
+-- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes),
+-- last sequence (4), base offset (8). An array would be more readable, but costs a commit several times as
+-- much.
 CREATE TABLE producers (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -165,8 +169,8 @@ CREATE TABLE producers (
     PRIMARY KEY (topic_id, partition, producer_id)
 ) WITH (fillfactor = 50);
 
--- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget. swept_ms is
--- when the objects of superseded attempts were deleted.
+-- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget.
+-- swept_ms is when the objects of superseded attempts were deleted.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -202,8 +206,8 @@ CREATE TABLE job_files (
 );
 CREATE INDEX job_files_job ON job_files (job_id);
 
--- Live files of failed jobs. A job that takes one of them has at most max_files files, half of those of the failed job,
--- until the faulty file is alone. It is quarantined then, and no job takes it.
+-- Live files of failed jobs. A job that takes one of them has at most max_files files, half of those of the
+-- failed job, until the faulty file is alone. It is quarantined then, and no job takes it.
 CREATE TABLE quarantine_candidates (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
     max_files integer NOT NULL CHECK (max_files > 0),
@@ -227,8 +231,8 @@ CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 -- Ids of idempotent producers; never assigned twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
 
--- Deleted topics by name, with the first producer id that was not assigned at the deletion. A producer with a smaller id
--- may continue its sequence numbers in a new topic of that name.
+-- Deleted topics by name, with the first producer id that was not assigned at the deletion. A producer with a
+-- smaller id may continue its sequence numbers in a new topic of that name.
 CREATE TABLE deleted_topics (
     name text COLLATE "C" PRIMARY KEY,
     first_new_producer_id bigint NOT NULL,
@@ -236,16 +240,16 @@ CREATE TABLE deleted_topics (
 );
 CREATE INDEX deleted_topics_age ON deleted_topics (deleted_ms);
 
--- The id by which Kafka clients identify this catalog.
+-- The cluster id for Kafka clients.
 CREATE TABLE cluster (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id uuid NOT NULL DEFAULT gen_random_uuid()
 );
 INSERT INTO cluster DEFAULT VALUES;
 
--- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim. state is the
--- coordinator's own encoding of the members; queries use the other columns. generation is also the group epoch of the
--- consumer protocol.
+-- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim.
+-- state is the coordinator's own encoding of the members; queries use the other columns. generation is also
+-- the group epoch of the consumer protocol.
 CREATE TABLE consumer_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     claim_id uuid NOT NULL,

@@ -6,8 +6,8 @@ CREATE TABLE schema_version (
     version integer NOT NULL
 );
 
--- The object store of all files, identified by the id in its marker object. There is no row until a process first uses a
--- store with this catalog. The url has no secrets.
+-- The object store of all files, identified by the id in its marker object. There is no row until a process
+-- first uses a store with this catalog. The url has no secrets.
 CREATE TABLE object_store (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     store_id uuid NOT NULL,
@@ -27,9 +27,9 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
--- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that an updated
--- row stays on its page (HOT). The columns from max_timestamp on are totals of the extents, so that the planner need not
--- read extents.
+-- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that
+-- an updated row stays on its page (HOT). The columns from max_timestamp on are totals of the extents, so
+-- that the planner need not read extents.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -63,8 +63,8 @@ CREATE TABLE sessions (
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 
--- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row is deleted
--- after its object.
+-- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row
+-- is deleted after its object.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -83,8 +83,9 @@ CREATE TABLE files (
 CREATE INDEX files_dead ON files (dead_ms, file_id) WHERE dead_ms IS NOT NULL;
 CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND live_extents > claimed_extents;
 
--- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up to this
--- extent in offset order. It never decreases along the log, so a search by timestamp is a binary search over the key.
+-- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up
+-- to this extent in offset order. It never decreases along the log, so a search by timestamp is a binary
+-- search over the key.
 CREATE TABLE extents (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -118,8 +119,9 @@ CREATE TABLE commit_results (
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
--- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes), last
--- sequence (4), base offset (8). An array would be more readable, but costs a commit several times as much.
+-- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes),
+-- last sequence (4), base offset (8). An array would be more readable, but costs a commit several times as
+-- much.
 CREATE TABLE producers (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,

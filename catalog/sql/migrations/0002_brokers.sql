@@ -12,7 +12,7 @@ CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 -- Ids of idempotent producers; never assigned twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
 
--- The id by which Kafka clients identify this catalog.
+-- The cluster id for Kafka clients.
 CREATE TABLE cluster (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id uuid NOT NULL DEFAULT gen_random_uuid()

@@ -1,4 +1,5 @@
--- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim. state is the
+-- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim.
+-- state is the
 -- coordinator's own encoding of the members; queries use the other columns.
 CREATE TABLE consumer_groups (
     group_id text COLLATE "C" PRIMARY KEY,

@@ -1,4 +1,5 @@
--- The time at which a session was closed, and at which the objects that it left without a commit were deleted.
+-- The time at which a session was closed, and at which the objects that it left without a commit were
+-- deleted.
 ALTER TABLE sessions ADD COLUMN over_ms bigint;
 ALTER TABLE sessions ADD COLUMN swept_ms bigint;
 UPDATE sessions SET over_ms = heartbeat_ms WHERE state <> 'active';
@@ -11,8 +12,8 @@ ALTER TABLE jobs ADD COLUMN swept_ms bigint;
 CREATE INDEX jobs_over ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX jobs_unswept ON jobs (finished_ms) WHERE finished_ms IS NOT NULL AND swept_ms IS NULL;
 
--- Live files of failed jobs. A job that takes one of them has at most most_files files, half of those of the failed job,
--- until the faulty file is alone. It is quarantined then, and no job takes it.
+-- Live files of failed jobs. A job that takes one of them has at most most_files files, half of those of the
+-- failed job, until the faulty file is alone. It is quarantined then, and no job takes it.
 CREATE TABLE suspects (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
     most_files integer NOT NULL CHECK (most_files > 0),

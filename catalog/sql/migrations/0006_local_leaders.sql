@@ -1,4 +1,5 @@
--- Leaders of the partitions of local topics (storage.mode=local), whose records are on an agent's disk, and their leader
+-- Leaders of the partitions of local topics (storage.mode=local), whose records are on an agent's disk, and
+-- their leader
 -- epochs. Sessions record whether an agent has such disks.
 ALTER TABLE sessions ADD COLUMN has_local_logs boolean NOT NULL DEFAULT false;
 

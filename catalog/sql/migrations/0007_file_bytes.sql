@@ -1,4 +1,5 @@
--- The bytes of a file's live extents, now and at its commit, so that the planner finds small and mostly dead files without
+-- The bytes of a file's live extents, now and at its commit, so that the planner finds small and mostly dead
+-- files without
 -- reading extents. The bytes at the commit of existing files are not known; their sizes are an estimate.
 ALTER TABLE files ADD COLUMN born_bytes bigint NOT NULL DEFAULT 0;
 ALTER TABLE files ADD COLUMN live_bytes bigint NOT NULL DEFAULT 0;

@@ -1,4 +1,5 @@
--- A producer without state in a partition may continue with any sequence number only if its state may have expired. All
+-- A producer without state in a partition may continue with any sequence number only if its state may have
+-- expired. All
 -- producers before this migration may have expired.
 ALTER TABLE partitions ADD COLUMN producers_from bigint NOT NULL DEFAULT 0;
 UPDATE partitions SET producers_from = (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM producer_ids);

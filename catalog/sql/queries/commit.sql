@@ -3,10 +3,11 @@
 SELECT pg_advisory_xact_lock(hashtextextended(%(file_id)s::text, 0));
 
 -- name: find_result
--- Return the stored outcomes of the file's commit; null if they have expired, no row if the file was not committed.
--- Outcomes may outlive the file: a file without appended runs is garbage at once, and must not be committed again.
+-- Return the stored outcomes of the file's commit; null if they have expired, no row if the file was not
+-- committed. Outcomes may outlive the file: a file without appended runs is garbage at once, and must not be
+-- committed again.
 SELECT r.sections, coalesce(f.committed_ms, r.committed_ms) AS committed_ms
-FROM (SELECT %(file_id)s::uuid AS file_id) AS wanted
+FROM (SELECT %(file_id)s::uuid AS file_id) AS requested
 LEFT JOIN files AS f USING (file_id)
 LEFT JOIN commit_results AS r USING (file_id)
 WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
@@ -17,25 +18,25 @@ SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()
 FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 
 -- name: lock_partitions
--- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's ordinal (from 1)
--- in the parameters.
-SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id
+-- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's
+-- ordinal (from 1) in the parameters.
+SELECT requested.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[]
-) WITH ORDINALITY AS wanted (topic_id, partition, number)
+) WITH ORDINALITY AS requested (topic_id, partition, number)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: read_producers
 -- Return the states of a commit's producers. `number` is the ordinal (from 1) in the parameters.
-SELECT wanted.number, p.producer_epoch, p.batches
+SELECT requested.number, p.producer_epoch, p.batches
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
     %(producer_ids)s::bigint[]
-) WITH ORDINALITY AS wanted (topic_id, partition, producer_id, number)
+) WITH ORDINALITY AS requested (topic_id, partition, producer_id, number)
 JOIN producers AS p USING (topic_id, partition, producer_id);
 
 -- name: insert_file
@@ -55,8 +56,9 @@ VALUES (
 INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s, %(now_ms)s, %(sections)s);
 
 -- name: advance_partitions
--- Advance the log end offset of each partition and add to its totals. This statement and those below read arrays by
--- subscript, because unnest over many arrays materializes each of them and takes several times as long.
+-- Advance the log end offset of each partition and add to its totals. This statement and those below read
+-- arrays by subscript, because unnest over many arrays materializes each of them and takes several times as
+-- long.
 UPDATE partitions AS p
 SET log_end_offset = v.log_end_offset,
     high_watermark = v.log_end_offset,
@@ -117,7 +119,7 @@ ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
 
 -- name: notify
--- Notify watchers of changed partitions. There is nothing to make durable, so the lock that all notifying transactions
--- share is released without waiting for the disk.
+-- Notify watchers of changed partitions. There is nothing to make durable, so the lock that all notifying
+-- transactions share is released without waiting for the disk.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
 FROM unnest(%(payloads)s::text[]) AS payload;

@@ -1,12 +1,12 @@
 -- name: closed_sessions
--- Return sessions that were closed before a time, oldest first; if wanted, only those that were not swept.
+-- Return sessions that were closed before a time, oldest first; if requested, only those that were not swept.
 SELECT session_id AS owner_id, closed_ms FROM sessions
 WHERE closed_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
 ORDER BY closed_ms
 LIMIT %(limit)s;
 
 -- name: finished_jobs
--- Return jobs that finished before a time, oldest first; if wanted, only those that were not swept.
+-- Return jobs that finished before a time, oldest first; if requested, only those that were not swept.
 SELECT job_id AS owner_id, finished_ms AS closed_ms FROM jobs
 WHERE finished_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
 ORDER BY finished_ms
@@ -36,8 +36,8 @@ WHERE t.started_ms <= excluded.started_ms - %(interval_ms)s::bigint
 RETURNING t.name;
 
 -- name: accept_any_sequence_of_idle_producers
--- Let the idle producers of a page continue later with any sequence number. Partitions are locked before producers, and
--- in their order, as commits do.
+-- Let the idle producers of a page continue later with any sequence number. Partitions are locked before
+-- producers, and in their order, as commits do.
 WITH page AS (
     SELECT topic_id, partition, producer_id, updated_ms
     FROM producers
@@ -63,8 +63,8 @@ FROM locked AS l
 WHERE p.topic_id = l.topic_id AND p.partition = l.partition;
 
 -- name: delete_idle_producers
--- Delete the idle producers of a page, in key order, that may continue with any sequence number. Rows that a commit has
--- locked are skipped. Return the page's last key and the number of deleted rows.
+-- Delete the idle producers of a page, in key order, that may continue with any sequence number. Rows that a
+-- commit has locked are skipped. Return the page's last key and the number of deleted rows.
 WITH page AS (
     SELECT topic_id, partition, producer_id, updated_ms
     FROM producers

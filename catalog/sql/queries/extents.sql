@@ -1,6 +1,6 @@
 -- name: extents_from_offset
--- Return the extent that covers an offset and the extents after it, up to a number of extents and of bytes. The first
--- extent may exceed the number of bytes. The primary key leads to it; no earlier extent is read.
+-- Return the extent that covers an offset and the extents after it, up to a number of extents and of bytes.
+-- The first extent may exceed the number of bytes. The primary key leads to it; no earlier extent is read.
 SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp, file_id,
        object_name, kind, position, length, index_position, index_length, offset_shift, leader_epoch, unique_keys,
        committed_ms
@@ -27,9 +27,9 @@ WHERE bytes_before = 0 OR bytes_before + length <= %(max_bytes)s
 ORDER BY base_offset;
 
 -- name: bisect_timestamp
--- Find the first extent whose max_timestamp_so_far reaches a timestamp. That column never decreases along the log, so a
--- binary search over base offsets works: about forty probes of the primary key, whatever the partition's size. All
--- extents before `low` are too old; the extent at `high` is not too old, or `high` is the log end offset.
+-- Find the first extent whose max_timestamp_so_far reaches a timestamp. That column never decreases along the
+-- log, so a binary search over base offsets works: about forty probes of the primary key for any partition.
+-- All extents before `low` are too old; the extent at `high` is not too old, or `high` is the log end offset.
 WITH RECURSIVE search (low, high) AS (
     SELECT p.log_start_offset, p.log_end_offset
     FROM partitions AS p
@@ -51,8 +51,8 @@ WITH RECURSIVE search (low, high) AS (
 SELECT low, high FROM search ORDER BY high - low LIMIT 1;
 
 -- name: page_of_timestamp
--- Search a page of extents from an offset on. Return the base offset of the first extent with a record at or after a
--- timestamp, and the offset of the next page (null after the last page).
+-- Search a page of extents from an offset on. Return the base offset of the first extent with a record at or
+-- after a timestamp, and the offset of the next page (null after the last page).
 WITH page AS (
     SELECT base_offset, last_offset, max_timestamp
     FROM extents

@@ -5,24 +5,24 @@ VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodo
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: recent_work
--- Sum up the bytes and the cost of recently submitted jobs: the actual counts of completed jobs that reported them, and
--- the planner's estimates of all others.
-SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT known), 0)::bigint AS expected_bytes,
-       coalesce(sum(nanodollars) FILTER (WHERE NOT known), 0)::bigint AS expected_nanodollars,
-       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE known), 0)::bigint AS bytes_in,
-       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE known), 0)::bigint AS bytes_out,
+-- Sum up the bytes and the cost of recently submitted jobs: the actual counts of completed jobs that reported
+-- them, and the planner's estimates of all others.
+SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT counted), 0)::bigint AS expected_bytes,
+       coalesce(sum(nanodollars) FILTER (WHERE NOT counted), 0)::bigint AS expected_nanodollars,
+       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE counted), 0)::bigint AS bytes_in,
+       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE counted), 0)::bigint AS bytes_out,
        coalesce(sum(coalesce((counts->>'get_requests')::bigint, 0) + coalesce((counts->>'resumes')::bigint, 0)
-                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE known), 0)::bigint AS get_requests,
-       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE known), 0)::bigint AS output_files
+                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE counted), 0)::bigint AS get_requests,
+       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE counted), 0)::bigint AS output_files
 FROM (
-    SELECT *, state = 'completed' AND counts ? 'bytes_in' AND counts ? 'bytes_out' AS known FROM jobs
+    SELECT *, state = 'completed' AND counts ? 'bytes_in' AND counts ? 'bytes_out' AS counted FROM jobs
 ) AS j
 WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     - %(window_ms)s::bigint;
 
 -- name: lock_inputs
--- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the planner read them,
--- unclaimed, and of an existing partition.
+-- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the
+-- planner read them, unclaimed, and of an existing partition.
 SELECT e.topic_id, e.partition, e.base_offset
 FROM unnest(
     %(topic_ids)s::uuid[],
@@ -30,7 +30,7 @@ FROM unnest(
     %(base_offsets)s::bigint[],
     %(last_offsets)s::bigint[],
     %(file_ids)s::uuid[]
-) AS wanted (topic_id, partition, base_offset, last_offset, file_id)
+) AS requested (topic_id, partition, base_offset, last_offset, file_id)
 JOIN extents AS e USING (topic_id, partition, base_offset, last_offset, file_id)
 JOIN partitions AS p USING (topic_id, partition)
 WHERE e.job_id IS NULL
@@ -45,8 +45,8 @@ FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
     %(base_offsets)s::bigint[]
-) AS wanted (topic_id, partition, base_offset)
-WHERE e.topic_id = wanted.topic_id AND e.partition = wanted.partition AND e.base_offset = wanted.base_offset;
+) AS requested (topic_id, partition, base_offset)
+WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition AND e.base_offset = requested.base_offset;
 
 -- name: add_claims
 -- Add claimed extents to the counts of their files; negative numbers subtract.

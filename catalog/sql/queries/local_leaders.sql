@@ -1,17 +1,17 @@
 -- name: claim_partitions
 -- Assign partitions without a leader to nodes. The first caller wins.
 INSERT INTO local_leaders (topic_id, partition, node_id)
-SELECT wanted.topic_id, wanted.partition, wanted.node_id
+SELECT requested.topic_id, requested.partition, requested.node_id
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(node_ids)s::integer[])
-    AS wanted (topic_id, partition, node_id)
+    AS requested (topic_id, partition, node_id)
 JOIN partitions USING (topic_id, partition)
-ORDER BY wanted.topic_id, wanted.partition
+ORDER BY requested.topic_id, requested.partition
 ON CONFLICT DO NOTHING;
 
 -- name: leaders_of_topics
 -- Return the leaders of the partitions of some topics.
 SELECT topic_id, partition, node_id, leader_epoch
-FROM unnest(%(topic_ids)s::uuid[]) AS wanted (topic_id)
+FROM unnest(%(topic_ids)s::uuid[]) AS requested (topic_id)
 JOIN local_leaders USING (topic_id)
 ORDER BY topic_id, partition;
 

@@ -5,8 +5,8 @@ WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 FOR SHARE;
 
 -- name: lock_group_to_commit
--- Lock a group like lock_claimed_group; also return the topics that do not exist. A topic that is deleted after this
--- statement counts as deleted after the commit.
+-- Lock a group like lock_claimed_group; also return the topics that do not exist. A topic that is deleted
+-- after this statement counts as deleted after the commit.
 SELECT generation, ARRAY(
     SELECT DISTINCT topic_id FROM unnest(%(topic_ids)s::uuid[]) AS given (topic_id)
     WHERE NOT EXISTS (SELECT FROM topics AS t WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL)
@@ -38,7 +38,7 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
 -- Return the offsets of the given pairs of group and partition.
 SELECT topic_id, partition, committed_offset, leader_epoch, metadata, group_id
 FROM unnest(%(group_ids)s::text[], %(topic_ids)s::uuid[], %(partitions)s::integer[])
-    AS wanted (group_id, topic_id, partition)
+    AS requested (group_id, topic_id, partition)
 JOIN committed_offsets USING (group_id, topic_id, partition);
 
 -- name: fetch_all_offsets
@@ -58,10 +58,10 @@ WHERE committed_offsets.group_id = %(group_id)s
     AND committed_offsets.partition = unwanted.partition;
 
 -- name: expire_offsets
--- Delete the expired offsets of some groups. Offsets of deleted topics expire at once. A group with members keeps the
--- offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry time of the commit
--- applies to all other offsets. Without one, the age counts from when the last member left a classic group that had
--- members, otherwise from the commit.
+-- Delete the expired offsets of some groups. Offsets of deleted topics expire at once. A group with members
+-- keeps the offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry
+-- time of the commit applies to all other offsets. Without one, the age counts from when the last member left
+-- a classic group that had members, otherwise from the commit.
 DELETE FROM committed_offsets AS o
 USING consumer_groups AS g, topics AS t
 WHERE o.group_id = ANY(%(group_ids)s)
@@ -90,8 +90,8 @@ WHERE group_id = ANY(%(group_ids)s) AND member_count = 0 AND state_ms <= %(befor
 FOR UPDATE SKIP LOCKED;
 
 -- name: delete_empty_groups
--- Delete those of some groups that have no offsets, and return them. An earlier statement has locked them, so this one
--- sees all offsets that were committed before.
+-- Delete those of some groups that have no offsets, and return them. An earlier statement has locked them, so
+-- this one sees all offsets that were committed before.
 DELETE FROM consumer_groups AS g
 WHERE g.group_id = ANY(%(group_ids)s)
     AND NOT EXISTS (SELECT FROM committed_offsets AS o WHERE o.group_id = g.group_id)

@@ -6,12 +6,12 @@ ORDER BY topic_id
 FOR SHARE;
 
 -- name: lock_partitions
--- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of the extent
--- before the job's first one, from which that of the outputs continues.
+-- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of
+-- the extent before the job's first one, from which that of the outputs continues.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch, p.exactness,
        coalesce((
            SELECT e.max_timestamp_so_far FROM extents AS e
-           WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < wanted.base_offset
+           WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < requested.base_offset
            ORDER BY e.base_offset DESC
            LIMIT 1
        ), -1) AS max_timestamp_so_far
@@ -19,7 +19,7 @@ FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
     %(base_offsets)s::bigint[]
-) AS wanted (topic_id, partition, base_offset)
+) AS requested (topic_id, partition, base_offset)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
@@ -74,9 +74,9 @@ FROM unnest(
 );
 
 -- name: add_to_partitions
--- Add the changes of a publication to the partitions' totals, before its outputs are inserted. Where the clean part grew,
--- the dirty part begins with the first extent after it. Extents that the clean part now covers, but the job did not read,
--- are no longer dirty.
+-- Add the changes of a publication to the partitions' totals, before its outputs are inserted. Where the
+-- clean part grew, the dirty part begins with the first extent after it. Extents that the clean part now
+-- covers, but the job did not read, are no longer dirty.
 UPDATE partitions AS p
 SET first_dirty_offset = v.first_dirty_offset,
     live_bytes = p.live_bytes + v.live_bytes,

@@ -1,6 +1,7 @@
 -- name: add_candidates
--- Make the live files of a failed job quarantine candidates. The only file of a job is quarantined, unless the failure is
--- temporary and has not occurred often enough. Until the back-off has passed, no job takes the files.
+-- Make the live files of a failed job quarantine candidates. The only file of a job is quarantined, unless
+-- the failure is temporary and has not occurred often enough. Until the back-off has passed, no job takes the
+-- files.
 INSERT INTO quarantine_candidates AS c (
     file_id, max_files, failures, job_id, reason, failed_ms, not_before_ms, quarantined_ms
 )

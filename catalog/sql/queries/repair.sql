@@ -1,6 +1,6 @@
 -- name: check_files
--- Return the files of a page with wrong counts, or with extents that finished or unknown jobs claim, and the page's last
--- file in any case. One statement reads one snapshot.
+-- Return the files of a page with wrong counts, or with extents that finished or unknown jobs claim, and the
+-- page's last file in any case. One statement reads one snapshot.
 WITH page AS (
     SELECT file_id, object_name, live_extents, claimed_extents, live_bytes, dead_ms,
            row_number() OVER (ORDER BY file_id DESC) = 1 AS last

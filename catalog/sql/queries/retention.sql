@@ -1,10 +1,10 @@
 -- name: advance_log_starts
--- Advance log start offsets of partitions, never back and never past their high watermarks. The rows are locked in the
--- order that every transaction uses.
+-- Advance log start offsets of partitions, never back and never past their high watermarks. The rows are
+-- locked in the order that every transaction uses.
 WITH locked AS (
-    SELECT p.topic_id, p.partition, wanted.log_start
+    SELECT p.topic_id, p.partition, requested.log_start
     FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[])
-        AS wanted (topic_id, partition, log_start)
+        AS requested (topic_id, partition, log_start)
     JOIN partitions AS p USING (topic_id, partition)
     ORDER BY p.topic_id, p.partition
     FOR UPDATE OF p
@@ -17,8 +17,8 @@ WHERE p.topic_id = l.topic_id AND p.partition = l.partition
 RETURNING p.topic_id, p.partition, p.log_start_offset;
 
 -- name: due_partitions
--- Return the partitions of a page whose oldest extent has expired, and the page's last partition. The cost is one probe
--- of the extents' primary key per partition, whatever the number of extents.
+-- Return the partitions of a page whose oldest extent has expired, and the page's last partition. The cost is
+-- one probe of the extents' primary key per partition.
 SELECT topic_id, partition, expired
 FROM (
     SELECT p.topic_id, p.partition, coalesce(oldest.expired, false) AS expired,
@@ -61,29 +61,30 @@ FOR SHARE;
 -- name: lock_partitions
 -- Lock partitions, in the order that every transaction uses; return their first dirty offsets.
 SELECT p.topic_id, p.partition, p.first_dirty_offset
-FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: remove_expired
--- Remove a bounded number of the oldest extents of each partition: the longest prefix of extents that lie below the log
--- start offset, or leave at least the bytes to keep, or are too old. Extents that reach the high watermark stay.
+-- Remove a bounded number of the oldest extents of each partition: the longest prefix of extents that lie
+-- below the log start offset, or leave at least the bytes to keep, or are too old. Extents that reach the
+-- high watermark stay.
 WITH doomed AS (
-    SELECT wanted.topic_id, wanted.partition, candidate.base_offset
+    SELECT requested.topic_id, requested.partition, candidate.base_offset
     FROM unnest(
         %(topic_ids)s::uuid[],
         %(partitions)s::integer[],
         %(retention_ms)s::bigint[],
         %(retention_bytes)s::bigint[]
-    ) AS wanted (topic_id, partition, retention_ms, retention_bytes)
+    ) AS requested (topic_id, partition, retention_ms, retention_bytes)
     JOIN partitions AS p USING (topic_id, partition)
     CROSS JOIN LATERAL (
         SELECT e.base_offset,
                bool_and(e.last_offset < p.high_watermark AND (
                    e.last_offset < p.log_start_offset
-                   OR wanted.retention_bytes >= 0 AND p.live_bytes - e.bytes >= wanted.retention_bytes
-                   OR wanted.retention_ms >= 0 AND %(now_ms)s::bigint - e.stamp > wanted.retention_ms
+                   OR requested.retention_bytes >= 0 AND p.live_bytes - e.bytes >= requested.retention_bytes
+                   OR requested.retention_ms >= 0 AND %(now_ms)s::bigint - e.stamp > requested.retention_ms
                )) OVER (ORDER BY e.base_offset) AS expired
         FROM (
             SELECT base_offset, last_offset, sum(length) OVER (ORDER BY base_offset) AS bytes,
@@ -91,7 +92,7 @@ WITH doomed AS (
             FROM (
                 SELECT base_offset, last_offset, length, max_timestamp, committed_ms
                 FROM extents
-                WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+                WHERE topic_id = requested.topic_id AND partition = requested.partition
                 ORDER BY base_offset
                 LIMIT %(limit)s
             ) AS oldest

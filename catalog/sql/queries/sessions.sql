@@ -6,8 +6,8 @@ VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(
 ON CONFLICT DO NOTHING;
 
 -- name: fence_older_sessions
--- Fence the older sessions of a node. One process at a time locks a node's disks, so the processes of these sessions
--- have died.
+-- Fence the older sessions of a node. One process at a time locks a node's disks, so the processes of these
+-- sessions have died.
 UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
 WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active';
 
@@ -39,7 +39,9 @@ RETURNING session_id;
 
 -- name: find_session
 -- Return one session.
-SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms FROM sessions WHERE session_id = %(session_id)s;
+SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms
+FROM sessions
+WHERE session_id = %(session_id)s;
 
 -- name: active_sessions
 -- Return the active sessions.
@@ -62,5 +64,5 @@ WHERE state = 'active' AND node_id IS NOT NULL
 ORDER BY node_id;
 
 -- name: cluster_id
--- Return the id by which Kafka clients identify this catalog.
+-- Return the cluster id for Kafka clients.
 SELECT cluster_id FROM cluster;

@@ -3,7 +3,8 @@
 SELECT store_id, url FROM object_store;
 
 -- name: bind_store
--- Record the object store unless one is recorded. A concurrent transaction waits for the first and then does nothing.
+-- Record the object store unless one is recorded. A concurrent transaction waits for the first and then does
+-- nothing.
 INSERT INTO object_store (store_id, url) VALUES (%(store_id)s, %(url)s) ON CONFLICT DO NOTHING;
 
 -- name: update_store_url

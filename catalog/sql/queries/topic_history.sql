@@ -1,7 +1,7 @@
 -- name: topic_growth
--- Return what each topic received since a time, by the timestamps of its live extents. An extent that began before
--- counts in proportion to the part of its time range that lies after. Reads every extent with a timestamp since then,
--- so it is for occasional reports.
+-- Return what each topic received since a time, by the timestamps of its live extents. An extent that began
+-- before counts in proportion to the part of its time range that lies after. Reads every extent with a
+-- timestamp since then, so it is for occasional reports.
 SELECT e.topic_id,
        count(DISTINCT e.partition) AS partitions,
        coalesce(sum((e.last_offset - e.base_offset + 1) * recent.part), 0)::double precision AS records,

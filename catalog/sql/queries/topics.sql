@@ -1,11 +1,11 @@
 -- name: insert_topics
--- Insert topics whose names are free; names that differ only by '.' and '_' collide. All callers insert in the same
--- order, so that two callers with the same topics cannot deadlock.
+-- Insert topics whose names are free; names that differ only by '.' and '_' collide. All callers insert in
+-- the same order, so that two callers with the same topics cannot deadlock.
 INSERT INTO topics (topic_id, name, partition_count, config, created_ms)
 SELECT topic_id, name, partition_count, config, %(created_ms)s
 FROM unnest(
     %(topic_ids)s::uuid[], %(names)s::text[], %(partition_counts)s::integer[], %(configs)s::jsonb[]
-) AS wanted (topic_id, name, partition_count, config)
+) AS requested (topic_id, name, partition_count, config)
 ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
 ON CONFLICT DO NOTHING;
 
@@ -20,11 +20,11 @@ WHERE t.topic_id = ANY(%(topic_ids)s::uuid[])
 ON CONFLICT DO NOTHING;
 
 -- name: find_conflicting_topics
--- Return the topics whose names equal the given ones, or differ only by '.' and '_', with the ordinal (from 1) of the
--- given name.
-SELECT wanted.number, t.topic_id, t.name, t.partition_count, t.config, t.created_ms
-FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (name, number)
-JOIN topics AS t ON translate(t.name, '.', '_') = translate(wanted.name, '.', '_')
+-- Return the topics whose names equal the given ones, or differ only by '.' and '_', with the ordinal (from
+-- 1) of the given name.
+SELECT requested.number, t.topic_id, t.name, t.partition_count, t.config, t.created_ms
+FROM unnest(%(names)s::text[]) WITH ORDINALITY AS requested (name, number)
+JOIN topics AS t ON translate(t.name, '.', '_') = translate(requested.name, '.', '_')
 WHERE t.deleted_ms IS NULL;
 
 -- name: find_topic
@@ -42,14 +42,14 @@ WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
 -- name: topics_by_names
 -- Return the topics with exactly these names; unknown names are left out.
 SELECT t.topic_id, t.name, t.partition_count, t.config, t.created_ms
-FROM unnest(%(names)s::text[]) AS wanted (name)
-JOIN topics AS t ON translate(t.name, '.', '_') = translate(wanted.name, '.', '_') AND t.name = wanted.name
+FROM unnest(%(names)s::text[]) AS requested (name)
+JOIN topics AS t ON translate(t.name, '.', '_') = translate(requested.name, '.', '_') AND t.name = requested.name
 WHERE t.deleted_ms IS NULL;
 
 -- name: topics_by_ids
 -- Return the topics with these ids; unknown and deleted ones are left out.
 SELECT t.topic_id, t.name, t.partition_count, t.config, t.created_ms
-FROM unnest(%(topic_ids)s::uuid[]) AS wanted (topic_id)
+FROM unnest(%(topic_ids)s::uuid[]) AS requested (topic_id)
 JOIN topics AS t USING (topic_id)
 WHERE t.deleted_ms IS NULL;
 
@@ -110,6 +110,6 @@ SELECT topic_id, partition, live_bytes FROM partitions WHERE topic_id = ANY(%(to
 -- Return the bounds of the given partitions; unknown ones are left out.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.last_stable_offset, p.high_watermark, p.log_end_offset,
        p.first_dirty_offset, p.leader_epoch
-FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition;

@@ -132,7 +132,7 @@ def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clo
         assert released == ([spec.job_id] if attempt < MAX_ATTEMPTS else [])
     failed = scene.catalog.jobs.get(spec.job_id)
     assert failed.state is JobState.FAILED
-    assert failed.failure == "given up after 5 attempts, the last of which stopped sending heartbeats"
+    assert failed.failure == "given up after 5 attempts; the last one stopped sending heartbeats"
     assert scene.catalog.jobs.release_expired(15_000) == []
     scene.submitted(scene.extents(topic))  # its extents are free
 
