@@ -1,7 +1,8 @@
 """Kafka's error codes for our errors, chosen by how clients react to each code.
 
 An append that failed before anything was written is NOT_ENOUGH_REPLICAS. An append that may have been written
-is NOT_ENOUGH_REPLICAS_AFTER_APPEND. Clients retry both; only the second leaves the outcome open.
+is NOT_ENOUGH_REPLICAS_AFTER_APPEND. Clients retry both. Only the second means that a retry may write
+duplicates.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ async def find_topics_by_key(
 ) -> dict[TopicKey, Topic | SiltstoneError]:
     """Look up topics by name or by id together, and return the topic or the error for each key."""
     wanted = list(dict.fromkeys(keys))
-    if len(wanted) == 1:  # its error message is more specific
+    if len(wanted) == 1:  # `find_topic` returns a more specific error message
         try:
             return {wanted[0]: await find_topic(directory, *wanted[0], by_id=by_id)}
         except SiltstoneError as error:
