@@ -60,7 +60,7 @@ class Dump:
             Path(part.split("\n", 1)[0]): part for part in re.split(r"(?m)^Dumping ", self.text)[1:]
         }
 
-    def numbers(self, path: Path, *names: str) -> list[tuple[int, ...]]:
+    def values(self, path: Path, *names: str) -> list[tuple[int, ...]]:
         """Return the values of those names in each line that has all of them."""
         pattern = ".*?".join(rf"\b{name}: (-?\d+)" for name in names)
         return [tuple(map(int, found)) for found in re.findall(pattern, self.by_file[path])]
@@ -97,16 +97,16 @@ def test_kafka_reads_our_batches_and_index_entries(scene: tuple[UnifiedLog, list
     assert len(log.segments) > 2
     offset = 0
     for segment in log.segments:
-        batches = dump.numbers(segment.path, "baseOffset", "lastOffset", "position", "size")
+        batches = dump.values(segment.path, "baseOffset", "lastOffset", "position", "size")
         for base, last, _, _ in batches:
             assert base == offset
             offset = last + 1
         assert sum(size for *_, size in batches) == segment.size
         index, times = segment.offset_index, segment.time_index
         entries = [tuple(index.entry(slot)) for slot in range(index.entries)]
-        assert dump.numbers(index.path, "offset", "position") == entries
+        assert dump.values(index.path, "offset", "position") == entries
         stamps = [tuple(times.entry(slot)) for slot in range(times.entries)]
-        assert dump.numbers(times.path, "timestamp", "offset") == stamps
+        assert dump.values(times.path, "timestamp", "offset") == stamps
     assert offset == log.log_end_offset
 
 
@@ -117,13 +117,13 @@ def test_kafka_reads_our_transactions_and_producers(scene: tuple[UnifiedLog, lis
         found
         for path in paths
         if path.suffix == ".txnindex"
-        for found in dump.numbers(path, "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+        for found in dump.values(path, "producerId", "firstOffset", "lastOffset", "lastStableOffset")
     ]
     assert aborted == [tuple(entry) for entry in log.collect_aborted(0, log.log_end_offset)]
     assert [entry[0] for entry in aborted] == [8, 10]
     newest = max(path for path in paths if path.suffix == ".snapshot")
     assert int(newest.stem) == log.log_end_offset
-    found = dump.numbers(newest, "producerId", "producerEpoch", "lastSequence", "lastOffset")
+    found = dump.values(newest, "producerId", "producerEpoch", "lastSequence", "lastOffset")
     known = log._producer_states.producers
     assert {entry[0]: entry[1:] for entry in found} == {
         producer_id: (state.producer_epoch, state.last_sequence, state.last_offset)

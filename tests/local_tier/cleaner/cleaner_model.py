@@ -24,7 +24,7 @@ class Last(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class Cleaning:
     """One cleaning of [first_dirty, end). The uncleanable part begins at `upper`."""
 
     first_dirty: int
@@ -57,7 +57,7 @@ def aborted_batches(batches: Sequence[Batch]) -> set[int]:
     return aborted
 
 
-def clean(batches: Sequence[Batch], what: Round) -> list[Batch]:
+def clean(batches: Sequence[Batch], cleaning: Cleaning) -> list[Batch]:
     """Return the batches that are retained."""
     aborted = aborted_batches(batches)
     latest = {
@@ -65,42 +65,44 @@ def clean(batches: Sequence[Batch], what: Round) -> list[Batch]:
         for batch in batches
         if not is_control(batch) and batch.base_offset not in aborted
         for record in batch.records
-        if record.key is not None and what.first_dirty <= record.offset < what.end
+        if record.key is not None and cleaning.first_dirty <= record.offset < cleaning.end
     }
     left: list[Batch] = []
     seen: set[int] = set()
     for batch in batches:
         if is_control(batch):
-            retained = _marker(batch, batch.producer_id in seen, what)
+            retained = _marker(batch, batch.producer_id in seen, cleaning)
             seen.discard(batch.producer_id)
         else:
             if batch.attributes & TRANSACTIONAL:
                 seen.add(batch.producer_id)
-            retained = None if batch.base_offset in aborted else _data(batch, latest, what)
-        if retained is None and _must_stay(batch, what):
+            retained = None if batch.base_offset in aborted else _data(batch, latest, cleaning)
+        if retained is None and _must_stay(batch, cleaning):
             retained = _empty(batch)
         if retained is not None:
             left.append(retained)
     return left
 
 
-def _marker(batch: Batch, has_batches: bool, what: Round) -> Batch | None:
+def _marker(batch: Batch, has_batches: bool, cleaning: Cleaning) -> Batch | None:
     if not batch.records:
         return None
     if has_batches:
         return batch
     if not batch.attributes & HORIZON:
         return replace(
-            batch, attributes=batch.attributes | HORIZON, base_timestamp=what.now_ms + what.retention_ms
+            batch,
+            attributes=batch.attributes | HORIZON,
+            base_timestamp=cleaning.now_ms + cleaning.retention_ms,
         )
-    return None if batch.base_timestamp <= what.now_ms else batch
+    return None if batch.base_timestamp <= cleaning.now_ms else batch
 
 
-def _data(batch: Batch, latest: Mapping[bytes, int], what: Round) -> Batch | None:
-    if batch.base_offset >= what.end:
+def _data(batch: Batch, latest: Mapping[bytes, int], cleaning: Cleaning) -> Batch | None:
+    if batch.base_offset >= cleaning.end:
         return batch
     has_horizon = bool(batch.attributes & HORIZON)
-    passed = has_horizon and batch.base_timestamp <= what.now_ms
+    passed = has_horizon and batch.base_timestamp <= cleaning.now_ms
 
     def stays(record: Record) -> bool:
         newest = record.key is not None and record.offset >= latest.get(record.key, -1)
@@ -113,16 +115,16 @@ def _data(batch: Batch, latest: Mapping[bytes, int], what: Round) -> Batch | Non
     if not has_horizon and any(record.value is None for record in records):
         retained = replace(
             model_log.with_records(retained, records),
-            base_timestamp=what.now_ms + what.retention_ms,
+            base_timestamp=cleaning.now_ms + cleaning.retention_ms,
             attributes=batch.attributes | HORIZON,
         )
     return retained
 
 
-def _must_stay(batch: Batch, what: Round) -> bool:
-    if batch.next_offset == what.upper:
+def _must_stay(batch: Batch, cleaning: Cleaning) -> bool:
+    if batch.next_offset == cleaning.upper:
         return True
-    last = what.last.get(batch.producer_id) if batch.producer_id >= 0 else None
+    last = cleaning.last.get(batch.producer_id) if batch.producer_id >= 0 else None
     if last is None:
         return False
     if last.last_data_offset is not None:

@@ -61,18 +61,18 @@ class Writer:
     def events(self) -> list[model.Batch | None]:
         """Return batches, with None where a segment rolls. No transaction is open at the end."""
         kinds = ["plain", "plain", "producer", "transaction", "transaction", "end", "roll", "gap"]
-        made: list[model.Batch | None] = []
+        drawn: list[model.Batch | None] = []
         for kind in self.draw(st.lists(st.sampled_from(kinds), max_size=12)):
             if kind == "roll":
-                made.append(None)
+                drawn.append(None)
             elif kind == "gap":
                 self.offset += self.draw(st.sampled_from([1, 7, 70_000]))
             elif kind == "end":
                 if self.in_transaction:
-                    made.append(self.marker(self.draw(st.sampled_from(sorted(self.in_transaction)))))
+                    drawn.append(self.marker(self.draw(st.sampled_from(sorted(self.in_transaction)))))
             else:
-                made.append(self.batch(kind))
-        return [*made, *(self.marker(producer) for producer in sorted(self.in_transaction))]
+                drawn.append(self.batch(kind))
+        return [*drawn, *(self.marker(producer) for producer in sorted(self.in_transaction))]
 
     def marker(self, producer: int) -> model.Batch:
         key = self.draw(st.sampled_from([cleaner_model.ABORT_KEY, cleaner_model.COMMIT_KEY]))
@@ -103,7 +103,7 @@ class Writer:
         batch = model.batch_of(records, codec=codec, leader_epoch=draw(st.integers(0, 1)))
         self.offset = batch.next_offset
         if kind == "plain":
-            return stamped(batch) if draw(st.integers(0, 6)) == 0 else batch
+            return with_log_append_time(batch) if draw(st.integers(0, 6)) == 0 else batch
         producer = draw(st.sampled_from([1, 2] if kind == "producer" else [7, 8]))
         sequence = self.sequences[producer]
         self.sequences[producer] += len(records)
@@ -114,20 +114,20 @@ class Writer:
         return replace(batch, attributes=batch.attributes | TRANSACTIONAL)
 
 
-def stamped(batch: model.Batch) -> model.Batch:
+def with_log_append_time(batch: model.Batch) -> model.Batch:
     """Return the batch with log append time."""
     records = tuple(replace(record, timestamp=batch.max_timestamp) for record in batch.records)
     return replace(batch, attributes=batch.attributes | LOG_APPEND_TIME, records=records)
 
 
 @st.composite
-def rounds(draw: DrawFn) -> list[list[model.Batch | None]]:
+def appends_of_cleanings(draw: DrawFn) -> list[list[model.Batch | None]]:
     """Draw the appends before each of several cleanings."""
     writer = Writer(draw, draw(st.sampled_from([0, 0, 5, 2**33])))
     return [writer.events() for _ in range(draw(st.integers(1, 3)))]
 
 
-def nothing(log: TopicPartition) -> None:
+def never_stop(log: TopicPartition) -> None:
     """Never stop a cleaning."""
 
 
@@ -143,7 +143,7 @@ def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int
         throttler=Throttler(clock),
         clock=clock,
         ids=SeededIds(1, clock),
-        check_done=nothing,
+        check_done=never_stop,
         checkpoint_recovery=no_checkpoint,
     )
 
@@ -170,7 +170,7 @@ def batches_of(log: UnifiedLog) -> list[model.Batch]:
 
 @settings(max_examples=60)
 @given(
-    rounds(),
+    appends_of_cleanings(),
     st.sampled_from([1, 100, 300, 1 << 20]),
     st.sampled_from([200, 1000, 1 << 30]),
     st.sampled_from([0, 50, 200]),
@@ -194,7 +194,7 @@ def test_cleaning_retains_the_same_batches_as_kafka(
             continue
         before = batches_of(log)
         first_dirty, stats = cleaner.clean(cleanable)
-        what = cleaner_model.Round(
+        cleaning = cleaner_model.Cleaning(
             first_dirty=cleanable.first_dirty_offset,
             end=first_dirty,
             upper=cleanable.first_uncleanable_offset,
@@ -202,7 +202,7 @@ def test_cleaning_retains_the_same_batches_as_kafka(
             retention_ms=RETENTION,
             last={p: Last(*known) for p, known in log.last_records_of_producers().items()},
         )
-        assert batches_of(log) == cleaner_model.clean(before, what)
+        assert batches_of(log) == cleaner_model.clean(before, cleaning)
         assert first_dirty == cleanable.first_uncleanable_offset == log.log_end_offset
         assert stats.bytes_written == log.size
     crash_and_compare(harness, log, replace(COMPACTED, segment_bytes=segment_bytes))
@@ -218,7 +218,7 @@ def crash_and_compare(harness: LogHarness, log: UnifiedLog, config: LogConfig) -
 
 
 @settings(max_examples=30)
-@given(rounds(), st.sampled_from([16, 18, 24]), st.sampled_from([1, 300]))
+@given(appends_of_cleanings(), st.sampled_from([16, 18, 24]), st.sampled_from([1, 300]))
 def test_cleaning_with_a_small_key_table_retains_the_same_records(
     tmp_path_factory: pytest.TempPathFactory,
     appended: list[list[model.Batch | None]],

@@ -37,9 +37,9 @@ COMPACTED = LogConfig(
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine((tmp_path / "a",))
-    made.configs["orders"] = COMPACTED
-    return made
+    machine = Machine((tmp_path / "a",))
+    machine.configs["orders"] = COMPACTED
+    return machine
 
 
 def write(log: UnifiedLog, machine: Machine, count: int, *, keys: int = 2) -> None:
@@ -55,7 +55,7 @@ def clean(manager: LogManager) -> bool:
     return manager.cleaner.clean_once(manager.cleaner.new_cleaner())
 
 
-def points(manager: LogManager) -> dict[int, int]:
+def first_dirty_offsets(manager: LogManager) -> dict[int, int]:
     return {name.partition: offset for name, offset in manager.cleaner.manager.checkpoints().items()}
 
 
@@ -65,13 +65,13 @@ def test_the_filthiest_log_is_cleaned_first_and_clean_logs_are_skipped(machine: 
     for log in logs:
         write(log, machine, 40)
     cleaned = [clean(manager) for _ in range(4)]
-    first = points(manager)
+    first = first_dirty_offsets(manager)
     write(logs[1], machine, 10)
     write(logs[2], machine, 60)
     order = []
     while clean(manager):
-        order.append(max(p for p, offset in points(manager).items() if offset != first[p]))
-        first = points(manager)
+        order.append(max(p for p, offset in first_dirty_offsets(manager).items() if offset != first[p]))
+        first = first_dirty_offsets(manager)
     metrics = manager.metrics().cleaner
     manager.close()
 
@@ -87,10 +87,13 @@ def test_first_dirty_offsets_survive_a_restart(machine: Machine) -> None:
     manager = machine.start()
     write(orders(manager, 0, COMPACTED), machine, 40)
     clean(manager)
-    before, text = points(manager), (machine.directories[0] / "cleaner-offset-checkpoint").read_text()
+    before, text = (
+        first_dirty_offsets(manager),
+        (machine.directories[0] / "cleaner-offset-checkpoint").read_text(),
+    )
     crash(manager)
     again = machine.start()
-    after, cleaned = points(again), clean(again)
+    after, cleaned = first_dirty_offsets(again), clean(again)
     again.close()
 
     assert text == f"0\n1\norders 0 {before[0]}\n"
@@ -106,7 +109,7 @@ def test_a_first_dirty_offset_outside_the_log_is_reset(machine: Machine, content
     (machine.directories[0] / "cleaner-offset-checkpoint").write_text(content)
     cleaned = clean(manager)
     end = log.active_segment.base_offset
-    found = points(manager)
+    found = first_dirty_offsets(manager)
     manager.close()
 
     assert (cleaned, found) == (True, {0: end})
@@ -140,7 +143,7 @@ def test_records_younger_than_the_minimum_lag_are_not_cleaned(machine: Machine) 
     write(log, machine, 20)
     young = clean(manager)
     machine.clock.advance(0.001)
-    cleaned, found = clean(manager), points(manager)
+    cleaned, found = clean(manager), first_dirty_offsets(manager)
     manager.close()
 
     assert (young, cleaned) == (False, True)
@@ -153,7 +156,7 @@ def test_nothing_is_cleaned_at_or_above_the_last_stable_offset(machine: Machine)
     write(log, machine, 40)
     log.update_high_watermark(15)
     clean(manager)
-    found = points(manager)
+    found = first_dirty_offsets(manager)
     manager.close()
 
     assert found[0] <= 15
@@ -170,7 +173,7 @@ def test_a_log_whose_cleaning_fails_is_marked_uncleanable_and_counted(machine: M
     path.write_bytes(data)
     for _ in range(4):
         clean(manager)
-    metrics, found = manager.metrics().cleaner, points(manager)
+    metrics, found = manager.metrics().cleaner, first_dirty_offsets(manager)
     write(logs[0], machine, 5)
     manager.delete(name_of(0))
     clean(manager)
@@ -231,7 +234,7 @@ def test_truncation_aborts_a_cleaning(machine: Machine, monkeypatch: pytest.Monk
     assert during == IN_PROGRESS
     assert (ends, log.log_end_offset) == (60, 5)
     assert cleaner_manager.state(name_of(0)) is None
-    assert points(manager) == {}
+    assert first_dirty_offsets(manager) == {}
     manager.close()
 
 
@@ -270,7 +273,7 @@ def test_the_cleaner_threads_clean_and_stop(machine: Machine) -> None:
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
     manager.cleaner.start()
-    while not points(manager):
+    while not first_dirty_offsets(manager):
         threading.Event().wait(0.005)
     alive = manager.metrics().cleaner.dead_thread_count
     manager.cleaner.reconfigure(CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16))

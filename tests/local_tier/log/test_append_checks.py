@@ -99,20 +99,20 @@ def test_checking_producers_together_equals_checking_them_one_by_one(
             offset += each.records
         for _ in range(1 + is_repeated):
             checked = CheckedBatches(memoryview(data), rows_of(data))
-            verdicts: list[tuple[str, object]] = []
-            for judge in (_judge_together, check_slowly):
-                states = together if judge is _judge_together else one_by_one
+            results: list[tuple[str, object]] = []
+            for check in (_check_together, check_slowly):
+                states = together if check is _check_together else one_by_one
                 try:
-                    verdicts.append(("taken", judge(states, checked, origin)))
+                    results.append(("accepted", check(states, checked, origin)))
                 except SiltstoneError as error:
-                    verdicts.append((type(error).__name__, str(error)))
-            event(verdicts[0][0])
-            assert verdicts[0] == verdicts[1]
+                    results.append((type(error).__name__, str(error)))
+            event(results[0][0])
+            assert results[0] == results[1]
             assert together.producers == one_by_one.producers
             assert together.first_unstable_offset == one_by_one.first_unstable_offset
 
 
-def _judge_together(
+def _check_together(
     states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
 ) -> BatchMetadata | None:
     validated = check_producers(states, checked, origin)
@@ -125,12 +125,12 @@ def test_batches_validated_by_the_same_rules_are_not_validated_again(tmp_path: P
     """Under other rules they are, and corruption since the first validation is detected."""
     config = LogConfig()
     log = LogHarness(tmp_path).open(config)
-    spoilt = bytearray(batch(0, 3))
-    spoilt[-3] ^= 1
+    corrupted = bytearray(batch(0, 3))
+    corrupted[-3] ^= 1
     with pytest.raises(InvalidRecordError):
-        log.append_as_leader(bytes(spoilt), 0, validated_by=LogConfig(max_message_bytes=77).append_rules)
+        log.append_as_leader(bytes(corrupted), 0, validated_by=LogConfig(max_message_bytes=77).append_rules)
     assert log.log_end_offset == 0
-    appended = log.append_as_leader(spoilt, 4, validated_by=config.append_rules)
+    appended = log.append_as_leader(corrupted, 4, validated_by=config.append_rules)
     assert (appended.first_offset, appended.last_offset) == (0, 2)
     [(_, header)] = iter_headers(log.read(0, 1_000, Isolation.LOG_END).data)
     assert (header.base_offset, header.partition_leader_epoch) == (0, 4)
