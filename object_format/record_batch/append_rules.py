@@ -9,6 +9,7 @@ API and the local tier all use these two classes, so each rule is written once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -66,6 +67,10 @@ class AppendLimits(NamedTuple):
         return np.flatnonzero(out_of_range & (timestamps != NO_TIMESTAMP))
 
 
+# The constructor of a named tuple is a Python function, and every topic of every produce request needs one.
+_limits = partial(tuple.__new__, AppendLimits)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRules:
     """A topic's configuration of appends.
@@ -83,13 +88,10 @@ class AppendRules:
     def limits_at(self, now_ms: int) -> AppendLimits:
         """Return the rules as they apply at `now_ms`."""
         if self.append_time:
-            return AppendLimits(self.require_keys, self.max_message_bytes, _MIN_TIMESTAMP, _MAX_TIMESTAMP)
-        return AppendLimits(
-            self.require_keys,
-            self.max_message_bytes,
-            now_ms - self.before_max_ms,
-            min(now_ms + self.after_max_ms, _MAX_TIMESTAMP),
-        )
+            return _limits((self.require_keys, self.max_message_bytes, _MIN_TIMESTAMP, _MAX_TIMESTAMP))
+        earliest = now_ms - self.before_max_ms
+        latest = min(now_ms + self.after_max_ms, _MAX_TIMESTAMP)
+        return _limits((self.require_keys, self.max_message_bytes, earliest, latest))
 
 
 def validate_append(

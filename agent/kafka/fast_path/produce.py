@@ -9,7 +9,7 @@ responses; a differential test compares them. Both apply the same `AppendLimits`
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.fast_path.produce_parser import ProduceRequest
     from agent.write.pending_append import AppendResult, PendingAppend
+    from catalog.config.values import TopicConfig
     from catalog.model import Topic
-    from object_format.record_batch.append_rules import AppendLimits
+    from object_format.record_batch.append_rules import AppendLimits, AppendRules
 
 MAX_BYTES = 256 * 1024
 """Largest request that is validated on the event loop; also the limit of its decompressed records.
@@ -189,12 +190,17 @@ def _find_target(name: bytes, directory: TopicDirectory, now_ms: int, *, by_id: 
     topic = (
         directory.cached_by_id(UUID(bytes=name)) if by_id else directory.cached(str(name, "utf-8", "replace"))
     )
-    if topic is None or topic.is_local:
-        return None
-    rules = append_rules_of(topic.config)
-    if rules.append_time:
+    rules = None if topic is None else _rules_of(topic.config)
+    if topic is None or rules is None:
         return None
     return _Target(name, topic, topic.partition_count, rules.limits_at(now_ms))
+
+
+@lru_cache(maxsize=4096)
+def _rules_of(config: TopicConfig) -> AppendRules | None:
+    """Return the append rules of a topic with that configuration, or None if it needs the ordinary path."""
+    rules = append_rules_of(config)
+    return None if config.storage_mode == "local" or rules.append_time else rules
 
 
 def _have_valid_checksums(rows: _Rows, data: memoryview) -> bool:
