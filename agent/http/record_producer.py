@@ -16,7 +16,7 @@ import numpy as np
 
 from agent.cluster.client_messages import is_client_safe, public_cause
 from agent.cluster.topic_directory import require_partition
-from agent.write.validation import ValidatedBatches, append_rules_of, validate
+from agent.write.validation import ValidatedAppend, append_rules_of, validate
 from object_format.codecs.codec import Codec
 from object_format.record_batch.headers import BATCH_OVERHEAD
 from object_format.record_batch.partitioner import partition_for_keys
@@ -100,7 +100,7 @@ class _Prepared:
     """Batches to append, and the record indexes of each batch of each append."""
 
     result: ProducedRecords
-    appends: list[ValidatedBatches] = field(default_factory=list)
+    appends: list[ValidatedAppend] = field(default_factory=list)
     record_indexes: list[list[npt.NDArray[np.int64]]] = field(default_factory=list)
 
 

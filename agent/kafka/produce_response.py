@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.write.pending_append import AppendResult
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
 
 
 TOPIC_IDS_SINCE = 13
@@ -35,7 +35,7 @@ class PartitionOutcome:
     name: str
     topic_id: UUID | None
     index: int
-    validated: ValidatedBatches | None = None
+    validated: ValidatedAppend | None = None
     result: AppendResult | None = None
     error: Exception | None = None
 
@@ -71,7 +71,7 @@ def _partition(outcome: PartitionOutcome) -> Struct:
     )
 
 
-def _appended(index: int, validated: ValidatedBatches, result: AppendResult) -> Struct:
+def _appended(index: int, validated: ValidatedAppend, result: AppendResult) -> Struct:
     if result.refusal is not None:
         return Struct(
             index=index,
@@ -123,7 +123,7 @@ _WRITERS = [_partition_writer(version) for version in range(TOPIC_IDS_SINCE + 1)
 def write_appended(
     out: Output,
     names: Sequence[bytes],
-    appends: Sequence[ValidatedBatches],
+    appends: Sequence[ValidatedAppend],
     results: Sequence[AppendResult | None],
     version: int,
 ) -> None:

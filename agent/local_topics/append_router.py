@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from agent.local_topics.local_topics import LocalTopics
     from agent.write.pending_append import AppendResult, PendingAppend
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
     from agent.write.write_path import WritePath
 
 
@@ -22,11 +22,11 @@ class AppendRouter:
         self._write_path = write_path
         self.local_topics: LocalTopics | None = None
 
-    async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
+    async def append(self, appends: Sequence[ValidatedAppend]) -> list[list[AppendResult]]:
         """Do the same as `enqueue`, wait for the results, and return them per append and batch."""
         return [await pending.wait() for pending in self.enqueue(appends)]
 
-    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+    def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
         """Take batches. The order of the calls is the order in each partition's log.
 
         Raises `BusyError` if a buffer is full, `StoppingError` while the agent stops, and `NotLeaderError`
@@ -42,6 +42,6 @@ class AppendRouter:
         waiting = iter(self._write_path.enqueue(remote)) if remote else iter(())
         return [self.local_topics.enqueue(each) if each.topic.is_local else next(waiting) for each in appends]
 
-    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+    def enqueue_together(self, appends: Sequence[ValidatedAppend]) -> PendingAppend:
         """Take batches of object topics, with one pending result for all of them."""
         return self._write_path.enqueue_together(appends)

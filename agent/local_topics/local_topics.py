@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
     from agent.runtime.work_pool import WorkPool
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
     from catalog.model import Topic
     from catalog.topics.local_leaders import LocalLeader
     from local_tier.log.unified_log import UnifiedLog
@@ -78,7 +78,7 @@ class LocalTopics:
         self._pool = pool
         self._commit_notifier = commit_notifier
         self.budget = ByteBudget("the buffer of local appends", max_pending_bytes)
-        self._queues: dict[PartitionId, deque[tuple[ValidatedBatches, PendingAppend]]] = {}
+        self._queues: dict[PartitionId, deque[tuple[ValidatedAppend, PendingAppend]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
@@ -113,7 +113,7 @@ class LocalTopics:
         )
         return await self._pool.run(make), leader.leader_epoch
 
-    def enqueue(self, validated: ValidatedBatches) -> PendingAppend:
+    def enqueue(self, validated: ValidatedAppend) -> PendingAppend:
         """Append after the batches that were enqueued before; raise `BusyError` if the buffer is full."""
         self.budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
@@ -130,7 +130,7 @@ class LocalTopics:
         return pending
 
     async def _drain(
-        self, topic: Topic, partition: PartitionId, queue: deque[tuple[ValidatedBatches, PendingAppend]]
+        self, topic: Topic, partition: PartitionId, queue: deque[tuple[ValidatedAppend, PendingAppend]]
     ) -> None:
         while queue:
             items = list(queue)
@@ -205,7 +205,7 @@ class LocalTopics:
 
 
 def _append_all(
-    log: UnifiedLog, epoch: int, items: Sequence[tuple[ValidatedBatches, PendingAppend]]
+    log: UnifiedLog, epoch: int, items: Sequence[tuple[ValidatedAppend, PendingAppend]]
 ) -> list[list[AppendResult]]:
     """Append in order, make all durable together, then advance the high watermark. For the pool."""
     outcomes = [_append(log, epoch, validated) for validated, _ in items]
@@ -217,7 +217,7 @@ def _append_all(
     return outcomes
 
 
-def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[AppendResult]:
+def _append(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list[AppendResult]:
     try:
         rules = append_rules_of(validated.topic.config)
         appended = log.append_as_leader(validated.data, epoch, validated_by=rules, flush=False)

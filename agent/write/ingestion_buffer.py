@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.write.pending_append import PendingAppend
-    from agent.write.validation import ValidatedBatch, ValidatedBatches
+    from agent.write.validation import ValidatedAppend, ValidatedBatch
     from core.errors import SiltstoneError
 
 
@@ -77,7 +77,7 @@ class IngestionBuffer:
         self._target = target
         self.open = OpenFile()
 
-    def add_all(self, appends: Sequence[ValidatedBatches], size: int, pending: PendingAppend) -> bool:
+    def add_all(self, appends: Sequence[ValidatedAppend], size: int, pending: PendingAppend) -> bool:
         """Add appends of `size` bytes in all, and return True. If they fill the file, add none.
 
         The batches of all appends have consecutive indexes in `pending`.
@@ -103,9 +103,7 @@ class IngestionBuffer:
             first += len(batches)
         return True
 
-    def add(
-        self, validated: ValidatedBatches, pending: PendingAppend, first_batch: int = 0
-    ) -> list[OpenFile]:
+    def add(self, validated: ValidatedAppend, pending: PendingAppend, first_batch: int = 0) -> list[OpenFile]:
         """Add an append, and return the files that became full, oldest first.
 
         Its batches have the indexes from `first_batch` on in `pending`.
@@ -131,7 +129,7 @@ class IngestionBuffer:
             first = last
         return full
 
-    def _fill(self, validated: ValidatedBatches, first: int) -> tuple[int, int]:
+    def _fill(self, validated: ValidatedAppend, first: int) -> tuple[int, int]:
         """Return how many batches from `first` on the open file takes.
 
         The result is (index after the last batch, end position).

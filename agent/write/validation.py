@@ -52,7 +52,7 @@ class ValidatedBatch(NamedTuple):
         )
 
 
-class ValidatedBatches(NamedTuple):
+class ValidatedAppend(NamedTuple):
     """Batches that may be appended to a partition. `data` is writable and belongs to the write path."""
 
     topic: Topic
@@ -72,7 +72,7 @@ class ValidatedBatches(NamedTuple):
         return None if stamp is None else stamp.producer_id
 
 
-def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> ValidatedBatches:
+def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> ValidatedAppend:
     """Validate the batches in `data` by the rules of `topic`, and correct their timestamps in place.
 
     Runs in the kernel pool. Raises `InvalidRecordError`, which lists the rejected batches and records: as in
@@ -80,7 +80,7 @@ def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> Vali
     """
     rules = append_rules_of(topic.config)
     buffer, batches = validate_append(f"{topic.name}-{partition}", data, rules, now_ms=now_ms)
-    return ValidatedBatches(topic, partition, buffer, tuple([ValidatedBatch.of(batch) for batch in batches]))
+    return ValidatedAppend(topic, partition, buffer, tuple([ValidatedBatch.of(batch) for batch in batches]))
 
 
 def _stamp(batch: BatchSummary) -> ProducerStamp:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from agent.runtime.pools import Pools
     from agent.runtime.retry import RetryPolicy
     from agent.settings import AgentSettings
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
     from catalog.model import FileCommit, SectionResult
     from core.clock import Clock
     from core.ids import Ids
@@ -134,7 +134,7 @@ class WritePath:
             self._commit_in_order(), name="commit in order"
         )
 
-    async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
+    async def append(self, appends: Sequence[ValidatedAppend]) -> list[list[AppendResult]]:
         """Append to one or more partitions, wait for the commit, and return the results per append and batch.
 
         Raises `BusyError` if the buffer has no space for all of it, and `StoppingError` while the agent
@@ -144,7 +144,7 @@ class WritePath:
         with self._metrics.append_seconds.time():
             return [await pending.wait() for pending in self.enqueue(appends)]
 
-    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+    def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
         """Do the same as `append` without waiting.
 
         The order of the calls is the order in each partition's log.
@@ -154,7 +154,7 @@ class WritePath:
         self._add(appends, size, zip(waiting, repeat(0)))
         return waiting
 
-    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+    def enqueue_together(self, appends: Sequence[ValidatedAppend]) -> PendingAppend:
         """Do the same as `enqueue`, with one pending result for the batches of all appends, in order."""
         size = self._reserve(appends)
         counts = [len(validated.batches) for validated in appends]
@@ -166,7 +166,7 @@ class WritePath:
             self._add(appends, size, zip(repeat(pending), accumulate(counts, initial=0)))
         return pending
 
-    def _reserve(self, appends: Sequence[ValidatedBatches]) -> int:
+    def _reserve(self, appends: Sequence[ValidatedAppend]) -> int:
         """Reserve memory for all appends, and return how much."""
         if self._stopping:
             raise StoppingError(
@@ -178,7 +178,7 @@ class WritePath:
 
     def _add(
         self,
-        appends: Sequence[ValidatedBatches],
+        appends: Sequence[ValidatedAppend],
         size: int,
         targets: Iterable[tuple[PendingAppend, int]],
     ) -> None:
@@ -194,7 +194,7 @@ class WritePath:
                 file = self._buffer.open if self._buffer.open.size else full[-1]
         self._added(appends, size, file)
 
-    def _added(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+    def _added(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
         """Note that the request of `size` bytes ends in `file`."""
         if file.size and not file.opened_at:
             file.opened_at = asyncio.get_running_loop().time()
@@ -202,7 +202,7 @@ class WritePath:
         self._idle.clear()
         self._schedule()
 
-    def _note_producer(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+    def _note_producer(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
         """Count the request; close `file` early if its producer is about to stall."""
         producer_id = appends[0].producer_id if appends else None
         if producer_id is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from agent.runtime.pools import Pools
     from agent.write.pending_append import AppendResult, PendingAppend
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
     from catalog.model import Topic
     from catalog.open import Catalog
     from core.clock import ManualClock
@@ -267,7 +267,7 @@ class Producer:
                 self._world.model.acknowledge(sent, result.base_offset + place)
         return result.appended or result.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _encoded(self, batch: Batch) -> ValidatedBatches:
+    def _encoded(self, batch: Batch) -> ValidatedAppend:
         now_ms = self._world.clock.now_ms()
         data = encode_batch(
             [now_ms] * len(batch.sent),

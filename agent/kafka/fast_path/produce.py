@@ -29,7 +29,7 @@ from agent.kafka.produce_response import (
     build_produce_response,
     write_appended,
 )
-from agent.write.validation import ValidatedBatch, ValidatedBatches, append_rules_of
+from agent.write.validation import ValidatedAppend, ValidatedBatch, append_rules_of
 from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
@@ -220,7 +220,7 @@ def _enqueue(
 ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
     """Pass all batches to the write path; return the deferred response, or no buffers with acks 0."""
     data = frame.data
-    appends: list[ValidatedBatches] = []
+    appends: list[ValidatedAppend] = []
     for row, target in zip(rows, targets, strict=True):
         (
             partition,
@@ -244,7 +244,7 @@ def _enqueue(
             return None
         producer = None if producer_id < 0 else _stamp(producer_id, epoch, sequence)
         batch = _new(ValidatedBatch, (0, size, count, count, lowest, highest, producer))
-        appends.append(_new(ValidatedBatches, (target.topic, partition, data[start:end], (batch,))))
+        appends.append(_new(ValidatedAppend, (target.topic, partition, data[start:end], (batch,))))
     names = [target.name for target in targets]
     try:
         pending = context.services.appends.enqueue_together(appends)
@@ -264,7 +264,7 @@ def _stamp(producer_id: int, epoch: int, sequence: int) -> ProducerStamp:
 
 async def _wait_and_respond(
     names: Sequence[bytes],
-    appends: Sequence[ValidatedBatches],
+    appends: Sequence[ValidatedAppend],
     pending: PendingAppend,
     seconds: float | None,
     version: int,
@@ -286,14 +286,14 @@ async def _wait_and_respond(
 
 
 async def _reject(
-    appends: Sequence[ValidatedBatches], error: SiltstoneError, version: int, frame: RequestFrame
+    appends: Sequence[ValidatedAppend], error: SiltstoneError, version: int, frame: RequestFrame
 ) -> Buffers:
     """Return the response if the write path accepted nothing."""
     return _encode(appends, [None] * len(appends), error, version, frame)
 
 
 def _encode(
-    appends: Sequence[ValidatedBatches],
+    appends: Sequence[ValidatedAppend],
     results: Sequence[AppendResult | None],
     error: SiltstoneError | None,
     version: int,

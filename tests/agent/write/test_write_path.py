@@ -19,7 +19,7 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
-from agent.write.validation import ValidatedBatches, validate
+from agent.write.validation import ValidatedAppend, validate
 from agent.write.write_path import WritePath
 from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, RunRefusal, Topic
@@ -58,7 +58,7 @@ def make_topic(number: int, **config: str) -> Topic:
 
 def batches(
     topic: Topic, partition: int, *values: str, producer: int = -1, sequence: int = 0
-) -> ValidatedBatches:
+) -> ValidatedAppend:
     """Return one batch for each value."""
     data = b"".join(
         encode_batch(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from agent.kafka.services import KafkaServices
-    from agent.write.validation import ValidatedBatches
+    from agent.write.validation import ValidatedAppend
     from object_format.buffers import Bytes
     from object_format.kernels.runtime.signatures import IntArray
 
@@ -118,14 +118,14 @@ class _Appends:
         self.taken: list[tuple[str, int, bytes, tuple[object, ...]]] = []
         self.was_together = False
 
-    def _append(self, appends: Sequence[ValidatedBatches]) -> list[AppendResult | None]:
+    def _append(self, appends: Sequence[ValidatedAppend]) -> list[AppendResult | None]:
         if self._is_full:
             raise BusyError("the write buffer is full", retry_after_seconds=1.0)
         for each in appends:
             self.taken.append((each.topic.name, each.partition, bytes(each.data), each.batches))
         return [self._results[number % len(self._results)] for number in range(len(appends))]
 
-    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+    def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
         waiting = []
         for result in self._append(appends):
             pending = PendingAppend(1)
@@ -134,7 +134,7 @@ class _Appends:
             waiting.append(pending)
         return waiting
 
-    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+    def enqueue_together(self, appends: Sequence[ValidatedAppend]) -> PendingAppend:
         results = self._append(appends)
         self.was_together = True
         pending = PendingAppend(len(appends))
