@@ -2,7 +2,7 @@
 
 Stopping loses nothing that was accepted:
 
-1. `/healthz` reports it for `drain_ms`.
+1. `/healthz` reports the stop for `drain_ms`.
 2. No new connection is accepted, and waiting fetches return what is available.
 3. Open files are flushed at once, and every append is acknowledged.
 4. The session ends.

@@ -137,9 +137,9 @@ class WritePath:
     async def append(self, appends: Sequence[ValidatedAppend]) -> list[list[AppendResult]]:
         """Append to one or more partitions, wait for the commit, and return the results per append and batch.
 
-        Raises `BusyError` if the buffer has no space for all of it, and `StoppingError` while the agent
-        stops. Nothing was taken then. If the caller is cancelled while it waits, the batches are committed
-        nevertheless.
+        Raises `BusyError` if the buffer has no space for all appends, and `StoppingError` while the agent
+        stops. In both cases no batch was accepted. If the caller is cancelled while it waits, the batches are
+        committed nevertheless.
         """
         with self._metrics.append_seconds.time():
             return [await pending.wait() for pending in self.enqueue(appends)]
