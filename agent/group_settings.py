@@ -105,7 +105,7 @@ class GroupSettings:
             check_order(self, "group", smaller, larger)
 
     def check(self, config: GroupConfig) -> None:
-        """Raise InvalidConfigError for settings of a group that go too far (Kafka's GroupConfig.validate)."""
+        """Raise `InvalidConfigError` for settings of a group that exceed the limits of the agent."""
         session, heartbeat = config.session_timeout_ms, config.heartbeat_interval_ms
         for name, value, (lowest, highest) in (
             (HEARTBEAT_INTERVAL, heartbeat, self._heartbeat_range),
