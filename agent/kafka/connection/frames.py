@@ -56,11 +56,6 @@ class FrameReceiver:
         """True while a frame waits for memory."""
         return self._blocked is not None
 
-    @property
-    def is_within_frame(self) -> bool:
-        """True if a part of a frame was received, and not all of it."""
-        return self._frame is not None or self._blocked is not None or bool(self._head)
-
     def buffer(self) -> memoryview:
         """Return the buffer to receive into. Call `received` before another connection receives."""
         if self._frame is not None:
