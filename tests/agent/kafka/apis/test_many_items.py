@@ -99,7 +99,7 @@ def test_metadata_shows_known_topics_while_the_catalog_is_unavailable(
     """Other topics are LEADER_NOT_AVAILABLE, so that clients retry."""
     described(wire, version, [Struct(name="wide", topic_id=None)])
     unavailable = CatalogUnavailableError("it is unavailable", remedy="wait", retry_after_seconds=1.0)
-    with patch.object(type(broker.catalog.topics), "named", side_effect=unavailable):
+    with patch.object(type(broker.catalog.topics), "by_names", side_effect=unavailable):
         names = ["wide", *_NAMES]
         response = described(wire, version, [Struct(name=name, topic_id=None) for name in names])
     assert len(response.brokers) == 1
