@@ -1,4 +1,4 @@
-"""`docs/reference/kafka.md` lists the supported APIs."""
+"""`docs/reference/kafka.md` agrees with the served and the refused APIs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ import re
 from pathlib import Path
 
 from agent.kafka.api_registry import APIS
+from agent.kafka.apis.refused import REFUSED_APIS
 from agent.kafka.codec import message_versions
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
+_REFUSED_ROW = re.compile(r"^\| (\w+) \| \d+ \| \d+ to \d+ \| ([A-Z_]+) \| (.+) \|$", re.MULTILINE)
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
     rows = {(name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())}
-    served = {(api.name.title().replace("_", ""), api.key, api.min_version, api.max_version) for api in APIS}
+    served = {(_title(api.name), api.key, api.min_version, api.max_version) for api in APIS}
     assert rows == served
+
+
+def test_the_page_lists_every_refused_api_with_its_code_and_reason() -> None:
+    rows = set(_REFUSED_ROW.findall(_PAGE.read_text()))
+    assert rows == {
+        (_title(api.name), api.refusal.code.name.upper(), api.refusal.reason) for api in REFUSED_APIS
+    }
+
+
+def _title(name: str) -> str:
+    return name.title().replace("_", "")
 
 
 # Unstable versions, which Kafka serves only if configured to.
@@ -23,6 +36,7 @@ _UNSTABLE = {"init_producer_id": 6}
 
 
 def test_every_version_of_kafka_is_supported() -> None:
+    """The range is that of the schemas of Kafka's messages."""
     for api in APIS:
         lowest, highest = message_versions(api.name)
         if highest == _UNSTABLE.get(api.name):
