@@ -89,7 +89,7 @@ def test_a_table_that_fills_unexpectedly_is_followed_by_the_exact_plan(system: S
     (job,) = planned.jobs
     assert job.exact
     assert "left keys twice" in job.reason
-    assert "exact plan comes next" in planned.decisions[0].reason
+    assert "an exact job follows" in planned.decisions[0].reason
     result = run_next(system, AUTO)
     assert result.counts["keys_outside_table"] == 0
     assert result.counts["records_out"] == KEYS

@@ -159,5 +159,5 @@ def test_who_silences_every_worker_is_suspected(system: System) -> None:
         system.clock.advance(61)
         system.catalog.jobs.release_expired(60_000)
     (job,) = system.catalog.jobs.list([JobState.FAILED])
-    assert "went silent" in (job.failure or "")
+    assert "stopped sending heartbeats" in (job.failure or "")
     assert quarantined(system) == set(names)

@@ -121,7 +121,7 @@ def reading(large_url: str) -> Iterator[Reading]:
     opened.close()
 
 
-@pytest.mark.parametrize("name", ["free_extents_of_files", "extents_of_files"])
+@pytest.mark.parametrize("name", ["unclaimed_extents_of_files", "extents_of_files"])
 def test_the_extents_of_a_few_files_are_read_alone(reading: Reading, name: str) -> None:
     """Per extent one row of its own and one of its partition, per file one: nothing of all others."""
     for kind, files in (("ingestion", 20), ("compacted", 2)):
