@@ -1,4 +1,4 @@
-"""Coordinators of groups over a real catalog, each as if its agent were alone."""
+"""Group coordinators over a real catalog, each as the only agent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
-class Alone:
-    """The only agent there is."""
+class SingleBroker:
+    """A cluster with one agent."""
 
     own = Broker(node_id=1, host="h", port=1, rack=None)
 
@@ -36,7 +36,7 @@ class Alone:
 
 
 @asynccontextmanager
-async def coordinating(
+async def open_coordinator(
     catalog: Catalog,
     clock: Clock,
     ids: Ids,
@@ -46,21 +46,21 @@ async def coordinating(
     topics: TopicTable | None = None,
     configs: GroupConfigTable | None = None,
 ) -> AsyncIterator[GroupCoordinator]:
-    """A coordinator that was not started, and is stopped in any case; the others stand for the catalog's."""
+    """Open a coordinator without background tasks; the optional tables replace those of the catalog."""
     pool = WorkPool("catalog", threads=2, max_waiting=10)
-    made = GroupCoordinator(
+    coordinator = GroupCoordinator(
         groups=groups or catalog.groups,
         offsets=catalog.group_offsets,
         topics=topics or catalog.topics,
         configs=configs or catalog.group_configs,
-        brokers=Alone(),
+        brokers=SingleBroker(),
         pool=pool,
         clock=clock,
         ids=ids,
         settings=settings or GroupSettings(),
     )
     try:
-        yield made
+        yield coordinator
     finally:
-        await made.stop()
+        await coordinator.stop()
         pool.close()

@@ -15,7 +15,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
 from catalog.config.definitions import TOPIC_SETTINGS
-from tests.agent.groups.mixed_stage import subscription
+from tests.agent.groups.classic_client import encode_owned_subscription
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_members_may_subscribe_to_such_a_name(broker: BrokerThread, wire: Wire) 
     response = wire.ask("consumer_group_heartbeat", 1, request)
     assert response.error_code == ErrorCode.none
     assert sum(len(each.partitions) for each in response.assignment.topic_partitions) == 1
-    wanted = Struct(name="range", metadata=subscription(frozenset({"granite", WITH_NUL})))
+    wanted = Struct(name="range", metadata=encode_owned_subscription(frozenset({"granite", WITH_NUL})))
     request = Struct(
         group_id="old",
         session_timeout=45_000,

@@ -1,4 +1,4 @@
-"""The life of a classic group, as Kafka's coordinator has it."""
+"""Rules of classic groups, which are those of Kafka's coordinator."""
 
 from __future__ import annotations
 
@@ -7,291 +7,297 @@ from kio.schema.errors import ErrorCode
 
 from agent.group_settings import GroupSettings
 from agent.groups.classic.messages import ClassicGroupState, LeavingMember, MemberIdentity, MemberProtocol
-from tests.agent.groups.stage import RANGE, ROBIN, Stage, subscription
+from tests.agent.groups.classic_harness import RANGE, ROUND_ROBIN, ClassicHarness, encode_subscription
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def harness() -> ClassicHarness:
+    return ClassicHarness()
 
 
-def test_a_dynamic_member_is_sent_back_with_an_id(stage: Stage) -> None:
-    call = stage.join()
+def test_first_join_of_a_dynamic_member_is_assigned_an_id(harness: ClassicHarness) -> None:
+    call = harness.join()
     assert call.error is ErrorCode.member_id_required
-    assert call.joined.member_id.startswith("client-")
-    assert stage.group.state is ClassicGroupState.EMPTY
+    assert call.join_response.member_id.startswith("client-")
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
-def test_old_clients_join_without_an_id(stage: Stage) -> None:
-    call = stage.join(requires_known_member_id=False)
-    stage.pass_time(3.1)
-    assert call.joined.generation == 1
+def test_client_of_an_old_version_joins_without_an_id(harness: ClassicHarness) -> None:
+    call = harness.join(requires_known_member_id=False)
+    harness.advance(3.1)
+    assert call.join_response.generation == 1
 
 
-def test_an_id_that_is_not_used_is_forgotten_after_a_session(stage: Stage) -> None:
-    member_id = stage.new_member_id()
-    stage.pass_time(10.1)
-    assert stage.join(member_id).error is ErrorCode.unknown_member_id
+def test_unused_member_id_expires_after_a_session_timeout(harness: ClassicHarness) -> None:
+    member_id = harness.new_member_id()
+    harness.advance(10.1)
+    assert harness.join(member_id).error is ErrorCode.unknown_member_id
 
 
-def test_the_first_generation_waits_for_more_members_as_long_as_they_come(stage: Stage) -> None:
-    first, second = stage.new_member_id(), stage.new_member_id()
-    one = stage.join(first)
-    stage.pass_time(2)
-    two = stage.join(second)
-    stage.pass_time(2)
-    assert not one.answered
-    stage.pass_time(2.1)
-    assert one.joined.generation == two.joined.generation == 1
-    assert one.joined.leader == first
-    assert {member.member_id for member in one.joined.members} == {first, second}
-    assert two.joined.members == ()
+def test_first_generation_is_delayed_while_members_join(harness: ClassicHarness) -> None:
+    first, second = harness.new_member_id(), harness.new_member_id()
+    one = harness.join(first)
+    harness.advance(2)
+    two = harness.join(second)
+    harness.advance(2)
+    assert not one.is_done
+    harness.advance(2.1)
+    assert one.join_response.generation == two.join_response.generation == 1
+    assert one.join_response.leader == first
+    assert {member.member_id for member in one.join_response.members} == {first, second}
+    assert two.join_response.members == ()
 
 
-def test_the_first_generation_waits_no_longer_than_the_rebalance_timeout(stage: Stage) -> None:
-    first = stage.join(stage.new_member_id(), rebalance_timeout_ms=6_000)
+def test_first_generation_is_delayed_by_the_rebalance_timeout_at_most(harness: ClassicHarness) -> None:
+    first = harness.join(harness.new_member_id(), rebalance_timeout_ms=6_000)
     for _ in range(4):
-        stage.pass_time(1.5)
-        stage.join(stage.new_member_id(), rebalance_timeout_ms=6_000)
-    stage.pass_time(0.2)
-    assert first.joined.generation == 1
+        harness.advance(1.5)
+        harness.join(harness.new_member_id(), rebalance_timeout_ms=6_000)
+    harness.advance(0.2)
+    assert first.join_response.generation == 1
 
 
-def test_assignments_reach_everyone_once_the_leader_has_assigned_and_they_are_stored(stage: Stage) -> None:
-    ids = [stage.new_member_id(), stage.new_member_id()]
+def test_assignments_are_sent_after_they_are_stored(
+    harness: ClassicHarness,
+) -> None:
+    ids = [harness.new_member_id(), harness.new_member_id()]
     for member_id in ids:
-        stage.join(member_id)
-    stage.pass_time(6.1)
-    stage.saves_wait = True
-    follower, leader = stage.assign(ids)
-    assert not follower.answered
-    assert not leader.answered
-    assert stage.group.describe().state is ClassicGroupState.COMPLETING_REBALANCE
-    assert stage.snapshots[-1].generation == 1
-    stage.waiting_saves.pop()(ErrorCode.none)
-    assert leader.synced.assignment == ids[0].encode()
-    assert follower.synced.assignment == ids[1].encode()
-    assert (leader.synced.protocol_type, leader.synced.protocol) == ("consumer", "range")
-    assert stage.group.state is ClassicGroupState.STABLE
+        harness.join(member_id)
+    harness.advance(6.1)
+    harness.delay_saves = True
+    follower, leader = harness.sync_all(ids)
+    assert not follower.is_done
+    assert not leader.is_done
+    assert harness.group.describe().state is ClassicGroupState.COMPLETING_REBALANCE
+    assert harness.snapshots[-1].generation == 1
+    harness.pending_saves.pop()(ErrorCode.none)
+    assert leader.sync_response.assignment == ids[0].encode()
+    assert follower.sync_response.assignment == ids[1].encode()
+    assert (leader.sync_response.protocol_type, leader.sync_response.protocol) == ("consumer", "range")
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
-def test_an_assignment_that_cannot_be_stored_begins_a_new_rebalance(stage: Stage) -> None:
-    ids = [stage.new_member_id()]
-    stage.join(ids[0])
-    stage.pass_time(3.1)
-    stage.saves_wait = True
-    (call,) = stage.assign(ids)
-    stage.waiting_saves.pop()(ErrorCode.coordinator_not_available)
+def test_assignment_that_cannot_be_stored_starts_a_rebalance(harness: ClassicHarness) -> None:
+    ids = [harness.new_member_id()]
+    harness.join(ids[0])
+    harness.advance(3.1)
+    harness.delay_saves = True
+    (call,) = harness.sync_all(ids)
+    harness.pending_saves.pop()(ErrorCode.coordinator_not_available)
     assert call.error is ErrorCode.coordinator_not_available
-    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_member_that_comes_makes_the_others_join_again(stage: Stage) -> None:
-    ids = stage.stable(2)
-    newcomer = stage.join(stage.new_member_id())
-    assert [stage.heartbeat(member_id) for member_id in ids] == [ErrorCode.rebalance_in_progress] * 2
-    again = [stage.join(member_id) for member_id in ids]
-    assert {call.joined.generation for call in [newcomer, *again]} == {2}
-    assert again[0].joined.leader == ids[0]
+def test_new_member_starts_a_rebalance(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    newcomer = harness.join(harness.new_member_id())
+    assert [harness.heartbeat(member_id) for member_id in ids] == [ErrorCode.rebalance_in_progress] * 2
+    again = [harness.join(member_id) for member_id in ids]
+    assert {call.join_response.generation for call in [newcomer, *again]} == {2}
+    assert again[0].join_response.leader == ids[0]
 
 
-def test_a_member_that_leaves_makes_the_others_join_again(stage: Stage) -> None:
-    ids = stage.stable(2)
-    assert stage.group.leave([LeavingMember(member_id=ids[0])]) == [ErrorCode.none]
-    assert stage.heartbeat(ids[1]) is ErrorCode.rebalance_in_progress
-    again = stage.join(ids[1])
-    assert again.joined.leader == ids[1]
-    assert again.joined.generation == 2
+def test_leaving_member_starts_a_rebalance(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    assert harness.group.leave([LeavingMember(member_id=ids[0])]) == [ErrorCode.none]
+    assert harness.heartbeat(ids[1]) is ErrorCode.rebalance_in_progress
+    again = harness.join(ids[1])
+    assert again.join_response.leader == ids[1]
+    assert again.join_response.generation == 2
 
 
-def test_the_last_member_that_leaves_leaves_an_empty_group_of_a_later_generation(stage: Stage) -> None:
-    (member_id,) = stage.stable(1)
-    stage.group.leave([LeavingMember(member_id=member_id)])
-    assert stage.group.state is ClassicGroupState.EMPTY
-    assert stage.group.generation == 2
-    assert stage.snapshots[-1].members == ()
+def test_group_is_empty_in_a_new_generation_after_its_last_member_left(
+    harness: ClassicHarness,
+) -> None:
+    (member_id,) = harness.make_stable(1)
+    harness.group.leave([LeavingMember(member_id=member_id)])
+    assert harness.group.state is ClassicGroupState.EMPTY
+    assert harness.group.generation == 2
+    assert harness.snapshots[-1].members == ()
 
 
-def test_a_member_that_is_silent_is_removed_after_its_session(stage: Stage) -> None:
-    ids = stage.stable(2)
+def test_member_without_heartbeats_is_removed_after_its_session_timeout(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
     codes = []
     for _ in range(4):
-        stage.pass_time(3)
-        codes.append(stage.heartbeat(ids[0]))
+        harness.advance(3)
+        codes.append(harness.heartbeat(ids[0]))
     assert codes == [ErrorCode.none] * 3 + [ErrorCode.rebalance_in_progress]
-    assert stage.heartbeat(ids[1]) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id
 
 
-def test_a_rebalance_goes_on_without_those_who_do_not_join_again(stage: Stage) -> None:
-    ids = stage.stable(3, session_timeout_ms=60_000)
-    newcomer = stage.join(stage.new_member_id())
-    again = stage.join(ids[1])
-    stage.pass_time(29)
-    assert not again.answered
-    stage.pass_time(1.1)
-    assert again.joined.generation == newcomer.joined.generation == 2
-    assert {again.joined.leader, newcomer.joined.leader} == {ids[1]}
-    assert stage.heartbeat(ids[0]) is ErrorCode.unknown_member_id
+def test_rebalance_removes_members_that_do_not_join_in_time(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(3, session_timeout_ms=60_000)
+    newcomer = harness.join(harness.new_member_id())
+    again = harness.join(ids[1])
+    harness.advance(29)
+    assert not again.is_done
+    harness.advance(1.1)
+    assert again.join_response.generation == newcomer.join_response.generation == 2
+    assert {again.join_response.leader, newcomer.join_response.leader} == {ids[1]}
+    assert harness.heartbeat(ids[0]) is ErrorCode.unknown_member_id
 
 
-def test_members_that_never_ask_for_their_assignment_are_removed(stage: Stage) -> None:
-    ids = [stage.new_member_id(), stage.new_member_id()]
+def test_members_that_do_not_send_sync_in_time_are_removed(harness: ClassicHarness) -> None:
+    ids = [harness.new_member_id(), harness.new_member_id()]
     for member_id in ids:
-        stage.join(member_id, session_timeout_ms=60_000)
-    stage.pass_time(6.1)
-    follower = stage.sync(ids[1])
-    stage.pass_time(30.1)
+        harness.join(member_id, session_timeout_ms=60_000)
+    harness.advance(6.1)
+    follower = harness.sync(ids[1])
+    harness.advance(30.1)
     assert follower.error is ErrorCode.rebalance_in_progress
-    assert stage.heartbeat(ids[0]) is ErrorCode.unknown_member_id
-    assert stage.heartbeat(ids[1]) is ErrorCode.rebalance_in_progress
+    assert harness.heartbeat(ids[0]) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(ids[1]) is ErrorCode.rebalance_in_progress
 
 
-def test_a_newcomer_during_the_assignment_stops_it(stage: Stage) -> None:
-    ids = [stage.new_member_id(), stage.new_member_id()]
+def test_new_member_cancels_pending_syncs(harness: ClassicHarness) -> None:
+    ids = [harness.new_member_id(), harness.new_member_id()]
     for member_id in ids:
-        stage.join(member_id)
-    stage.pass_time(6.1)
-    follower = stage.sync(ids[1])
-    stage.join(stage.new_member_id())
+        harness.join(member_id)
+    harness.advance(6.1)
+    follower = harness.sync(ids[1])
+    harness.join(harness.new_member_id())
     assert follower.error is ErrorCode.rebalance_in_progress
-    assert stage.sync(ids[0]).error is ErrorCode.rebalance_in_progress
+    assert harness.sync(ids[0]).error is ErrorCode.rebalance_in_progress
 
 
-def test_a_member_that_lost_the_answer_gets_it_again(stage: Stage) -> None:
-    ids = [stage.new_member_id(), stage.new_member_id()]
+def test_repeated_requests_get_the_same_response(harness: ClassicHarness) -> None:
+    ids = [harness.new_member_id(), harness.new_member_id()]
     for member_id in ids:
-        stage.join(member_id)
-    stage.pass_time(6.1)
-    assert len(stage.join(ids[0]).joined.members) == 2
-    assert stage.join(ids[1]).joined.generation == 1
-    stage.assign(ids)
-    assert stage.sync(ids[1]).synced.assignment == ids[1].encode()
-    assert stage.join(ids[1]).joined.generation == 1
-    assert stage.group.state is ClassicGroupState.STABLE
+        harness.join(member_id)
+    harness.advance(6.1)
+    assert len(harness.join(ids[0]).join_response.members) == 2
+    assert harness.join(ids[1]).join_response.generation == 1
+    harness.sync_all(ids)
+    assert harness.sync(ids[1]).sync_response.assignment == ids[1].encode()
+    assert harness.join(ids[1]).join_response.generation == 1
+    assert harness.group.state is ClassicGroupState.STABLE
 
 
-def test_a_leader_that_joins_again_begins_a_rebalance(stage: Stage) -> None:
-    ids = stage.stable(2)
-    assert not stage.join(ids[0]).answered
-    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
+def test_leader_that_joins_again_starts_a_rebalance(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    assert not harness.join(ids[0]).is_done
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_follower_with_another_subscription_begins_a_rebalance(stage: Stage) -> None:
-    ids = stage.stable(2)
-    assert not stage.join(ids[1], protocols=(MemberProtocol("range", subscription("other")),)).answered
-    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
+def test_follower_with_a_new_subscription_starts_a_rebalance(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    assert not harness.join(
+        ids[1], protocols=(MemberProtocol("range", encode_subscription("other")),)
+    ).is_done
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_the_protocol_that_most_like_best_of_the_common_ones_is_taken(stage: Stage) -> None:
+def test_common_protocol_with_most_votes_is_selected(harness: ClassicHarness) -> None:
     other = MemberProtocol("sticky", b"")
     calls = [
-        stage.join(stage.new_member_id(), protocols=protocols)
-        for protocols in [(other, ROBIN, RANGE), (RANGE, ROBIN), (ROBIN, RANGE)]
+        harness.join(harness.new_member_id(), protocols=protocols)
+        for protocols in [(other, ROUND_ROBIN, RANGE), (RANGE, ROUND_ROBIN), (ROUND_ROBIN, RANGE)]
     ]
-    stage.pass_time(6.1)
-    assert {call.joined.protocol for call in calls} == {"roundrobin"}
+    harness.advance(6.1)
+    assert {call.join_response.protocol for call in calls} == {"roundrobin"}
 
 
 @pytest.mark.parametrize(
-    ("protocol_type", "protocols"), [("consumer", (ROBIN,)), ("connect", (RANGE,)), ("consumer", ())]
+    ("protocol_type", "protocols"), [("consumer", (ROUND_ROBIN,)), ("connect", (RANGE,)), ("consumer", ())]
 )
-def test_members_without_a_common_protocol_are_refused(
-    stage: Stage, protocol_type: str, protocols: tuple[MemberProtocol, ...]
+def test_member_without_a_common_protocol_is_refused(
+    harness: ClassicHarness, protocol_type: str, protocols: tuple[MemberProtocol, ...]
 ) -> None:
-    stage.stable(1)
-    call = stage.join(protocol_type=protocol_type, protocols=protocols)
+    harness.make_stable(1)
+    call = harness.join(protocol_type=protocol_type, protocols=protocols)
     assert call.error is ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_may_become_one_of_another_kind(stage: Stage) -> None:
-    (member_id,) = stage.stable(1)
-    stage.group.leave([LeavingMember(member_id=member_id)])
-    stage.join(stage.join(protocol_type="connect").joined.member_id, protocol_type="connect")
-    assert stage.group.protocol_type == "connect"
+def test_empty_group_may_change_its_protocol_type(harness: ClassicHarness) -> None:
+    (member_id,) = harness.make_stable(1)
+    harness.group.leave([LeavingMember(member_id=member_id)])
+    harness.join(harness.join(protocol_type="connect").join_response.member_id, protocol_type="connect")
+    assert harness.group.protocol_type == "connect"
 
 
-def test_a_full_group_takes_nobody_in() -> None:
-    stage = Stage(settings=GroupSettings(group_max_size=2))
-    ids = stage.stable(2)
-    assert stage.join().error is ErrorCode.group_max_size_reached
-    assert stage.heartbeat(ids[1]) is ErrorCode.none
+def test_full_group_refuses_new_members() -> None:
+    harness = ClassicHarness(settings=GroupSettings(group_max_size=2))
+    ids = harness.make_stable(2)
+    assert harness.join().error is ErrorCode.group_max_size_reached
+    assert harness.heartbeat(ids[1]) is ErrorCode.none
 
 
 @pytest.mark.parametrize(
     ("member_id", "generation", "code"),
     [
-        ("nobody", None, ErrorCode.unknown_member_id),
+        ("unknown", None, ErrorCode.unknown_member_id),
         ("leader", 0, ErrorCode.illegal_generation),
         ("leader", 2, ErrorCode.illegal_generation),
         ("leader", None, ErrorCode.none),
     ],
 )
-def test_heartbeats_and_syncs_are_fenced_by_member_and_generation(
-    stage: Stage, member_id: str, generation: int | None, code: ErrorCode
+def test_requests_are_fenced_by_member_id_and_generation(
+    harness: ClassicHarness, member_id: str, generation: int | None, code: ErrorCode
 ) -> None:
-    ids = stage.stable(1)
-    name = ids[0] if member_id == "leader" else member_id
-    assert stage.heartbeat(name, generation) is code
-    assert stage.sync(name, generation).error is code
-    assert stage.group.check_commit(stage.stamp(name, generation)) is code
+    ids = harness.make_stable(1)
+    sender = ids[0] if member_id == "leader" else member_id
+    assert harness.heartbeat(sender, generation) is code
+    assert harness.sync(sender, generation).error is code
+    assert harness.group.check_commit(harness.identity(sender, generation)) is code
 
 
-def test_commits_wait_for_the_end_of_a_rebalance_only_while_it_assigns(stage: Stage) -> None:
-    ids = stage.stable(2)
-    stage.join(stage.new_member_id())
-    assert stage.group.check_commit(stage.stamp(ids[0])) is ErrorCode.none
+def test_commits_are_refused_only_while_a_rebalance_completes(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    harness.join(harness.new_member_id())
+    assert harness.group.check_commit(harness.identity(ids[0])) is ErrorCode.none
     for member_id in ids:
-        stage.join(member_id)
-    assert stage.group.state is ClassicGroupState.COMPLETING_REBALANCE
-    assert stage.group.check_commit(stage.stamp(ids[0])) is ErrorCode.rebalance_in_progress
-    assert stage.group.check_commit(stage.stamp(ids[0], 1)) is ErrorCode.illegal_generation
+        harness.join(member_id)
+    assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
+    assert harness.group.check_commit(harness.identity(ids[0])) is ErrorCode.rebalance_in_progress
+    assert harness.group.check_commit(harness.identity(ids[0], 1)) is ErrorCode.illegal_generation
 
 
-def test_consumers_without_a_group_commit_only_to_an_empty_one(stage: Stage) -> None:
-    assert stage.group.check_commit(MemberIdentity()) is ErrorCode.none
-    stage.stable(1)
-    assert stage.group.check_commit(MemberIdentity()) is ErrorCode.unknown_member_id
+def test_clients_that_are_no_members_commit_to_empty_groups_only(harness: ClassicHarness) -> None:
+    assert harness.group.check_commit(MemberIdentity()) is ErrorCode.none
+    harness.make_stable(1)
+    assert harness.group.check_commit(MemberIdentity()) is ErrorCode.unknown_member_id
 
 
-def test_only_an_empty_group_may_be_deleted(stage: Stage) -> None:
-    assert stage.group.check_delete() is ErrorCode.none
-    (member_id,) = stage.stable(1)
-    assert stage.group.check_delete() is ErrorCode.non_empty_group
-    assert stage.group.check_delete_offsets() is ErrorCode.none
-    assert stage.group.is_subscribed("t")
-    assert not stage.group.is_subscribed("other")
-    stage.group.leave([LeavingMember(member_id=member_id)])
-    assert stage.group.check_delete() is ErrorCode.none
-    assert not stage.group.is_subscribed("t")
+def test_only_an_empty_group_may_be_deleted(harness: ClassicHarness) -> None:
+    assert harness.group.check_delete() is ErrorCode.none
+    (member_id,) = harness.make_stable(1)
+    assert harness.group.check_delete() is ErrorCode.non_empty_group
+    assert harness.group.check_delete_offsets() is ErrorCode.none
+    assert harness.group.is_subscribed("t")
+    assert not harness.group.is_subscribed("other")
+    harness.group.leave([LeavingMember(member_id=member_id)])
+    assert harness.group.check_delete() is ErrorCode.none
+    assert not harness.group.is_subscribed("t")
 
 
-def test_a_group_goes_on_under_another_coordinator(stage: Stage) -> None:
-    ids = stage.stable(2)
-    stage.group = stage.new_group(stage.snapshots[-1])
-    assert [stage.heartbeat(member_id, 1) for member_id in ids] == [ErrorCode.none] * 2
-    assert stage.sync(ids[1]).synced.assignment == ids[1].encode()
-    assert stage.group.is_subscribed("t")
-    stage.pass_time(10.1)
-    assert stage.group.state is ClassicGroupState.EMPTY
-    assert stage.group.generation == 2
+def test_new_coordinator_continues_from_the_snapshot(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    harness.group = harness.new_group(harness.snapshots[-1])
+    assert [harness.heartbeat(member_id, 1) for member_id in ids] == [ErrorCode.none] * 2
+    assert harness.sync(ids[1]).sync_response.assignment == ids[1].encode()
+    assert harness.group.is_subscribed("t")
+    harness.advance(10.1)
+    assert harness.group.state is ClassicGroupState.EMPTY
+    assert harness.group.generation == 2
 
 
-def test_a_group_that_is_unloaded_answers_everyone(stage: Stage) -> None:
-    ids = stage.stable(2)
-    waiting = stage.join(ids[0])
-    stage.group.unload(ErrorCode.not_coordinator)
+def test_unload_refuses_pending_and_new_requests(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    waiting = harness.join(ids[0])
+    harness.group.unload(ErrorCode.not_coordinator)
     assert waiting.error is ErrorCode.not_coordinator
-    assert stage.group.state is ClassicGroupState.DEAD
-    assert stage.join(ids[0]).error is ErrorCode.coordinator_not_available
-    stage.pass_time(60)
+    assert harness.group.state is ClassicGroupState.DEAD
+    assert harness.join(ids[0]).error is ErrorCode.coordinator_not_available
+    harness.advance(60)
 
 
-def test_leaving_tells_for_each_member_whether_it_was_there(stage: Stage) -> None:
-    ids = stage.stable(2)
-    pending = stage.new_member_id()
-    errors = stage.group.leave(
-        [LeavingMember(member_id=name) for name in ["nobody", pending, ids[1]]]
-        + [LeavingMember(instance_id="nobody's")]
+def test_leave_returns_an_error_code_for_each_member(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(2)
+    pending = harness.new_member_id()
+    errors = harness.group.leave(
+        [LeavingMember(member_id=name) for name in ["unknown", pending, ids[1]]]
+        + [LeavingMember(instance_id="unknown instance")]
     )
     assert errors == [
         ErrorCode.unknown_member_id,
@@ -301,20 +307,20 @@ def test_leaving_tells_for_each_member_whether_it_was_there(stage: Stage) -> Non
     ]
 
 
-def test_a_member_that_waited_long_for_its_assignment_has_a_new_session_then(stage: Stage) -> None:
-    """While it waits it need not send heartbeats; once it is answered it must again."""
-    ids = [stage.new_member_id(), stage.new_member_id()]
+def test_session_timeout_starts_when_the_sync_response_is_sent(harness: ClassicHarness) -> None:
+    """No session ends while a request of the member is pending."""
+    ids = [harness.new_member_id(), harness.new_member_id()]
     for member_id in ids:
-        stage.join(member_id)
-    stage.pass_time(6.1)
-    follower = stage.sync(ids[1])
+        harness.join(member_id)
+    harness.advance(6.1)
+    follower = harness.sync(ids[1])
     for _ in range(3):
-        stage.pass_time(5)
-        stage.heartbeat(ids[0])
-    stage.sync(ids[0], assignments={})
+        harness.advance(5)
+        harness.heartbeat(ids[0])
+    harness.sync(ids[0], assignments={})
     assert follower.error is ErrorCode.none
-    stage.pass_time(9)
-    assert stage.heartbeat(ids[0]) is ErrorCode.none
-    stage.pass_time(1.1)
-    assert stage.heartbeat(ids[0]) is ErrorCode.rebalance_in_progress
-    assert stage.heartbeat(ids[1]) is ErrorCode.unknown_member_id
+    harness.advance(9)
+    assert harness.heartbeat(ids[0]) is ErrorCode.none
+    harness.advance(1.1)
+    assert harness.heartbeat(ids[0]) is ErrorCode.rebalance_in_progress
+    assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id

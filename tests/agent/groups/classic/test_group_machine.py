@@ -1,4 +1,4 @@
-"""Random lives of a group: members that join, sync, crash and come back while saves are slow or fail."""
+"""Stateful test of a classic group: clients join, sync and crash while saves are slow or fail."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from agent.group_settings import GroupSettings
 from agent.groups.classic.messages import ClassicGroupState, JoinResponse, LeavingMember, SyncResponse
-from tests.agent.groups.stage import RANGE, ROBIN, Call, Stage
+from tests.agent.groups.classic_harness import RANGE, ROUND_ROBIN, Call, ClassicHarness
 
-_GONE = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}
-_AGAIN = {
+_REMOVED = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}
+_RETRIABLE = {
     ErrorCode.rebalance_in_progress,
     ErrorCode.illegal_generation,
     ErrorCode.coordinator_not_available,
@@ -24,7 +24,7 @@ _AGAIN = {
 
 @dataclass
 class Client:
-    """A client that does what the protocol asks of it, until it crashes."""
+    """A client that follows the protocol until it crashes."""
 
     instance_id: str | None
     member_id: str = ""
@@ -41,178 +41,183 @@ class Client:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """What must hold of a group whatever its members, the clock and the catalog do."""
+    """Invariants of a classic group under any sequence of requests, timeouts and failed saves."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = Stage(
+        self.harness = ClassicHarness(
             settings=GroupSettings(group_initial_rebalance_delay_ms=1_000, new_member_timeout_ms=20_000),
-            saves_wait=True,
+            delay_saves=True,
         )
         self.clients: list[Client] = []
         self.highest_generation = 0
         self.assigned: dict[tuple[int, str], bytes] = {}
 
     @initialize(static=st.lists(st.booleans(), min_size=1, max_size=4))
-    def people(self, static: list[bool]) -> None:
+    def create_clients(self, static: list[bool]) -> None:
         self.clients = [
             Client(f"instance-{at}" if is_static else None) for at, is_static in enumerate(static)
         ]
 
-    def _pick(self, number: int) -> Client:
-        return self.clients[number % len(self.clients)]
+    def _client(self, index: int) -> Client:
+        return self.clients[index % len(self.clients)]
 
-    @rule(number=st.integers(0, 3), both=st.booleans())
-    def join(self, number: int, both: bool) -> None:
-        client = self._pick(number)
+    @rule(index=st.integers(0, 3), supports_both=st.booleans())
+    def join(self, index: int, supports_both: bool) -> None:
+        client = self._client(index)
         if client.crashed or client.joining or client.syncing:
             return
-        client.joining = self.stage.join(
+        client.joining = self.harness.join(
             client.member_id,
             instance_id=client.instance_id,
-            protocols=(RANGE, ROBIN) if both else (RANGE,),
+            protocols=(RANGE, ROUND_ROBIN) if supports_both else (RANGE,),
             rebalance_timeout_ms=5_000,
             session_timeout_ms=6_000,
         )
         client.calls.append(client.joining)
-        self._read()
+        self._receive_responses()
 
-    @rule(number=st.integers(0, 3))
-    def sync(self, number: int) -> None:
-        client = self._pick(number)
+    @rule(index=st.integers(0, 3))
+    def sync(self, index: int) -> None:
+        client = self._client(index)
         if client.crashed or client.joining or client.syncing or client.joined is None:
             return
         joined = client.joined
         leads = joined.leader == client.member_id and not joined.skip_assignment
-        work = {each.member_id: f"{joined.generation}/{each.member_id}".encode() for each in joined.members}
-        client.syncing = self.stage.sync(
-            client.member_id, joined.generation, work if leads else {}, client.instance_id
+        assignments = {
+            each.member_id: f"{joined.generation}/{each.member_id}".encode() for each in joined.members
+        }
+        client.syncing = self.harness.sync(
+            client.member_id, joined.generation, assignments if leads else {}, client.instance_id
         )
         client.calls.append(client.syncing)
-        self._read()
+        self._receive_responses()
 
-    @rule(number=st.integers(0, 3))
-    def heartbeat(self, number: int) -> None:
-        client = self._pick(number)
+    @rule(index=st.integers(0, 3))
+    def heartbeat(self, index: int) -> None:
+        client = self._client(index)
         if client.crashed or not client.member_id or client.generation < 0:
             return
-        code = self.stage.heartbeat(client.member_id, client.generation, client.instance_id)
-        if code in _GONE:
+        code = self.harness.heartbeat(client.member_id, client.generation, client.instance_id)
+        if code in _REMOVED:
             client.reset()
 
-    @rule(number=st.integers(0, 3))
-    def leave(self, number: int) -> None:
-        client = self._pick(number)
+    @rule(index=st.integers(0, 3))
+    def leave(self, index: int) -> None:
+        client = self._client(index)
         if client.crashed or not client.member_id:
             return
-        self.stage.group.leave([LeavingMember(member_id=client.member_id)])
+        self.harness.group.leave([LeavingMember(member_id=client.member_id)])
         client.reset()
-        self._read()
+        self._receive_responses()
 
-    @rule(number=st.integers(0, 3))
-    def crash_or_restart(self, number: int) -> None:
-        client = self._pick(number)
+    @rule(index=st.integers(0, 3))
+    def crash_or_restart(self, index: int) -> None:
+        client = self._client(index)
         client.crashed = not client.crashed
         client.joining = client.syncing = None
         client.reset()
 
     @rule(tenths=st.integers(1, 80))
-    def pass_time(self, tenths: int) -> None:
-        self.stage.pass_time(tenths / 10)
-        self._read()
+    def advance_clock(self, tenths: int) -> None:
+        self.harness.advance(tenths / 10)
+        self._receive_responses()
 
-    @precondition(lambda self: self.stage.waiting_saves)
-    @rule(works=st.booleans(), last=st.booleans())
-    def save_ends(self, works: bool, last: bool) -> None:
-        done = self.stage.waiting_saves.pop(-1 if last else 0)
-        done(ErrorCode.none if works else ErrorCode.coordinator_not_available)
-        self._read()
+    @precondition(lambda self: self.harness.pending_saves)
+    @rule(succeeds=st.booleans(), last=st.booleans())
+    def complete_save(self, succeeds: bool, last: bool) -> None:
+        done = self.harness.pending_saves.pop(-1 if last else 0)
+        done(ErrorCode.none if succeeds else ErrorCode.coordinator_not_available)
+        self._receive_responses()
 
-    @precondition(lambda self: self.stage.snapshots)
+    @precondition(lambda self: self.harness.snapshots)
     @rule()
-    def coordinator_dies(self) -> None:
-        """Another one takes over what was saved last; late answers of the old one's saves do not matter."""
-        old = self.stage.group
-        self.stage.waiting_saves.clear()
-        self.stage.group = self.stage.new_group(self.stage.snapshots[-1])
-        old.unload(ErrorCode.not_coordinator)
-        self.highest_generation = self.stage.group.generation
+    def coordinator_fails(self) -> None:
+        """Load the last snapshot in another coordinator; pending saves of the old one never complete."""
+        previous = self.harness.group
+        self.harness.pending_saves.clear()
+        self.harness.group = self.harness.new_group(self.harness.snapshots[-1])
+        previous.unload(ErrorCode.not_coordinator)
+        self.highest_generation = self.harness.group.generation
         self.assigned.clear()
-        self._read()
+        self._receive_responses()
 
-    def _read(self) -> None:
-        """Every client reads its answers."""
+    def _receive_responses(self) -> None:
+        """Let every client receive its responses."""
         for client in self.clients:
-            if client.joining is not None and client.joining.answered:
-                answer, client.joining = client.joining.joined, None
-                self._joined(client, answer)
-            if client.syncing is not None and client.syncing.answered:
-                answer_to_sync, client.syncing = client.syncing.synced, None
-                self._synced(client, answer_to_sync)
+            if client.joining is not None and client.joining.is_done:
+                response, client.joining = client.joining.join_response, None
+                self._receive_join(client, response)
+            if client.syncing is not None and client.syncing.is_done:
+                sync_response, client.syncing = client.syncing.sync_response, None
+                self._receive_sync(client, sync_response)
 
-    def _joined(self, client: Client, answer: JoinResponse) -> None:
-        if answer.error is ErrorCode.none:
-            assert answer.protocol in {"range", "roundrobin"}
-            assert answer.leader
-            client.member_id, client.generation, client.joined = answer.member_id, answer.generation, answer
-        elif answer.error is ErrorCode.member_id_required:
+    def _receive_join(self, client: Client, response: JoinResponse) -> None:
+        if response.error is ErrorCode.none:
+            assert response.protocol in {"range", "roundrobin"}
+            assert response.leader
+            client.member_id, client.generation, client.joined = (
+                response.member_id,
+                response.generation,
+                response,
+            )
+        elif response.error is ErrorCode.member_id_required:
             assert client.instance_id is None
-            client.member_id = answer.member_id
-        elif answer.error in _GONE:
+            client.member_id = response.member_id
+        elif response.error in _REMOVED:
             client.reset()
         else:
-            assert answer.error in _AGAIN
+            assert response.error in _RETRIABLE
 
-    def _synced(self, client: Client, answer: SyncResponse) -> None:
-        if answer.error is ErrorCode.none:
+    def _receive_sync(self, client: Client, response: SyncResponse) -> None:
+        if response.error is ErrorCode.none:
             key = (client.generation, client.member_id)
-            assert self.assigned.setdefault(key, answer.assignment) == answer.assignment
-        elif answer.error in _GONE:
+            assert self.assigned.setdefault(key, response.assignment) == response.assignment
+        elif response.error in _REMOVED:
             client.reset()
         else:
-            assert answer.error in _AGAIN
+            assert response.error in _RETRIABLE
             client.joined = None
 
     @invariant()
-    def every_call_is_answered_at_most_once(self) -> None:
+    def every_request_has_at_most_one_response(self) -> None:
         for client in self.clients:
-            assert all(len(call.answers) <= 1 for call in client.calls)
+            assert all(len(call.responses) <= 1 for call in client.calls)
 
     @invariant()
-    def generations_only_rise(self) -> None:
-        assert self.stage.group.generation >= self.highest_generation
-        self.highest_generation = self.stage.group.generation
+    def generations_never_decrease(self) -> None:
+        assert self.harness.group.generation >= self.highest_generation
+        self.highest_generation = self.harness.group.generation
 
     @invariant()
-    def a_group_without_members_is_empty_and_one_with_members_is_not(self) -> None:
-        described = self.stage.group.describe()
+    def group_is_empty_if_and_only_if_it_has_no_members(self) -> None:
+        described = self.harness.group.describe()
         if described.state is ClassicGroupState.EMPTY:
             assert not described.members
         if described.state in {ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE}:
             assert described.members
 
     @invariant()
-    def no_instance_is_in_the_group_twice(self) -> None:
+    def instance_ids_are_unique(self) -> None:
         instances = [
-            member.instance_id for member in self.stage.group.describe().members if member.instance_id
+            member.instance_id for member in self.harness.group.describe().members if member.instance_id
         ]
         assert len(instances) == len(set(instances))
 
     @invariant()
-    def something_will_happen_while_anyone_waits(self) -> None:
-        """Whoever waits is waited for by a deadline or by a save: nobody waits for ever."""
-        waiting = any(not call.answered for client in self.clients for call in client.calls)
+    def pending_requests_have_a_deadline_or_a_save(self) -> None:
+        waiting = any(not call.is_done for client in self.clients for call in client.calls)
         if waiting:
-            assert self.stage.group.next_deadline is not None or self.stage.waiting_saves
+            assert self.harness.group.next_deadline is not None or self.harness.pending_saves
 
     @override
     def teardown(self) -> None:
-        """When all saves end and time passes, every call is answered."""
+        """Check that every request has a response once all saves complete and enough time passes."""
         for _ in range(20):
-            while self.stage.waiting_saves:
-                self.stage.waiting_saves.pop(0)(ErrorCode.none)
-            self.stage.pass_time(5)
-        assert all(call.answered for client in self.clients for call in client.calls)
+            while self.harness.pending_saves:
+                self.harness.pending_saves.pop(0)(ErrorCode.none)
+            self.harness.advance(5)
+        assert all(call.is_done for client in self.clients for call in client.calls)
 
 
 TestGroup = GroupMachine.TestCase

@@ -1,4 +1,4 @@
-"""Static membership (KIP-345): members that keep their place over restarts."""
+"""Static members of classic groups (KIP-345)."""
 
 from __future__ import annotations
 
@@ -6,137 +6,140 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from agent.groups.classic.messages import ClassicGroupState, LeavingMember
-from tests.agent.groups.stage import RANGE, ROBIN, Call, Stage
+from tests.agent.groups.classic_harness import RANGE, ROUND_ROBIN, Call, ClassicHarness
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def harness() -> ClassicHarness:
+    return ClassicHarness()
 
 
-def static_group(stage: Stage, *instances: str) -> list[str]:
-    """A stable group of static members; their ids in the order of the instances."""
-    calls = [stage.join(instance_id=instance) for instance in instances]
-    stage.pass_time(6.1)
-    ids = [call.joined.member_id for call in calls]
-    stage.assign(ids)
-    assert stage.group.state is ClassicGroupState.STABLE
+def static_group(harness: ClassicHarness, *instances: str) -> list[str]:
+    """Return the member ids of a stable group of static members, in the order of the instances."""
+    calls = [harness.join(instance_id=instance) for instance in instances]
+    harness.advance(6.1)
+    ids = [call.join_response.member_id for call in calls]
+    harness.sync_all(ids)
+    assert harness.group.state is ClassicGroupState.STABLE
     return ids
 
 
-def test_a_static_member_that_comes_back_disturbs_nobody(stage: Stage) -> None:
-    ids = static_group(stage, "a", "b")
-    back = stage.join(instance_id="b")
-    assert back.joined.generation == 1
-    assert back.joined.member_id not in ids
-    assert stage.group.state is ClassicGroupState.STABLE
-    assert stage.sync(back.joined.member_id, instance_id="b").synced.assignment == ids[1].encode()
-    assert stage.snapshots[-1].members[1].member_id == back.joined.member_id
-    assert stage.heartbeat(ids[0], instance_id="a") is ErrorCode.none
+def test_restarted_static_member_causes_no_rebalance(harness: ClassicHarness) -> None:
+    ids = static_group(harness, "a", "b")
+    rejoined = harness.join(instance_id="b")
+    assert rejoined.join_response.generation == 1
+    assert rejoined.join_response.member_id not in ids
+    assert harness.group.state is ClassicGroupState.STABLE
+    assert (
+        harness.sync(rejoined.join_response.member_id, instance_id="b").sync_response.assignment
+        == ids[1].encode()
+    )
+    assert harness.snapshots[-1].members[1].member_id == rejoined.join_response.member_id
+    assert harness.heartbeat(ids[0], instance_id="a") is ErrorCode.none
 
 
-def test_its_former_self_is_fenced(stage: Stage) -> None:
-    ids = static_group(stage, "a", "b")
-    stage.join(instance_id="b")
-    assert stage.heartbeat(ids[1], instance_id="b") is ErrorCode.fenced_instance_id
-    assert stage.join(ids[1], instance_id="b").error is ErrorCode.fenced_instance_id
-    assert stage.sync(ids[1], instance_id="b").error is ErrorCode.fenced_instance_id
-    assert stage.group.check_commit(stage.stamp(ids[1], None, "b")) is ErrorCode.fenced_instance_id
+def test_old_member_id_of_a_restarted_static_member_is_fenced(harness: ClassicHarness) -> None:
+    ids = static_group(harness, "a", "b")
+    harness.join(instance_id="b")
+    assert harness.heartbeat(ids[1], instance_id="b") is ErrorCode.fenced_instance_id
+    assert harness.join(ids[1], instance_id="b").error is ErrorCode.fenced_instance_id
+    assert harness.sync(ids[1], instance_id="b").error is ErrorCode.fenced_instance_id
+    assert harness.group.check_commit(harness.identity(ids[1], None, "b")) is ErrorCode.fenced_instance_id
 
 
-def test_a_leader_that_comes_back_need_not_assign_again(stage: Stage) -> None:
-    static_group(stage, "a", "b")
-    back = stage.join(instance_id="a").joined
-    assert back.leader == back.member_id
-    assert back.skip_assignment
-    assert len(back.members) == 2
+def test_restarted_leader_skips_the_assignment(harness: ClassicHarness) -> None:
+    static_group(harness, "a", "b")
+    rejoined = harness.join(instance_id="a").join_response
+    assert rejoined.leader == rejoined.member_id
+    assert rejoined.skip_assignment
+    assert len(rejoined.members) == 2
 
 
-def test_an_old_leader_is_told_that_its_former_self_leads(stage: Stage) -> None:
-    ids = static_group(stage, "a", "b")
-    back = stage.join(instance_id="a", supports_skipping_assignment=False).joined
-    assert back.leader == ids[0]
-    assert back.members == ()
-    assert not back.skip_assignment
+def test_restarted_leader_of_an_old_version_sees_its_old_id_as_leader(harness: ClassicHarness) -> None:
+    ids = static_group(harness, "a", "b")
+    rejoined = harness.join(instance_id="a", supports_skipping_assignment=False).join_response
+    assert rejoined.leader == ids[0]
+    assert rejoined.members == ()
+    assert not rejoined.skip_assignment
 
 
-def test_one_that_comes_back_with_another_protocol_begins_a_rebalance(stage: Stage) -> None:
-    calls = [stage.join(instance_id=instance, protocols=(RANGE, ROBIN)) for instance in "ab"]
-    stage.pass_time(6.1)
-    stage.assign([call.joined.member_id for call in calls])
-    back = stage.join(instance_id="b", protocols=(ROBIN,))
-    assert not back.answered
-    assert stage.group.state is ClassicGroupState.PREPARING_REBALANCE
+def test_restarted_static_member_with_another_protocol_starts_a_rebalance(harness: ClassicHarness) -> None:
+    calls = [harness.join(instance_id=instance, protocols=(RANGE, ROUND_ROBIN)) for instance in "ab"]
+    harness.advance(6.1)
+    harness.sync_all([call.join_response.member_id for call in calls])
+    rejoined = harness.join(instance_id="b", protocols=(ROUND_ROBIN,))
+    assert not rejoined.is_done
+    assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_place_that_could_not_be_handed_over_stays_with_its_former_holder(stage: Stage) -> None:
-    ids = static_group(stage, "a", "b")
-    stage.saves_wait = True
-    back = stage.join(instance_id="b")
-    assert not back.answered
-    stage.waiting_saves.pop()(ErrorCode.coordinator_not_available)
-    assert back.error is ErrorCode.coordinator_not_available
-    assert stage.heartbeat(ids[1], instance_id="b") is ErrorCode.none
+def test_replacement_that_cannot_be_stored_is_undone(harness: ClassicHarness) -> None:
+    ids = static_group(harness, "a", "b")
+    harness.delay_saves = True
+    rejoined = harness.join(instance_id="b")
+    assert not rejoined.is_done
+    harness.pending_saves.pop()(ErrorCode.coordinator_not_available)
+    assert rejoined.error is ErrorCode.coordinator_not_available
+    assert harness.heartbeat(ids[1], instance_id="b") is ErrorCode.none
 
 
-def test_one_that_joins_twice_before_it_is_stored_has_the_second_id(stage: Stage) -> None:
-    """Its client gave up the first join: the answer to that is not the answer to the second."""
-    static_group(stage, "a", "b")
-    stage.saves_wait = True
-    first, second = stage.join(instance_id="b"), stage.join(instance_id="b")
+def test_second_join_of_a_restarted_member_fences_the_first(harness: ClassicHarness) -> None:
+    """The client has given up the first join, so only the second gets the member id."""
+    static_group(harness, "a", "b")
+    harness.delay_saves = True
+    first, second = harness.join(instance_id="b"), harness.join(instance_id="b")
     assert first.error is ErrorCode.fenced_instance_id
-    stage.waiting_saves.pop(0)(ErrorCode.none)
-    assert not second.answered
-    stage.waiting_saves.pop(0)(ErrorCode.none)
-    assert second.joined.error is ErrorCode.none
-    assert stage.snapshots[-1].members[1].member_id == second.joined.member_id
-    assert stage.sync(second.joined.member_id, instance_id="b").error is ErrorCode.none
+    harness.pending_saves.pop(0)(ErrorCode.none)
+    assert not second.is_done
+    harness.pending_saves.pop(0)(ErrorCode.none)
+    assert second.join_response.error is ErrorCode.none
+    assert harness.snapshots[-1].members[1].member_id == second.join_response.member_id
+    assert harness.sync(second.join_response.member_id, instance_id="b").error is ErrorCode.none
 
 
-def test_a_second_join_stands_though_the_first_could_not_be_stored(stage: Stage) -> None:
-    static_group(stage, "a", "b")
-    stage.saves_wait = True
-    stage.join(instance_id="b")
-    second = stage.join(instance_id="b")
-    stage.waiting_saves.pop(0)(ErrorCode.coordinator_not_available)
-    assert not second.answered
-    stage.waiting_saves.pop(0)(ErrorCode.none)
-    assert stage.heartbeat(second.joined.member_id, instance_id="b") is ErrorCode.none
+def test_second_join_succeeds_if_the_first_could_not_be_stored(harness: ClassicHarness) -> None:
+    static_group(harness, "a", "b")
+    harness.delay_saves = True
+    harness.join(instance_id="b")
+    second = harness.join(instance_id="b")
+    harness.pending_saves.pop(0)(ErrorCode.coordinator_not_available)
+    assert not second.is_done
+    harness.pending_saves.pop(0)(ErrorCode.none)
+    assert harness.heartbeat(second.join_response.member_id, instance_id="b") is ErrorCode.none
 
 
-def test_a_place_that_could_not_be_handed_over_stays_as_it_was(stage: Stage) -> None:
-    """With the protocols and the timeouts of its former holder."""
-    static_group(stage, "a", "b")
-    before = stage.group.snapshot()
-    stage.saves_wait = True
-    stage.join(instance_id="b", protocols=(RANGE, ROBIN), session_timeout_ms=9_000, rebalance_timeout_ms=1)
-    assert stage.group.snapshot() != before
-    stage.waiting_saves.pop()(ErrorCode.coordinator_not_available)
-    assert stage.group.snapshot() == before
+def test_undone_replacement_restores_protocols_and_timeouts(harness: ClassicHarness) -> None:
+    static_group(harness, "a", "b")
+    before = harness.group.snapshot()
+    harness.delay_saves = True
+    harness.join(
+        instance_id="b", protocols=(RANGE, ROUND_ROBIN), session_timeout_ms=9_000, rebalance_timeout_ms=1
+    )
+    assert harness.group.snapshot() != before
+    harness.pending_saves.pop()(ErrorCode.coordinator_not_available)
+    assert harness.group.snapshot() == before
 
 
-def test_a_rebalance_waits_for_static_members_and_keeps_their_places(stage: Stage) -> None:
-    ids = static_group(stage, "a", "b")
-    newcomer = stage.join(stage.new_member_id())
-    again = stage.join(ids[0], instance_id="a")
+def test_rebalance_keeps_static_members_that_do_not_join(harness: ClassicHarness) -> None:
+    ids = static_group(harness, "a", "b")
+    new_member = harness.join(harness.new_member_id())
+    again = harness.join(ids[0], instance_id="a")
     for _ in range(9):
-        stage.pass_time(4)
-        stage.heartbeat(ids[1], instance_id="b")
-    assert again.joined.generation == newcomer.joined.generation == 2
-    assert {member.instance_id for member in again.joined.members} == {"a", "b", None}
+        harness.advance(4)
+        harness.heartbeat(ids[1], instance_id="b")
+    assert again.join_response.generation == new_member.join_response.generation == 2
+    assert {member.instance_id for member in again.join_response.members} == {"a", "b", None}
 
 
-def test_a_static_member_leaves_only_by_session_or_by_name(stage: Stage) -> None:
-    static_group(stage, "a", "b")
-    assert stage.group.leave([LeavingMember(instance_id="b")]) == [ErrorCode.none]
-    stage.pass_time(10.1)
-    assert stage.group.state is ClassicGroupState.EMPTY
+def test_static_member_leaves_by_instance_id_or_session_timeout(harness: ClassicHarness) -> None:
+    static_group(harness, "a", "b")
+    assert harness.group.leave([LeavingMember(instance_id="b")]) == [ErrorCode.none]
+    harness.advance(10.1)
+    assert harness.group.state is ClassicGroupState.EMPTY
 
 
-def test_two_members_of_one_instance_that_join_at_once(stage: Stage) -> None:
-    """The second takes the place of the first, which is told so at once."""
-    first: Call = stage.join(instance_id="a")
-    second = stage.join(instance_id="a")
+def test_second_member_of_an_instance_fences_the_first(harness: ClassicHarness) -> None:
+    first: Call = harness.join(instance_id="a")
+    second = harness.join(instance_id="a")
     assert first.error is ErrorCode.fenced_instance_id
-    stage.pass_time(6.1)
-    assert second.joined.generation == 1
+    harness.advance(6.1)
+    assert second.join_response.generation == 1

@@ -1,4 +1,4 @@
-"""A consumer group's rules (KIP-848), one at a time."""
+"""Rules of consumer groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerGroupState, ConsumerHeartbeat
 from agent.groups.consumer.validation import check_heartbeat
 from agent.groups.errors import ErrorCode, GroupError
-from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
+from tests.agent.groups.consumer_harness import ConsumerClient, ConsumerHarness, partitions, topic_view
 
 JOIN = ConsumerHeartbeat(
     member_id="m",
@@ -21,236 +21,233 @@ JOIN = ConsumerHeartbeat(
 )
 
 
-def code(group_id: str, request: ConsumerHeartbeat) -> ErrorCode:
+def validation_error(group_id: str, request: ConsumerHeartbeat) -> ErrorCode:
     with pytest.raises(GroupError) as refused:
         check_heartbeat(group_id, request)
     return refused.value.code
 
 
-def test_the_first_member_gets_everything_at_once() -> None:
-    """One heartbeat joins, assigns and hands out."""
-    stage = ConsumerStage()
-    answer = stage.member().beat()
-    assert (answer.member_epoch, answer.assignment) == (1, parts("granite", 0, 1, 2, 3))
-    assert stage.group.describe().state is ConsumerGroupState.STABLE
+def test_first_heartbeat_joins_and_returns_the_assignment() -> None:
+    harness = ConsumerHarness()
+    response = harness.new_client().heartbeat()
+    assert (response.member_epoch, response.assignment) == (1, partitions("granite", 0, 1, 2, 3))
+    assert harness.group.describe().state is ConsumerGroupState.STABLE
 
 
-def test_a_partition_is_given_away_only_when_its_reader_has_let_it_go() -> None:
-    """The newcomer waits, the present reader revokes, then the newcomer gets what became free."""
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
+def test_partition_is_assigned_after_its_owner_has_revoked_it() -> None:
+    """The new member gets no partition until the heartbeat of the owner omits it."""
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
     assert (second.epoch, second.owned) == (2, EMPTY_ASSIGNMENT)
-    assert stage.group.describe().state is ConsumerGroupState.RECONCILING
-    kept = first.beat().assignment
+    assert harness.group.describe().state is ConsumerGroupState.RECONCILING
+    kept = first.heartbeat().assignment
     assert kept is not None
     assert (len(kept), first.epoch) == (2, 1)
-    assert second.beat().assignment is None
-    first.beat()
+    assert second.heartbeat().assignment is None
+    first.heartbeat()
     assert first.epoch == 2
-    assert second.beat().assignment == parts("granite", 0, 1, 2, 3) - kept
-    assert stage.group.describe().state is ConsumerGroupState.STABLE
+    assert second.heartbeat().assignment == partitions("granite", 0, 1, 2, 3) - kept
+    assert harness.group.describe().state is ConsumerGroupState.STABLE
 
 
-def test_a_member_that_does_not_say_what_it_has_may_still_have_it() -> None:
-    """Heartbeats without partitions acknowledge no revocation."""
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
-    first.beat()
-    first.take(stage.send(first.request(with_owned=False)))
+def test_heartbeat_without_partitions_confirms_no_revocation() -> None:
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
+    first.heartbeat()
+    first.receive(harness.send(first.request(with_owned=False)))
     assert first.epoch == 1
-    assert second.beat().assignment is None
+    assert second.heartbeat().assignment is None
 
 
-def test_a_member_that_keeps_what_it_must_give_up_is_fenced() -> None:
-    """Its own rebalance timeout is what it has for that."""
-    stage = ConsumerStage(settings=GroupSettings(group_consumer_session_timeout_ms=3_600_000))
-    first, second = stage.joined(), stage.joined()
+def test_member_that_does_not_revoke_within_its_rebalance_timeout_is_fenced() -> None:
+    harness = ConsumerHarness(settings=GroupSettings(group_consumer_session_timeout_ms=3_600_000))
+    first, second = harness.join_client(), harness.join_client()
     owned = first.owned
     for _ in range(2):
         first.owned = owned
-        first.take(stage.send(first.request()))
+        first.receive(harness.send(first.request()))
         first.owned = owned
-    stage.pass_time(31)
-    assert first.refused() is ErrorCode.unknown_member_id
-    stage.settle(second)
-    assert second.owned == parts("granite", 0, 1, 2, 3)
+    harness.advance(31)
+    assert first.heartbeat_error() is ErrorCode.unknown_member_id
+    harness.stabilize(second)
+    assert second.owned == partitions("granite", 0, 1, 2, 3)
 
 
-def test_a_member_that_falls_silent_is_out() -> None:
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
-    stage.settle(first, second)
-    stage.pass_time(40)
-    first.beat()
-    stage.pass_time(10)
-    assert second.refused() is ErrorCode.unknown_member_id
-    stage.settle(first)
-    assert first.owned == parts("granite", 0, 1, 2, 3)
+def test_member_without_heartbeats_is_fenced_after_the_session_timeout() -> None:
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
+    harness.stabilize(first, second)
+    harness.advance(40)
+    first.heartbeat()
+    harness.advance(10)
+    assert second.heartbeat_error() is ErrorCode.unknown_member_id
+    harness.stabilize(first)
+    assert first.owned == partitions("granite", 0, 1, 2, 3)
 
 
-def test_a_member_that_leaves_makes_room_at_once() -> None:
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
-    stage.settle(first, second)
+def test_partitions_of_a_leaving_member_are_assigned_at_once() -> None:
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
+    harness.stabilize(first, second)
     assert first.leave().member_epoch == -1
-    assert stage.group.describe().state is ConsumerGroupState.ASSIGNING
-    second.beat()
-    assert second.owned == parts("granite", 0, 1, 2, 3)
+    assert harness.group.describe().state is ConsumerGroupState.ASSIGNING
+    second.heartbeat()
+    assert second.owned == partitions("granite", 0, 1, 2, 3)
 
 
-def test_the_last_answer_may_be_asked_for_again() -> None:
-    """A member whose answer was lost comes with the epoch before, and is told again."""
-    stage = ConsumerStage()
-    first = stage.joined()
-    other = stage.joined()
-    first.beat()
+def test_heartbeat_of_the_previous_epoch_is_accepted() -> None:
+    """The response that raised the epoch may have been lost."""
+    harness = ConsumerHarness()
+    first = harness.join_client()
+    other = harness.join_client()
+    first.heartbeat()
     before = first.request()
-    stage.send(before)
-    assert stage.send(before).member_epoch == 2
-    assert other.beat().assignment is not None
+    harness.send(before)
+    assert harness.send(before).member_epoch == 2
+    assert other.heartbeat().assignment is not None
 
 
-def test_a_member_is_told_again_until_it_says_what_it_has() -> None:
-    """Late answers are dropped by librdkafka, which asks no more fully after that than before."""
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
-    kept = stage.send(first.request()).assignment  # it does not hear of this
+def test_assignment_is_repeated_until_the_member_confirms_it() -> None:
+    """The client librdkafka drops late responses and does not ask for its assignment again."""
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
+    kept = harness.send(first.request()).assignment  # this response is lost
     assert kept is not None
     for _ in range(2):
-        assert stage.send(first.request(with_owned=False)).assignment == kept
-    first.take(stage.send(first.request(with_owned=False)))
-    assert first.beat().assignment is None
-    assert stage.send(first.request(with_owned=False)).assignment is None
-    given = stage.send(second.request(with_owned=False)).assignment  # nor does this one
-    assert given == parts("granite", 0, 1, 2, 3) - kept
-    second.take(stage.send(second.request(with_owned=False)))
-    assert (second.owned, second.beat().assignment) == (given, None)
-    assert stage.send(second.request(with_owned=False)).assignment is None
+        assert harness.send(first.request(with_owned=False)).assignment == kept
+    first.receive(harness.send(first.request(with_owned=False)))
+    assert first.heartbeat().assignment is None
+    assert harness.send(first.request(with_owned=False)).assignment is None
+    given = harness.send(second.request(with_owned=False)).assignment  # so is this one
+    assert given == partitions("granite", 0, 1, 2, 3) - kept
+    second.receive(harness.send(second.request(with_owned=False)))
+    assert (second.owned, second.heartbeat().assignment) == (given, None)
+    assert harness.send(second.request(with_owned=False)).assignment is None
 
 
-def test_epochs_that_are_not_the_member_s_are_fenced() -> None:
-    stage = ConsumerStage()
-    first = stage.joined()
+def test_wrong_member_epochs_are_fenced() -> None:
+    harness = ConsumerHarness()
+    first = harness.join_client()
     for epoch in (2, 77):
         first.epoch = epoch
-        assert first.refused() is ErrorCode.fenced_member_epoch
+        assert first.heartbeat_error() is ErrorCode.fenced_member_epoch
     first.epoch = 1
-    stage.joined()
-    stage.settle(first)
-    stage.joined().leave()
-    stage.settle(first)
+    harness.join_client()
+    harness.stabilize(first)
+    harness.join_client().leave()
+    harness.stabilize(first)
     first.epoch = 1
-    assert first.refused() is ErrorCode.fenced_member_epoch
+    assert first.heartbeat_error() is ErrorCode.fenced_member_epoch
 
 
-def test_a_static_member_comes_back_to_its_partitions() -> None:
-    """Who leaves with epoch -2 keeps them for a session: nobody else's assignment changes."""
-    stage = ConsumerStage()
-    static, other = stage.joined(instance_id="stone"), stage.joined()
-    stage.settle(static, other)
+def test_static_member_rejoins_with_its_assignment() -> None:
+    """A member that left with epoch -2 keeps its partitions for a session timeout."""
+    harness = ConsumerHarness()
+    static, other = harness.join_client(instance_id="stone"), harness.join_client()
+    harness.stabilize(static, other)
     before, epoch = static.owned, other.epoch
     assert static.leave(-2).member_epoch == -2
-    other.beat()
+    other.heartbeat()
     assert other.epoch == epoch
     static.member_id = "back"
-    static.beat()
+    static.heartbeat()
     assert (static.owned, static.epoch) == (before, epoch)
 
 
-def test_a_static_member_that_stays_away_loses_its_place() -> None:
-    stage = ConsumerStage()
-    static, other = stage.joined(instance_id="stone"), stage.joined()
-    stage.settle(static, other)
+def test_static_member_that_does_not_rejoin_loses_its_assignment() -> None:
+    harness = ConsumerHarness()
+    static, other = harness.join_client(instance_id="stone"), harness.join_client()
+    harness.stabilize(static, other)
     static.leave(-2)
     for _ in range(5):
-        stage.pass_time(10)
-        other.beat()
-    stage.settle(other)
-    assert other.owned == parts("granite", 0, 1, 2, 3)
+        harness.advance(10)
+        other.heartbeat()
+    harness.stabilize(other)
+    assert other.owned == partitions("granite", 0, 1, 2, 3)
 
 
-def test_instances_are_had_by_one_member_at_a_time() -> None:
-    stage = ConsumerStage()
-    first = stage.joined(instance_id="stone")
-    second = stage.member(instance_id="stone")
-    assert second.refused() is ErrorCode.unreleased_instance_id
+def test_instance_id_belongs_to_one_member() -> None:
+    harness = ConsumerHarness()
+    first = harness.join_client(instance_id="stone")
+    second = harness.new_client(instance_id="stone")
+    assert second.heartbeat_error() is ErrorCode.unreleased_instance_id
     first.leave(-2)
-    second.beat()
+    second.heartbeat()
     first.is_joining, first.epoch = False, 1
-    assert first.refused() is ErrorCode.fenced_instance_id
+    assert first.heartbeat_error() is ErrorCode.fenced_instance_id
     with pytest.raises(GroupError, match="fenced by member"):
         first.leave(-2)
-    stranger = stage.member(instance_id="gravel")
-    stranger.is_joining, stranger.epoch = False, 1
-    assert stranger.refused() is ErrorCode.unknown_member_id
+    unknown = harness.new_client(instance_id="gravel")
+    unknown.is_joining, unknown.epoch = False, 1
+    assert unknown.heartbeat_error() is ErrorCode.unknown_member_id
 
 
-def test_topics_that_come_grow_and_go_change_the_assignment() -> None:
-    stage = ConsumerStage(topics=view(granite=1))
-    member = stage.joined("granite", "basalt")
-    assert member.owned == parts("granite", 0)
-    stage.topics = view(granite=1, basalt=2)
-    stage.settle(member)
-    assert member.owned == parts("granite", 0) | parts("basalt", 0, 1)
-    stage.topics = view(granite=3)
-    stage.settle(member)
-    assert member.owned == parts("granite", 0, 1, 2)
+def test_created_extended_and_deleted_topics_change_the_assignment() -> None:
+    harness = ConsumerHarness(topics=topic_view(granite=1))
+    member = harness.join_client("granite", "basalt")
+    assert member.owned == partitions("granite", 0)
+    harness.topics = topic_view(granite=1, basalt=2)
+    harness.stabilize(member)
+    assert member.owned == partitions("granite", 0) | partitions("basalt", 0, 1)
+    harness.topics = topic_view(granite=3)
+    harness.stabilize(member)
+    assert member.owned == partitions("granite", 0, 1, 2)
 
 
-def test_a_pattern_subscribes_to_what_it_matches_as_a_whole() -> None:
-    stage = ConsumerStage(topics=view(granite=1, granola=1, igranite=1))
-    member = stage.member("slate", regex="gran.*")
-    member.beat()
-    assert member.owned == parts("granite", 0) | parts("granola", 0)
-    stage.topics = view(granite=1, granola=1, granary=1)
-    stage.settle(member)
-    assert member.owned == parts("granite", 0) | parts("granola", 0) | parts("granary", 0)
-    stage.topics = view(granite=1, slate=1)
-    member.take(stage.send(replace(member.request(), regex="")))
-    stage.settle(member)
-    assert member.owned == parts("slate", 0)
+def test_pattern_subscribes_to_the_names_it_matches_as_a_whole() -> None:
+    harness = ConsumerHarness(topics=topic_view(granite=1, granola=1, igranite=1))
+    member = harness.new_client("slate", regex="gran.*")
+    member.heartbeat()
+    assert member.owned == partitions("granite", 0) | partitions("granola", 0)
+    harness.topics = topic_view(granite=1, granola=1, granary=1)
+    harness.stabilize(member)
+    assert member.owned == partitions("granite", 0) | partitions("granola", 0) | partitions("granary", 0)
+    harness.topics = topic_view(granite=1, slate=1)
+    member.receive(harness.send(replace(member.request(), regex="")))
+    harness.stabilize(member)
+    assert member.owned == partitions("slate", 0)
 
 
-def test_the_assignor_that_most_members_want_is_used() -> None:
-    stage = ConsumerStage()
-    stage.joined(assignor="range")
-    stage.joined()
-    assert stage.group.describe().assignor == "range"
-    assert ConsumerStage().group.describe().assignor == "uniform"
+def test_assignor_with_most_votes_is_used() -> None:
+    harness = ConsumerHarness()
+    harness.join_client(assignor="range")
+    harness.join_client()
+    assert harness.group.describe().assignor == "range"
+    assert ConsumerHarness().group.describe().assignor == "uniform"
 
 
-def test_a_member_that_wants_no_topic_yet_may_join() -> None:
-    """A pattern that its client matches itself may match nothing before a topic comes."""
-    stage = ConsumerStage()
-    for wants in (replace(JOIN, topics=frozenset()), replace(JOIN, topics=None, regex="")):
-        assert stage.send(wants).assignment == frozenset()
+def test_member_without_topics_may_join() -> None:
+    """A pattern that the client itself evaluates may match no topic yet."""
+    harness = ConsumerHarness()
+    for request in (replace(JOIN, topics=frozenset()), replace(JOIN, topics=None, regex="")):
+        assert harness.send(request).assignment == frozenset()
     later = ConsumerHeartbeat(member_id=JOIN.member_id, member_epoch=1, topics=frozenset({"granite"}))
-    assert stage.send(later).assignment == parts("granite", 0, 1, 2, 3)
+    assert harness.send(later).assignment == partitions("granite", 0, 1, 2, 3)
 
 
-def test_a_member_that_was_fenced_may_join_again_at_once() -> None:
-    """Its session need not end first: it has what it had, and no other is disturbed."""
-    stage = ConsumerStage()
-    first, other = stage.joined(), stage.joined()
-    stage.settle(first, other)
+def test_fenced_member_rejoins_with_its_assignment() -> None:
+    """Its session need not end first, and the other members keep their epoch."""
+    harness = ConsumerHarness()
+    first, other = harness.join_client(), harness.join_client()
+    harness.stabilize(first, other)
     had = first.owned
     first.epoch = 77
-    assert first.refused() is ErrorCode.fenced_member_epoch
+    assert first.heartbeat_error() is ErrorCode.fenced_member_epoch
     first.is_joining = True
-    assert first.beat().assignment == had
-    assert (first.epoch, stage.group.group_epoch, stage.group.member_count) == (2, 2, 2)
-    assert other.beat().assignment is None
+    assert first.heartbeat().assignment == had
+    assert (first.epoch, harness.group.group_epoch, harness.group.member_count) == (2, 2, 2)
+    assert other.heartbeat().assignment is None
 
 
-def test_a_full_group_takes_nobody_else() -> None:
-    stage = ConsumerStage(settings=GroupSettings(group_consumer_max_size=1))
-    first = stage.joined()
-    assert stage.member().refused() is ErrorCode.group_max_size_reached
-    first.beat()
+def test_full_group_refuses_new_members() -> None:
+    harness = ConsumerHarness(settings=GroupSettings(group_consumer_max_size=1))
+    first = harness.join_client()
+    assert harness.new_client().heartbeat_error() is ErrorCode.group_max_size_reached
+    first.heartbeat()
 
 
 @pytest.mark.parametrize(
-    ("group_id", "request_", "wanted"),
+    ("group_id", "request_", "expected"),
     [
         (" ", JOIN, ErrorCode.invalid_request),
         ("g", replace(JOIN, instance_id=""), ErrorCode.invalid_request),
@@ -261,23 +258,23 @@ def test_a_full_group_takes_nobody_else() -> None:
         ("g", replace(JOIN, member_epoch=-2), ErrorCode.invalid_request),
         ("g", replace(JOIN, rebalance_timeout_ms=-1), ErrorCode.invalid_request),
         ("g", replace(JOIN, owned=None), ErrorCode.invalid_request),
-        ("g", replace(JOIN, owned=parts("granite", 0)), ErrorCode.invalid_request),
+        ("g", replace(JOIN, owned=partitions("granite", 0)), ErrorCode.invalid_request),
         ("g", replace(JOIN, topics=None), ErrorCode.invalid_request),
         ("g", replace(JOIN, assignor="magic"), ErrorCode.unsupported_assignor),
         ("g", replace(JOIN, regex="("), ErrorCode.invalid_regular_expression),
     ],
 )
-def test_heartbeats_that_make_no_sense_are_refused(
-    group_id: str, request_: ConsumerHeartbeat, wanted: ErrorCode
+def test_invalid_heartbeats_are_refused(
+    group_id: str, request_: ConsumerHeartbeat, expected: ErrorCode
 ) -> None:
-    assert code(group_id, request_) is wanted
+    assert validation_error(group_id, request_) is expected
 
 
-def test_offsets_are_committed_in_the_member_s_own_epoch() -> None:
-    stage = ConsumerStage()
-    check = stage.group.check_commit
+def test_commits_and_fetches_are_fenced_by_the_member_epoch() -> None:
+    harness = ConsumerHarness()
+    check = harness.group.check_commit
     assert check("", -1, [], supports_member_epochs=True) == [ErrorCode.none]
-    member = stage.joined()
+    member = harness.join_client()
     assert check("", -1, [], supports_member_epochs=True) == [ErrorCode.unknown_member_id]
     assert check(member.member_id, 1, [], supports_member_epochs=True) == [ErrorCode.none]
     assert check(member.member_id, 1, [], supports_member_epochs=False) == [ErrorCode.unsupported_version]
@@ -285,87 +282,93 @@ def test_offsets_are_committed_in_the_member_s_own_epoch() -> None:
         assert check(member.member_id, epoch, [], supports_member_epochs=True) == [
             ErrorCode.stale_member_epoch
         ]
-    assert stage.group.check_fetch(None, -1) is ErrorCode.none
-    assert stage.group.check_fetch(member.member_id, 1) is ErrorCode.none
-    assert stage.group.check_fetch(member.member_id, 2) is ErrorCode.stale_member_epoch
-    assert stage.group.check_fetch("nobody", 1) is ErrorCode.unknown_member_id
+    assert harness.group.check_fetch(None, -1) is ErrorCode.none
+    assert harness.group.check_fetch(member.member_id, 1) is ErrorCode.none
+    assert harness.group.check_fetch(member.member_id, 2) is ErrorCode.stale_member_epoch
+    assert harness.group.check_fetch("unknown", 1) is ErrorCode.unknown_member_id
 
 
-def refusals(stage: ConsumerStage, member: StageMember, epoch: int, *numbers: int) -> list[bool]:
-    """Of a member's commits to partitions of granite in an epoch: which are refused."""
-    partitions = sorted(parts("granite", *numbers))
-    codes = stage.group.check_commit(member.member_id, epoch, partitions, supports_member_epochs=True)
+def refused_partitions(
+    harness: ConsumerHarness, member: ConsumerClient, epoch: int, *indexes: int
+) -> list[bool]:
+    """Return True for each commit to a partition of granite that is refused, in order of the partitions."""
+    committed = sorted(partitions("granite", *indexes))
+    codes = harness.group.check_commit(member.member_id, epoch, committed, supports_member_epochs=True)
     assert set(codes) <= {ErrorCode.none, ErrorCode.stale_member_epoch}
     return [code is not ErrorCode.none for code in codes]
 
 
-def test_what_a_member_has_had_since_an_epoch_it_may_still_commit_in_it() -> None:
-    """As long as nobody else can have had it; also while it gives it up."""
-    stage = ConsumerStage()
-    first = stage.joined()
-    second = stage.joined()
+def test_commit_in_an_earlier_epoch_is_accepted_for_partitions_owned_since_then() -> None:
+    """Partitions that the member is revoking are included (KIP-1251)."""
+    harness = ConsumerHarness()
+    first = harness.join_client()
+    second = harness.join_client()
     assert first.epoch == 1
-    told = first.beat()
-    assert (first.epoch, len(told.assignment or ())) == (1, 2)
-    assert refusals(stage, first, 1, 0, 1, 2, 3) == [False] * 4
-    stage.settle(first, second)
+    response = first.heartbeat()
+    assert (first.epoch, len(response.assignment or ())) == (1, 2)
+    assert refused_partitions(harness, first, 1, 0, 1, 2, 3) == [False] * 4
+    harness.stabilize(first, second)
     assert first.epoch == second.epoch == 2
     kept = sorted(each.partition for each in first.owned)
-    assert [not each for each in refusals(stage, first, 1, 0, 1, 2, 3)] == [n in kept for n in range(4)]
-    assert refusals(stage, second, 1, 0, 1, 2, 3) == [True] * 4
+    assert [not each for each in refused_partitions(harness, first, 1, 0, 1, 2, 3)] == [
+        n in kept for n in range(4)
+    ]
+    assert refused_partitions(harness, second, 1, 0, 1, 2, 3) == [True] * 4
     second.leave()
-    stage.settle(first)
+    harness.stabilize(first)
     assert first.epoch == 3
     for epoch in (1, 2):
-        found = [not each for each in refusals(stage, first, epoch, 0, 1, 2, 3)]
+        found = [not each for each in refused_partitions(harness, first, epoch, 0, 1, 2, 3)]
         assert found == [n in kept for n in range(4)]
-    assert refusals(stage, first, 3, 0, 1, 2, 3) == [False] * 4
-    assert refusals(stage, first, 4, 0, 1, 2, 3) == [True] * 4
-    assert refusals(stage, first, 2, 9) == [True]
+    assert refused_partitions(harness, first, 3, 0, 1, 2, 3) == [False] * 4
+    assert refused_partitions(harness, first, 4, 0, 1, 2, 3) == [True] * 4
+    assert refused_partitions(harness, first, 2, 9) == [True]
 
 
-def test_another_coordinator_knows_no_epochs_before_its_own() -> None:
-    """What it took over is committed in the epoch that the member was in then, or later."""
-    stage = ConsumerStage()
-    first, second = stage.joined(), stage.joined()
-    stage.settle(first, second)
+def test_new_coordinator_refuses_commits_of_epochs_before_its_own() -> None:
+    harness = ConsumerHarness()
+    first, second = harness.join_client(), harness.join_client()
+    harness.stabilize(first, second)
     kept = [each.partition for each in first.owned]
-    stage.move_coordinator()
-    assert refusals(stage, first, 1, *kept) == [True] * 2
+    harness.move_coordinator()
+    assert refused_partitions(harness, first, 1, *kept) == [True] * 2
     second.leave()
-    stage.settle(first)
+    harness.stabilize(first)
     assert first.epoch == 3
-    assert refusals(stage, first, 2, *kept) == [False] * 2
+    assert refused_partitions(harness, first, 2, *kept) == [False] * 2
 
 
-def test_another_coordinator_goes_on_where_the_last_one_stopped() -> None:
-    """Members, epochs, what they have and what they are about to give up: all is stored."""
-    stage = ConsumerStage(topics=view(granite=4, granola=1))
-    first, second = stage.joined(instance_id="stone"), stage.joined(assignor="range", regex="granola")
-    first.beat()
-    before = stage.group.describe()
-    stage.move_coordinator()
-    assert stage.group.describe() == before
-    stage.settle(first, second)
-    assert first.owned | second.owned == parts("granite", 0, 1, 2, 3) | parts("granola", 0)
+def test_new_coordinator_continues_from_the_snapshot() -> None:
+    """Members, epochs, assignments and pending revocations are stored."""
+    harness = ConsumerHarness(topics=topic_view(granite=4, granola=1))
+    first, second = (
+        harness.join_client(instance_id="stone"),
+        harness.join_client(assignor="range", regex="granola"),
+    )
+    first.heartbeat()
+    before = harness.group.describe()
+    harness.move_coordinator()
+    assert harness.group.describe() == before
+    harness.stabilize(first, second)
+    assert first.owned | second.owned == partitions("granite", 0, 1, 2, 3) | partitions("granola", 0)
     assert first.owned.isdisjoint(second.owned)
-    stage.move_coordinator()
-    stage.pass_time(46)
-    assert stage.group.is_empty
+    harness.move_coordinator()
+    harness.advance(46)
+    assert harness.group.is_empty
 
 
-def test_heartbeats_that_change_nothing_have_nothing_to_store() -> None:
-    stage = ConsumerStage()
-    member = stage.joined()
-    version = stage.group.version
-    answers = [member.beat() for _ in range(3)]
-    assert stage.group.version == version
-    assert [answer.assignment for answer in answers] == [None] * 3
+def test_heartbeat_that_changes_nothing_leaves_the_version_unchanged() -> None:
+    harness = ConsumerHarness()
+    member = harness.join_client()
+    version = harness.group.version
+    responses = [member.heartbeat() for _ in range(3)]
+    assert harness.group.version == version
+    assert [response.assignment for response in responses] == [None] * 3
 
 
-def test_a_member_without_an_id_is_given_one() -> None:
-    stage = ConsumerStage()
-    member = StageMember(stage, "", frozenset({"granite"}))
-    member.beat()
+def test_member_without_an_id_is_assigned_one() -> None:
+    harness = ConsumerHarness()
+    member = ConsumerClient(harness, "", frozenset({"granite"}))
+    member.heartbeat()
     assert member.member_id
-    assert member.beat().member_epoch == 1
+    assert member.heartbeat().member_epoch == 1

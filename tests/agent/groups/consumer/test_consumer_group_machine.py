@@ -1,6 +1,6 @@
-"""Random lives of a consumer group: members obey late and crash, answers are lost, coordinators change.
+"""Stateful test of a consumer group: slow members, crashes, lost responses and new coordinators.
 
-Some members speak the classic protocol, as in a group that is rolled from one protocol to the other.
+Some members use the classic protocol, as during a migration between the protocols.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing_extensions import override
 from agent.group_settings import GroupSettings, MigrationPolicy
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, HeartbeatResponse
 from agent.groups.errors import ErrorCode, GroupError
-from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
-from tests.agent.groups.mixed_stage import ClassicMember
+from tests.agent.groups.classic_client import ClassicClient
+from tests.agent.groups.consumer_harness import ConsumerClient, ConsumerHarness, partitions, topic_view
 
 if TYPE_CHECKING:
     from agent.groups.consumer.topics import TopicView
 
-_REFUSALS = {
+_EXPECTED_ERRORS = {
     ErrorCode.fenced_member_epoch,
     ErrorCode.unknown_member_id,
-    # An instance stays with the member that has it until that one's session is over.
+    # An instance id belongs to one member until that member leaves or its session times out.
     ErrorCode.unreleased_instance_id,
     ErrorCode.fenced_instance_id,
 }
@@ -33,53 +33,52 @@ _COUNTS = st.fixed_dictionaries({}, optional={name: st.integers(1, 4) for name i
 
 
 @dataclass
-class LateMember(StageMember):
-    """A member that goes on reading what it shall give up until it gets round to it."""
+class SlowClient(ConsumerClient):
+    """A client that keeps reading revoked partitions until it calls `apply_assignment`."""
 
-    shall_have: Assignment = EMPTY_ASSIGNMENT
-    is_gone: bool = False
+    pending_assignment: Assignment = EMPTY_ASSIGNMENT
 
     @override
-    def take(self, answer: HeartbeatResponse) -> None:
-        super().take(HeartbeatResponse(member_id=answer.member_id, member_epoch=answer.member_epoch))
-        if answer.assignment is not None:
-            self.shall_have = answer.assignment
+    def receive(self, response: HeartbeatResponse) -> None:
+        super().receive(HeartbeatResponse(member_id=response.member_id, member_epoch=response.member_epoch))
+        if response.assignment is not None:
+            self.pending_assignment = response.assignment
 
-    def obey(self) -> None:
-        self.owned = self.shall_have
+    def apply_assignment(self) -> None:
+        self.owned = self.pending_assignment
 
-    def refused_with(self, error: GroupError) -> None:
-        """Every refusal that a group may give a well-behaved member makes it join anew."""
-        if error.code not in _REFUSALS:
+    def handle_error(self, error: GroupError) -> None:
+        """Join as a new member; raise for a code that a correct client must not get."""
+        if error.code not in _EXPECTED_ERRORS:
             raise error
-        self.start_anew()
+        self.reset()
 
     @override
-    def start_anew(self) -> None:
-        super().start_anew()
-        self.shall_have = EMPTY_ASSIGNMENT
+    def reset(self) -> None:
+        super().reset()
+        self.pending_assignment = EMPTY_ASSIGNMENT
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """What must hold of a group whatever its members, the clock and the catalog do."""
+    """Invariants of a consumer group under any sequence of requests, timeouts and coordinators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = ConsumerStage(
+        self.harness = ConsumerHarness(
             settings=GroupSettings(
                 group_consumer_session_timeout_ms=20_000,
                 group_consumer_migration_policy=MigrationPolicy.UPGRADE,
             ),
-            topics=view(a=3, b=2),
+            topics=topic_view(a=3, b=2),
         )
-        self.members: list[LateMember] = []
-        self.classic: list[ClassicMember] = []
+        self.clients: list[SlowClient] = []
+        self.classic: list[ClassicClient] = []
         self.epoch = 0
 
     @initialize(count=st.integers(1, 3))
-    def people(self, count: int) -> None:
+    def create_clients(self, count: int) -> None:
         for _ in range(count):
-            self.come(frozenset({"a"}), static=False, pattern=False, assignor=None)
+            self.add_client(frozenset({"a"}), static=False, pattern=False, assignor=None)
 
     @rule(
         topics=st.frozensets(st.sampled_from("abc"), min_size=1),
@@ -87,12 +86,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         pattern=st.booleans(),
         assignor=st.sampled_from([None, "range", "uniform"]),
     )
-    def come(self, topics: frozenset[str], *, static: bool, pattern: bool, assignor: str | None) -> None:
-        if len(self.members) < 5:
-            number = next(self.stage.numbers)
-            self.members.append(
-                LateMember(
-                    self.stage,
+    def add_client(
+        self, topics: frozenset[str], *, static: bool, pattern: bool, assignor: str | None
+    ) -> None:
+        if len(self.clients) < 5:
+            number = next(self.harness.client_numbers)
+            self.clients.append(
+                SlowClient(
+                    self.harness,
                     f"member-{number}",
                     topics,
                     instance_id=f"instance-{number}" if static else None,
@@ -106,125 +107,127 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         cooperative=st.booleans(),
         static=st.booleans(),
     )
-    def come_classic(self, topics: frozenset[str], *, cooperative: bool, static: bool) -> None:
+    def add_classic_client(self, topics: frozenset[str], *, cooperative: bool, static: bool) -> None:
         if len(self.classic) < 3:
-            number = next(self.stage.numbers)
+            number = next(self.harness.client_numbers)
             instance_id = f"instance-{number}" if static else None
-            self.classic.append(ClassicMember(self.stage, topics, cooperative, instance_id))
+            self.classic.append(ClassicClient(self.harness, topics, cooperative, instance_id))
 
-    @rule(at=st.integers(0, 2), times=st.integers(1, 4), answered=st.booleans())
-    def step_classic(self, at: int, times: int, *, answered: bool) -> None:
-        """Whoever does not hear the last answer has heard the others."""
+    @rule(at=st.integers(0, 2), times=st.integers(1, 4), receives_response=st.booleans())
+    def step_classic(self, at: int, times: int, *, receives_response: bool) -> None:
+        """Send requests of a classic client; it may lose the last response."""
         if self.classic:
             for number in range(times):
-                self.classic[at % len(self.classic)].step(answered=answered or number < times - 1)
+                self.classic[at % len(self.classic)].step(
+                    receives_response=receives_response or number < times - 1
+                )
 
     @rule(times=st.integers(1, 4))
-    def everyone_beats_and_obeys(self, times: int) -> None:
+    def all_heartbeat_and_apply(self, times: int) -> None:
         for _ in range(times):
-            for member in self.members:
-                self._beat(member)
-                member.obey()
+            for client in self.clients:
+                self._heartbeat(client)
+                client.apply_assignment()
 
     @rule(at=st.integers(0, 2), crash=st.booleans())
     def leave_classic(self, at: int, *, crash: bool) -> None:
         if self.classic:
-            member = self.classic[at % len(self.classic)]
-            member.start_anew() if crash else member.leave()
+            client = self.classic[at % len(self.classic)]
+            client.reset() if crash else client.leave()
 
-    def _pick(self, at: int) -> LateMember:
-        return self.members[at % len(self.members)]
+    def _client(self, at: int) -> SlowClient:
+        return self.clients[at % len(self.clients)]
 
-    def _beat(self, member: LateMember, *, answered: bool = True) -> None:
+    def _heartbeat(self, client: SlowClient, *, receives_response: bool = True) -> None:
         try:
-            answer = self.stage.send(member.request())
+            response = self.harness.send(client.request())
         except GroupError as error:
-            member.refused_with(error)
+            client.handle_error(error)
             return
-        if answered:
-            member.take(answer)
+        if receives_response:
+            client.receive(response)
         else:
-            member.says_everything = True
+            client.sends_full_heartbeat = True
 
     @rule(at=st.integers(0, 4))
-    def beat(self, at: int) -> None:
-        self._beat(self._pick(at))
+    def heartbeat(self, at: int) -> None:
+        self._heartbeat(self._client(at))
 
     @rule(at=st.integers(0, 4))
-    def beat_unheard(self, at: int) -> None:
-        self._beat(self._pick(at), answered=False)
+    def heartbeat_with_lost_response(self, at: int) -> None:
+        self._heartbeat(self._client(at), receives_response=False)
 
     @rule(at=st.integers(0, 4))
-    def obey(self, at: int) -> None:
-        self._pick(at).obey()
+    def apply_assignment(self, at: int) -> None:
+        self._client(at).apply_assignment()
 
     @rule(at=st.integers(0, 4), epoch=st.sampled_from([-1, -2]))
     def leave(self, at: int, epoch: int) -> None:
-        member = self._pick(at)
-        if member.is_joining:
+        client = self._client(at)
+        if client.is_joining:
             return
         try:
-            member.leave(epoch if member.instance_id else -1)
+            client.leave(epoch if client.instance_id else -1)
         except GroupError as error:
-            member.refused_with(error)
+            client.handle_error(error)
 
     @rule(at=st.integers(0, 4))
-    def crash_and_return(self, at: int) -> None:
-        member = self._pick(at)
-        member.start_anew()
-        member.member_id = f"member-{next(self.stage.numbers)}"
+    def crash_and_rejoin(self, at: int) -> None:
+        client = self._client(at)
+        client.reset()
+        client.member_id = f"member-{next(self.harness.client_numbers)}"
 
     @rule(seconds=st.integers(1, 15))
-    def pass_time(self, seconds: int) -> None:
-        self.stage.pass_time(seconds)
+    def advance_clock(self, seconds: int) -> None:
+        self.harness.advance(seconds)
 
     @rule(counts=_COUNTS)
     def change_topics(self, counts: dict[str, int]) -> None:
-        self.stage.topics = view(**counts)
+        self.harness.topics = topic_view(**counts)
 
     @rule()
     def move_coordinator(self) -> None:
-        self.stage.move_coordinator()
+        self.harness.move_coordinator()
 
     @invariant()
-    def nobody_reads_what_another_reads(self) -> None:
-        """Members that the group counts on never have a partition in common."""
-        known = {each.member_id: each for each in self.stage.group.describe().members}
-        readers = [member for member in self._everyone() if member.member_id in known]
+    def no_partition_is_read_twice(self) -> None:
+        """Members of the group never have a partition in common."""
+        known = {each.member_id: each for each in self.harness.group.describe().members}
+        readers = [client for client in self._all_clients() if client.member_id in known]
         for at, one in enumerate(readers):
             for other in readers[at + 1 :]:
                 assert one.owned.isdisjoint(other.owned)
 
     @invariant()
-    def epochs_rise(self) -> None:
-        group = self.stage.group
+    def epochs_never_decrease(self) -> None:
+        group = self.harness.group
         assert group.group_epoch >= max(self.epoch, group.describe().assignment_epoch)
         self.epoch = group.group_epoch
 
     @override
     def teardown(self) -> None:
-        """Once members behave, each partition that exists is read by one that wants it."""
+        """Check that correct clients read each partition they want exactly once in the end."""
         for _ in range(30):
-            for member in self.members:
-                self._beat(member)
-                member.obey()
+            for client in self.clients:
+                self._heartbeat(client)
+                client.apply_assignment()
             for classic in self.classic:
                 classic.step()
-            self.stage.pass_time(1)
-        owned = [part for member in self._everyone() for part in member.owned]
+            self.harness.advance(1)
+        owned = [part for client in self._all_clients() for part in client.owned]
         assert len(owned) == len(set(owned))
-        assert set(owned) == self._wanted(self.stage.topics)
+        assert set(owned) == self._wanted(self.harness.topics)
 
-    def _everyone(self) -> list[LateMember | ClassicMember]:
-        return [*self.members, *self.classic]
+    def _all_clients(self) -> list[SlowClient | ClassicClient]:
+        return [*self.clients, *self.classic]
 
     def _wanted(self, topics: TopicView) -> Assignment:
-        names = {name for member in self._everyone() for name in member.topics}
-        names |= {"a", "b"} if any(member.regex for member in self.members) else set()
+        names = {name for client in self._all_clients() for name in client.topics}
+        names |= {"a", "b"} if any(client.regex for client in self.clients) else set()
         return frozenset(
             part
             for name in names & topics.by_name.keys()
-            for part in parts(name, *range(topics.by_name[name].partition_count))
+            for part in partitions(name, *range(topics.by_name[name].partition_count))
         )
 
 

@@ -1,4 +1,4 @@
-"""Patterns of topics: matched with every name once, and with many names away from the event loop."""
+"""Subscriptions by pattern: each name is matched once, many names outside the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent.groups.consumer.topics import TopicView
 from catalog.config.values import TopicConfig
 from catalog.model import Topic
 from core.clock import ManualClock
-from tests.agent.groups.coordinators import coordinating
+from tests.agent.groups.coordinators import open_coordinator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ _NAMES = ("granite", "granola", "slate", "basalt", "marble", "andesite")
 _MANY = [f"stone-{number}" for number in range(600)]
 
 
-def topics_called(names: Iterable[str], partitions: int = 1) -> list[Topic]:
+def make_topics(names: Iterable[str], partitions: int = 1) -> list[Topic]:
     return [
         Topic(
             topic_id=UUID(bytes=name.encode()[:16].rjust(16, b"\1")),
@@ -48,48 +48,47 @@ def topics_called(names: Iterable[str], partitions: int = 1) -> list[Topic]:
     ]
 
 
-class Matching:
-    """Which names were matched with which patterns, and where."""
+class MatchRecorder:
+    """Recorder of the names matched with each pattern, and of the threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: list[int] = []
         self.seen: list[tuple[str, frozenset[str]]] = []
         match = topics_module._match_names
 
-        def watched(pattern: str, names: Iterable[str]) -> frozenset[str]:
+        def record(pattern: str, names: Iterable[str]) -> frozenset[str]:
             self.threads.append(threading.get_ident())
             self.seen.append((pattern, frozenset(names)))
             return match(pattern, names)
 
-        monkeypatch.setattr(topics_module, "_match_names", watched)
+        monkeypatch.setattr(topics_module, "_match_names", record)
 
 
 @given(st.lists(st.sets(st.sampled_from(_NAMES)), min_size=1, max_size=5))
-def test_patterns_match_what_there_is_however_topics_come_and_go(steps: list[set[str]]) -> None:
-    """A view that follows others says the same as one that was made of its topics."""
+def test_updated_view_has_the_matches_of_a_new_view(steps: list[set[str]]) -> None:
     view = TopicView({})
     for number, names in enumerate(steps):
         for pattern in _PATTERNS[: number + 1]:
             view.matching(pattern)
-        view = view.updated(topics_called(names))
-        fresh = TopicView({}).updated(topics_called(names))
+        view = view.updated(make_topics(names))
+        fresh = TopicView({}).updated(make_topics(names))
         assert {each: view.matching(each) for each in _PATTERNS} == fresh.compute_matches(_PATTERNS)
 
 
-def test_a_pattern_is_matched_with_new_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same topics are the same view; where neither new nor lost names match, the same set is kept."""
-    view = TopicView({}).updated(topics_called(_NAMES))
+def test_pattern_is_matched_with_new_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same topics give the same view. If no changed name matches, the match is the same set."""
+    view = TopicView({}).updated(make_topics(_NAMES))
     before = view.matching("gran.*")
-    matching = Matching(monkeypatch)
-    assert view.updated(topics_called(_NAMES)) is view
-    after = view.updated(topics_called([*_NAMES[:-1], "schist"]))
-    assert matching.seen == [("gran.*", frozenset({"schist"}))]
+    recorder = MatchRecorder(monkeypatch)
+    assert view.updated(make_topics(_NAMES)) is view
+    after = view.updated(make_topics([*_NAMES[:-1], "schist"]))
+    assert recorder.seen == [("gran.*", frozenset({"schist"}))]
     assert after.matching("gran.*") is before
 
 
-def test_patterns_remembered_are_bounded() -> None:
-    """Those that came first are forgotten, and found again when they are asked for."""
-    view = TopicView({}).updated(topics_called(_NAMES))
+def test_number_of_cached_patterns_is_bounded() -> None:
+    """The oldest matches are evicted, and computed again on demand."""
+    view = TopicView({}).updated(make_topics(_NAMES))
     patterns = [f"granite|{number}" for number in range(topics_module._MAX_PATTERNS + 5)]
     for pattern in patterns:
         view.matching(pattern)
@@ -97,39 +96,41 @@ def test_patterns_remembered_are_bounded() -> None:
     assert view.matching(patterns[0]) == {"granite"}
 
 
-def test_members_with_one_pattern_share_its_first_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few names it is found at once, with many away from the event loop, for all who ask meanwhile."""
+def test_concurrent_callers_share_one_match_of_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few names are matched on the event loop, many names in another thread."""
 
     async def call(work: Callable[[], cached_lookups.T]) -> cached_lookups.T:
         return await asyncio.to_thread(work)
 
-    async def story(names: Sequence[str]) -> list[int]:
-        listed = topics_called(names)
-        views = TopicCache(lambda: listed, call=call, clock=ManualClock(), refresh_ms=1000)
-        view = await views.get()
-        matching = Matching(monkeypatch)
-        await asyncio.gather(*(views.match(view, ["stone-1.*"]) for _ in range(5)))
+    async def scenario(names: Sequence[str]) -> list[int]:
+        topics = make_topics(names)
+        cache = TopicCache(lambda: topics, call=call, clock=ManualClock(), refresh_ms=1000)
+        view = await cache.get()
+        recorder = MatchRecorder(monkeypatch)
+        await asyncio.gather(*(cache.match(view, ["stone-1.*"]) for _ in range(5)))
         assert "stone-1" in view.matching("stone-1.*")
         monkeypatch.undo()
-        return [each == threading.get_ident() for each in matching.threads]
+        return [each == threading.get_ident() for each in recorder.threads]
 
-    assert asyncio.run(story(_MANY)) == [False]
-    assert asyncio.run(story(_MANY[:10])) == [True]
+    assert asyncio.run(scenario(_MANY)) == [False]
+    assert asyncio.run(scenario(_MANY[:10])) == [True]
 
 
-def test_a_coordinator_matches_many_names_away_from_its_event_loop(
+def test_coordinator_matches_many_names_outside_the_event_loop(
     catalog: Catalog, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a member brings a pattern, when topics come, and when a group is taken over."""
+    """That happens for a new pattern, for new topics, and for a group that is loaded."""
     clock, settings = ManualClock(), GroupSettings()
-    listed = topics_called(_MANY)
+    topics = make_topics(_MANY)
 
-    class Listed:
+    class FakeTopics:
         def list(self) -> list[Topic]:
-            return listed.copy()
+            return topics.copy()
 
-    async def beat(coordinator: GroupCoordinator, epoch: int, pattern: str | None = None) -> tuple[int, int]:
-        """The member's epoch, and how many partitions it is assigned, as far as it is told."""
+    async def heartbeat(
+        coordinator: GroupCoordinator, epoch: int, pattern: str | None = None
+    ) -> tuple[int, int]:
+        """Return the member epoch and the number of partitions in the response."""
         request = ConsumerHeartbeat(
             member_id="m",
             member_epoch=epoch,
@@ -137,21 +138,21 @@ def test_a_coordinator_matches_many_names_away_from_its_event_loop(
             regex=pattern,
             owned=EMPTY_ASSIGNMENT if epoch == 0 else None,
         )
-        answer = await coordinator.consumers.heartbeat("g", request)
-        return answer.member_epoch, len(answer.assignment or ())
+        response = await coordinator.consumers.heartbeat("g", request)
+        return response.member_epoch, len(response.assignment or ())
 
-    async def story() -> None:
-        async with coordinating(catalog, clock, ids, settings, topics=Listed()) as coordinator:
-            epoch, count = await beat(coordinator, 0, "stone-1.*")
+    async def scenario() -> None:
+        async with open_coordinator(catalog, clock, ids, settings, topics=FakeTopics()) as coordinator:
+            epoch, count = await heartbeat(coordinator, 0, "stone-1.*")
             assert count == 111
-            listed.extend(topics_called(f"stone-1{number}-new" for number in range(600)))
+            topics.extend(make_topics(f"stone-1{number}-new" for number in range(600)))
             clock.advance(settings.topics_refresh_ms / 1000)
-            epoch, count = await beat(coordinator, epoch)
+            epoch, count = await heartbeat(coordinator, epoch)
             assert count == 711
-        async with coordinating(catalog, clock, ids, settings, topics=Listed()) as coordinator:
-            assert await beat(coordinator, epoch) == (epoch, 0)
+        async with open_coordinator(catalog, clock, ids, settings, topics=FakeTopics()) as coordinator:
+            assert await heartbeat(coordinator, epoch) == (epoch, 0)
 
-    matching = Matching(monkeypatch)
-    asyncio.run(story())
-    assert len(matching.threads) == 3
-    assert threading.get_ident() not in matching.threads
+    recorder = MatchRecorder(monkeypatch)
+    asyncio.run(scenario())
+    assert len(recorder.threads) == 3
+    assert threading.get_ident() not in recorder.threads

@@ -11,7 +11,7 @@ from agent.group_settings import MigrationPolicy
 from agent.groups.classic.embedded_protocol import read_assignment
 from agent.kafka.codec import Struct, message_versions
 from agent.kafka.errors import ErrorCode
-from tests.agent.groups.stage import subscription
+from tests.agent.groups.classic_harness import encode_subscription
 from tests.agent.kafka.waiting import QUICK_GROUPS
 from tests.agent.kafka.wire import Wire
 
@@ -63,7 +63,7 @@ def classic_join(wire: Wire, member_id: str = "") -> Struct:
             rebalance_timeout=60_000,
             member_id=member_id,
             protocol_type="consumer",
-            protocols=[Struct(name="range", metadata=subscription("granite"))],
+            protocols=[Struct(name="range", metadata=encode_subscription("granite"))],
         ),
     )
 

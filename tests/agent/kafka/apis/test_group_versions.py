@@ -27,7 +27,7 @@ from core.clock import SystemClock
 from core.ids import SystemIds
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
-from tests.agent.groups.stage import subscription
+from tests.agent.groups.classic_harness import encode_subscription
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.waiting import QUICK_GROUPS
@@ -134,7 +134,7 @@ def join(
         "session_timeout": 60_000,
         "rebalance_timeout": 60_000,
         "protocol_type": "consumer",
-        "protocols": [Struct(name="range", metadata=subscription(*topics))],
+        "protocols": [Struct(name="range", metadata=encode_subscription(*topics))],
     }
     response = connection.ask(join_group.API, version, member_id="", **fields)
     if version >= 4:

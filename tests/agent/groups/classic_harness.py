@@ -1,12 +1,10 @@
-"""A group on a clock that tests move, with members that remember what they were answered."""
+"""A classic group with a manual clock and recorded responses."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from kio.schema.errors import ErrorCode
 
 from agent.group_settings import GroupSettings
 from agent.groups.classic.group import ClassicGroup
@@ -18,6 +16,7 @@ from agent.groups.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from agent.groups.errors import ErrorCode
 from core.clock import ManualClock
 from core.ids import SeededIds
 
@@ -27,53 +26,56 @@ if TYPE_CHECKING:
     from agent.groups.classic.snapshot import ClassicGroupSnapshot
 
 
-def subscription(*topics: str) -> bytes:
-    """A consumer's metadata in version 0: these topics, no user data."""
+def encode_subscription(*topics: str) -> bytes:
+    """Return a subscription of version 0 without user data."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-RANGE = MemberProtocol("range", subscription("t"))
-ROBIN = MemberProtocol("roundrobin", subscription("t"))
+RANGE = MemberProtocol("range", encode_subscription("t"))
+ROUND_ROBIN = MemberProtocol("roundrobin", encode_subscription("t"))
 
 
 @dataclass
 class Call:
-    """One request that is answered once, now or later."""
+    """A request with the responses to it; there must never be more than one."""
 
-    answers: list[JoinResponse | SyncResponse] = field(default_factory=list)
+    responses: list[JoinResponse | SyncResponse] = field(default_factory=list)
 
     @property
-    def answered(self) -> bool:
-        return bool(self.answers)
+    def is_done(self) -> bool:
+        return bool(self.responses)
 
     @property
     def error(self) -> ErrorCode:
-        (answer,) = self.answers
-        return answer.error
+        (response,) = self.responses
+        return response.error
 
     @property
-    def joined(self) -> JoinResponse:
-        (answer,) = self.answers
-        assert isinstance(answer, JoinResponse)
-        return answer
+    def join_response(self) -> JoinResponse:
+        (response,) = self.responses
+        assert isinstance(response, JoinResponse)
+        return response
 
     @property
-    def synced(self) -> SyncResponse:
-        (answer,) = self.answers
-        assert isinstance(answer, SyncResponse)
-        return answer
+    def sync_response(self) -> SyncResponse:
+        (response,) = self.responses
+        assert isinstance(response, SyncResponse)
+        return response
 
 
 @dataclass
-class Stage:
-    """The group, its clock, and the store of its snapshots, which answers at once unless `saves_wait`."""
+class ClassicHarness:
+    """A group, its clock and its stored snapshots.
+
+    A save completes at once unless `delay_saves` is set; then the test calls `pending_saves`.
+    """
 
     settings: GroupSettings = field(default_factory=GroupSettings)
     clock: ManualClock = field(default_factory=ManualClock)
     snapshots: list[ClassicGroupSnapshot] = field(default_factory=list)
-    waiting_saves: list[Callable[[ErrorCode], None]] = field(default_factory=list)
-    saves_wait: bool = False
+    pending_saves: list[Callable[[ErrorCode], None]] = field(default_factory=list)
+    delay_saves: bool = False
 
     def __post_init__(self) -> None:
         self.ids = SeededIds(1, self.clock)
@@ -84,15 +86,15 @@ class Stage:
             "g", settings=self.settings, clock=self.clock, ids=self.ids, save=self._save, snapshot=snapshot
         )
 
-    def _save(self, snapshot: ClassicGroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
+    def _save(self, snapshot: ClassicGroupSnapshot, on_stored: Callable[[ErrorCode], None]) -> None:
         self.snapshots.append(snapshot)
-        if self.saves_wait:
-            self.waiting_saves.append(done)
+        if self.delay_saves:
+            self.pending_saves.append(on_stored)
         else:
-            done(ErrorCode.none)
+            on_stored(ErrorCode.none)
 
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass, a tenth of a second at a time."""
+    def advance(self, seconds: float) -> None:
+        """Advance the clock in steps of a tenth of a second."""
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
             self.group.expire()
@@ -123,15 +125,15 @@ class Stage:
                 requires_known_member_id=requires_known_member_id,
                 supports_skipping_assignment=supports_skipping_assignment,
             ),
-            call.answers.append,
+            call.responses.append,
         )
         return call
 
     def new_member_id(self) -> str:
-        """An id from a first join, as KIP-394 has it."""
+        """Return the member id that the response to a first join assigns (KIP-394)."""
         call = self.join()
         assert call.error is ErrorCode.member_id_required
-        return call.joined.member_id
+        return call.join_response.member_id
 
     def sync(
         self,
@@ -148,16 +150,16 @@ class Stage:
                 generation=self.group.generation if generation is None else generation,
                 assignments=assignments or {},
             ),
-            call.answers.append,
+            call.responses.append,
         )
         return call
 
     def heartbeat(
         self, member_id: str, generation: int | None = None, instance_id: str | None = None
     ) -> ErrorCode:
-        return self.group.heartbeat(self.stamp(member_id, generation, instance_id))
+        return self.group.heartbeat(self.identity(member_id, generation, instance_id))
 
-    def stamp(
+    def identity(
         self, member_id: str, generation: int | None = None, instance_id: str | None = None
     ) -> MemberIdentity:
         return MemberIdentity(
@@ -166,18 +168,18 @@ class Stage:
             generation=self.group.generation if generation is None else generation,
         )
 
-    def stable(self, count: int, **options: object) -> list[str]:
-        """Bring a new group to its first generation with `count` members; their ids, the leader's first."""
+    def make_stable(self, count: int, **options: object) -> list[str]:
+        """Take a new group to its first generation; return the ids of its members, the leader's first."""
         ids = [self.new_member_id() for _ in range(count)]
         calls = [self.join(member_id, **options) for member_id in ids]  # type: ignore[arg-type]  # as given
-        self.pass_time(self.settings.group_initial_rebalance_delay_ms / 1000 * 2 + 0.1)
-        leader = calls[0].joined.leader
+        self.advance(self.settings.group_initial_rebalance_delay_ms / 1000 * 2 + 0.1)
+        leader = calls[0].join_response.leader
         ids.sort(key=lambda member_id: member_id != leader)
-        self.assign(ids)
+        self.sync_all(ids)
         return ids
 
-    def assign(self, ids: list[str]) -> list[Call]:
-        """Everyone syncs, the leader last: each is assigned its own name."""
+    def sync_all(self, ids: list[str]) -> list[Call]:
+        """Send a SyncGroup for each member, the leader last; the assignment of each is its own id."""
         calls = [self.sync(member_id) for member_id in ids[1:]]
         calls.append(self.sync(ids[0], assignments={each: each.encode() for each in ids}))
         return calls
