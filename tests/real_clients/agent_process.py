@@ -1,4 +1,4 @@
-"""Agents in processes of their own, which a test can kill and replace."""
+"""Agents in separate processes, which a test can kill and replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client libraries in processes of their own, which a test can kill.
+"""Client libraries in separate processes, which a test can kill.
 
 A driver reads requests and writes responses, each as one line of JSON. The requests are traits, produce,
 bounds, read and administer, and for a member of a group join, seen and leave. `session` is the session
@@ -51,7 +51,7 @@ CLIENTS = [name for name in (*_IN_PYTHON, "kcat", *_IN_NODE, *_IN_JAVA) if name 
 
 
 class Driver:
-    """A client in a process of its own. The context manager kills it."""
+    """A client in a separate process. The context manager kills it."""
 
     def __init__(self, client: str, directory: Path) -> None:
         """Start the process. `directory` must be empty: a Node program needs its modules in it."""

@@ -23,7 +23,10 @@ Wanted = TypeVar("Wanted")
 
 
 class RequestedPartition(NamedTuple, Generic[Wanted]):
-    """One partition of a request: its topic, or why there is none, and what the request wants of it."""
+    """One partition of a request.
+
+    `topic` is an error if the topic cannot be looked up. `wanted` is the partition's entry in the request.
+    """
 
     topic_name: str
     topic: Topic | SiltstoneError

@@ -1,7 +1,7 @@
-"""DescribeProducers (KIP-664): lists the idempotent producers that partitions remember.
+"""DescribeProducers (KIP-664): lists the idempotent producers of partitions.
 
-Version 0. In the object store a partition lists at most a thousand producers, the most recent first, and none
-has an open transaction. The log of a local topic lists all producers of its own state.
+Version 0. A partition in the object store lists at most a thousand producers, the most recent first. None has
+an open transaction. A partition of a local topic lists all producers in the state of its log.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Versions 0 to 5. Version 3 added the current id and epoch of the producer (KIP-360).
 
-As in Kafka, each request without a transactional id receives a new producer id with epoch 0, whatever id the
-producer had before. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED because clients
-treat this code as final, and retry after most others.
+As in Kafka, each request without a transactional id receives a new producer id with epoch 0. An earlier id of
+the producer does not matter. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
+clients treat as final; they retry after most other codes.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ async def _end_of_epoch(
             return Struct(partition=wanted.partition, error_code=code_of(topic))
         check_partition(topic, wanted.partition, wanted.current_leader_epoch)
         if topic.is_local:
-            disks = context.services.local_logs
-            found = await disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
+            logs = context.services.local_logs
+            found = await logs.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
             return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)
         if wanted.leader_epoch != LEADER_EPOCH:
             return Struct(partition=wanted.partition)

@@ -167,10 +167,10 @@ def _copy_out_of_large_frames(items: Sequence[_Item]) -> None:
     A reference to them would keep the whole frame in memory.
     """
     valid = [each for each in items if each.validated is not None and each.error is None]
-    kept = sum([len(each.validated.data) for each in valid if each.validated])
+    valid_bytes = sum([len(each.validated.data) for each in valid if each.validated])
     for item in valid:
         validated = item.validated
-        if validated is not None and 2 * kept < _size_of_owner(validated.data):
+        if validated is not None and 2 * valid_bytes < _size_of_owner(validated.data):
             item.validated = validated._replace(data=memoryview(bytearray(validated.data)))
 
 

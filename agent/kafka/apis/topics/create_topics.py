@@ -3,7 +3,7 @@
 Versions 2 to 7. Version 4 made partition count and replication factor optional (-1, KIP-464). Version 5
 returns the settings of the new topic (KIP-525), version 7 its id.
 
-Where the agent differs from Kafka:
+Differences from Kafka:
 
 - Any replication factor except 0 is accepted and reported as 1: the object store replicates the data.
 - A manual assignment only sets the number of partitions.

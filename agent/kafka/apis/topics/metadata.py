@@ -84,7 +84,7 @@ async def _describe_all(
     topics: Sequence[Topic], request: Struct, brokers: Sequence[Broker], context: RequestContext
 ) -> list[Struct]:
     """Describe topics with all their partitions."""
-    asked = request.include_topic_authorized_operations
+    with_operations = request.include_topic_authorized_operations
     yielding, described = CooperativeYield(), []
     for placement in await placements_of(topics, brokers, context):
         described.append(
@@ -92,7 +92,7 @@ async def _describe_all(
                 name=placement.topic.name,
                 topic_id=placement.topic.topic_id,
                 partitions=await _partitions(placement, yielding),
-                topic_authorized_operations=operations_if_requested(ON_TOPIC, requested=asked),
+                topic_authorized_operations=operations_if_requested(ON_TOPIC, requested=with_operations),
             )
         )
         await yielding.step()
