@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(90
 ROOT = Path(__file__).parents[2]
 
 
-def wait_until(true: object, what: str) -> None:
-    """Wait until `true()`."""
-    assert callable(true)
+def wait_until(condition: object, what: str) -> None:
+    """Wait until `condition()`."""
+    assert callable(condition)
     clock = SystemClock()
     end = clock.monotonic() + TIMEOUT_SECONDS
-    while not true():
+    while not condition():
         assert clock.monotonic() < end, what
         time.sleep(0.05)
 
@@ -58,9 +58,9 @@ class Log(PublishedLog):
     def add(self, name: str) -> Path:
         """Create a topic with a file of two records of one key, and return the file."""
         topic = self.create_topic(name, "compact")
-        here = PartitionId(topic.topic_id, 0)
-        self.partitions.append(here)
-        return self.directory / self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
+        partition = PartitionId(topic.topic_id, 0)
+        self.partitions.append(partition)
+        return self.directory / self.ingest({partition: [batch((b"k", b"old"), (b"k", b"new"))]})
 
     @contextlib.contextmanager
     def blocking(self, file: Path) -> Iterator[None]:

@@ -109,9 +109,9 @@ class Log(PublishedLog):
 
     def add(self, name: str) -> None:
         """Create a topic with a file of two records of one key."""
-        here = PartitionId(self.create_topic(name, "compact").topic_id, 0)
-        self.partitions.append(here)
-        self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
+        partition = PartitionId(self.create_topic(name, "compact").topic_id, 0)
+        self.partitions.append(partition)
+        self.ingest({partition: [batch((b"k", b"old"), (b"k", b"new"))]})
 
     def context(self) -> AppContext:
         clock = SystemClock()
@@ -128,7 +128,7 @@ class Log(PublishedLog):
         return Watcher(self.context(), settings, CompactionOptions(), interval_seconds=0.05, session=session)
 
     def is_compacted(self) -> bool:
-        return all([each.value for each in self.read(here)] == [b"new"] for here in self.partitions)
+        return all([each.value for each in self.read(partition)] == [b"new"] for partition in self.partitions)
 
 
 @pytest.fixture
@@ -138,11 +138,11 @@ def log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[Log]:
     made.store.close()
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait until `true()`."""
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition()`."""
     clock = SystemClock()
     end = clock.monotonic() + TIMEOUT_SECONDS
-    while not true():
+    while not condition():
         assert clock.monotonic() < end
         clock.sleep(0.02)
 
@@ -171,9 +171,9 @@ def test_two_watchers_share_the_work(log: Log) -> None:
         finally:
             for stop in interrupts:
                 stop.requested.set()
-        watches = [each.result(TIMEOUT_SECONDS) for each in running]
+        statuses = [each.result(TIMEOUT_SECONDS) for each in running]
 
-    done = [status.run.compaction.jobs_completed for status in watches]
+    done = [status.run.compaction.jobs_completed for status in statuses]
     assert min(done) > 0
     assert sum(done) == 7
     assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
@@ -181,8 +181,8 @@ def test_two_watchers_share_the_work(log: Log) -> None:
 
 def test_expired_records_are_not_compacted(log: Log) -> None:
     """Retention is applied before planning, and the run reports what expired."""
-    here = PartitionId(log.create_topic("old", "delete").topic_id, 0)
-    log.ingest({here: [batch((b"k", b"v"))]})
+    partition = PartitionId(log.create_topic("old", "delete").topic_id, 0)
+    log.ingest({partition: [batch((b"k", b"v"))]})
     watcher = log.watcher(InProcessSession(1))
 
     watcher._poll_and_log(Interrupts())
@@ -225,13 +225,13 @@ def test_a_stopped_watcher_releases_its_jobs(log: Log) -> None:
 def test_a_lost_session_is_replaced(log: Log) -> None:
     """The poll fails and its jobs return to the queue; the next poll runs them."""
     log.add("flights")
-    deaths = [SparkUnavailableError("it is gone")]
+    failures = [SparkUnavailableError("the session is lost")]
 
-    def die_once(_job: Job) -> None:
-        if deaths:
-            raise deaths.pop()
+    def fail_once(_job: Job) -> None:
+        if failures:
+            raise failures.pop()
 
-    session = InProcessSession(1, die_once)
+    session = InProcessSession(1, fail_once)
     watcher = log.watcher(session)
 
     assert not watcher._poll_and_log(Interrupts())
