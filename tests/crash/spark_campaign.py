@@ -88,7 +88,7 @@ class Watcher:
     def wait_ready(self) -> bool:
         """False when it ended first."""
         end = time.monotonic() + PATIENCE_SECONDS
-        while "Watching every" not in self.said():
+        while "Polling every" not in self.said():
             if not self.is_alive:
                 return False
             assert time.monotonic() < end, "a watcher neither watches nor dies"
