@@ -92,14 +92,13 @@ class Backlog:
     """Backlog of compaction.
 
     `ingestion_files` have extents that no job has claimed; `oldest_ms` is the commit time of the oldest of
-    them, None without any. `suspected_files` are quarantine candidates, `quarantined_files` those among them
-    that no job may take.
+    them, None without any. `quarantined_files` are the `quarantine_candidate_files` that no job may take.
     """
 
     ingestion_files: int
     ingestion_bytes: int
     oldest_ms: int | None
-    suspected_files: int
+    quarantine_candidate_files: int
     quarantined_files: int
 
 

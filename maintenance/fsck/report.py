@@ -67,8 +67,8 @@ class FsckReport:
     repaired ones. `checked` has the number of things examined, by name. `pending` counts objects and bytes
     that are in order and will disappear or be committed: `dead_files` that wait for their grace period or
     garbage collection, `unpublished` objects that a live session or a running job may still commit, and
-    `foreign` objects whose name Siltstone did not build. `forgotten` is None unless the writers of a restored
-    backup were fenced.
+    `foreign` objects whose name Siltstone did not build. `removed_writers` is None unless the writers of a
+    restored backup were removed.
     """
 
     differences: tuple[Difference, ...]
@@ -77,7 +77,7 @@ class FsckReport:
     pending: Mapping[str, int]
     deep: bool
     repaired_total: int = 0
-    forgotten: RemovedWriters | None = None
+    removed_writers: RemovedWriters | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return it for `--json`."""
@@ -88,7 +88,7 @@ class FsckReport:
             "checked": dict(self.checked),
             "pending": dict(self.pending),
             "deep": self.deep,
-            "forgotten": None if self.forgotten is None else asdict(self.forgotten),
+            "removed_writers": None if self.removed_writers is None else asdict(self.removed_writers),
         }
 
 

@@ -52,10 +52,10 @@ def command(
         raise click.UsageError("--force needs --restored")
     check_data_exists(settings)
     check_store(settings)
-    forgotten: RemovedWriters | None = None
+    removed_writers: RemovedWriters | None = None
     with open_context(settings, check_binding=False, create=False) as context:
         if restored:
-            forgotten = context.catalog.repair.remove_active_writers(0 if force else SILENT_FOR_MS)
+            removed_writers = context.catalog.repair.remove_active_writers(0 if force else SILENT_FOR_MS)
         report = fsck(
             context.catalog,
             context.store,
@@ -64,7 +64,7 @@ def command(
             repair=repair,
             grace_ms=settings.grace_seconds * 1000,
         )
-    report = replace(report, forgotten=forgotten)
+    report = replace(report, removed_writers=removed_writers)
     if as_json:
         emit_json(report.as_dict())
     else:
@@ -75,10 +75,10 @@ def command(
 
 def _print(report: FsckReport) -> None:
     console = report_console()
-    if (forgotten := report.forgotten) is not None:
+    if (removed_writers := report.removed_writers) is not None:
         console.print(
-            f"Removed {count(forgotten.sessions, 'session')} and "
-            f"{count(forgotten.jobs, 'unfinished job')} of the backup."
+            f"Removed {count(removed_writers.sessions, 'session')} and "
+            f"{count(removed_writers.jobs, 'unfinished job')} of the backup."
         )
     checked = [(name.replace("_", " "), count) for name, count in report.checked.items()]
     console.print(table("Checked", "what", ">count", rows=checked))

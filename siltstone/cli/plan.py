@@ -11,7 +11,7 @@ from core.quantities import count, human_bytes
 from planner.plan import Verdict
 from planner.planner import plan
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.quarantine import print_suspects, suspect_fields
+from siltstone.cli.quarantine import candidate_fields, print_candidates
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
@@ -41,12 +41,12 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
             context.catalog, context.clock, replace(settings.planner, force=force), explain=explain
         )
         jobs = unfinished_jobs(context)
-        suspects = context.catalog.quarantine.list()
+        candidates = context.catalog.quarantine.list()
     if as_json:
-        emit_json({**plan_report(planned, jobs, explain), **suspect_fields(suspects)})
+        emit_json({**plan_report(planned, jobs, explain), **candidate_fields(candidates)})
     else:
         print_plan(planned, jobs, explain)
-        print_suspects(suspects)
+        print_candidates(candidates)
 
 
 def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> dict[str, Any]:

@@ -34,46 +34,46 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
     is deleted.
     """
     with open_context(settings, check_binding=False, create=False) as context:
-        forgiven = 0
+        retried = 0
         if retry or retry_all:
-            forgiven = context.catalog.quarantine.release(None if retry_all else retry)
-        suspects = context.catalog.quarantine.list()
+            retried = context.catalog.quarantine.release(None if retry_all else retry)
+        candidates = context.catalog.quarantine.list()
     if as_json:
-        emit_json({"forgiven": forgiven, **suspect_fields(suspects)})
+        emit_json({"retried": retried, **candidate_fields(candidates)})
         return
     if retry or retry_all:
-        report_console().print(f"{count(forgiven, 'file')} will be retried.")
-    print_suspects(suspects)
+        report_console().print(f"{count(retried, 'file')} will be retried.")
+    print_candidates(candidates)
 
 
-def suspect_fields(suspects: Sequence[QuarantineCandidate]) -> dict[str, Any]:
+def candidate_fields(candidates: Sequence[QuarantineCandidate]) -> dict[str, Any]:
     """Return files in quarantine, and files of failed jobs that will be retried, for `--json`."""
     return {
-        "quarantined": [_fields(each) for each in suspects if each.quarantined_ms is not None],
-        "suspected": [_fields(each) for each in suspects if each.quarantined_ms is None],
+        "quarantined": [_fields(each) for each in candidates if each.quarantined_ms is not None],
+        "candidates": [_fields(each) for each in candidates if each.quarantined_ms is None],
     }
 
 
-def print_suspects(suspects: Sequence[QuarantineCandidate]) -> None:
+def print_candidates(candidates: Sequence[QuarantineCandidate]) -> None:
     """Print the files in quarantine, and the number of files that will be retried."""
     console = report_console()
-    quarantined = [each for each in suspects if each.quarantined_ms is not None]
+    quarantined = [each for each in candidates if each.quarantined_ms is not None]
     if quarantined:
         rows = [(each.file_id, each.object_name, human_bytes(each.size), each.reason) for each in quarantined]
         console.print(table("In quarantine", "file", "object", ">size", "reason", rows=rows))
-    if len(suspects) > len(quarantined):
-        waiting = len(suspects) - len(quarantined)
+    if len(candidates) > len(quarantined):
+        waiting = len(candidates) - len(quarantined)
         console.print(f"{count(waiting, 'file')} of failed jobs will be retried in smaller jobs.")
 
 
-def _fields(suspect: QuarantineCandidate) -> dict[str, Any]:
+def _fields(candidate: QuarantineCandidate) -> dict[str, Any]:
     return {
-        "file_id": str(suspect.file_id),
-        "object": suspect.object_name,
-        "size": suspect.size,
-        "failures": suspect.failures,
-        "job_id": str(suspect.job_id),
-        "reason": suspect.reason,
-        "failed_ms": suspect.failed_ms,
-        "not_before_ms": suspect.not_before_ms,
+        "file_id": str(candidate.file_id),
+        "object": candidate.object_name,
+        "size": candidate.size,
+        "failures": candidate.failures,
+        "job_id": str(candidate.job_id),
+        "reason": candidate.reason,
+        "failed_ms": candidate.failed_ms,
+        "not_before_ms": candidate.not_before_ms,
     }

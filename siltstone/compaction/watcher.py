@@ -57,7 +57,7 @@ class WatcherStatus:
     ingestion_files: int = 0
     ingestion_bytes: int = 0
     ingestion_age_ms: int = 0
-    suspected_files: int = 0
+    quarantine_candidate_files: int = 0
     quarantined_files: int = 0
     dead_files: int = 0
     dead_bytes: int = 0
@@ -187,7 +187,10 @@ class Watcher:
         status.ingestion_files, status.ingestion_bytes = backlog.ingestion_files, backlog.ingestion_bytes
         now_ms = self._context.catalog.clock.now_ms()
         status.ingestion_age_ms = 0 if backlog.oldest_ms is None else max(0, now_ms - backlog.oldest_ms)
-        status.suspected_files, status.quarantined_files = backlog.suspected_files, backlog.quarantined_files
+        status.quarantine_candidate_files, status.quarantined_files = (
+            backlog.quarantine_candidate_files,
+            backlog.quarantined_files,
+        )
         report = collect(self._context, self._settings)
         self.status.dead_files += report.dead_files
         self.status.dead_bytes += report.dead_bytes

@@ -39,7 +39,7 @@ _GAUGES: Final = {
     "ingestion_files": "Ingestion files without a job at the last poll",
     "ingestion_bytes": "Bytes of the ingestion files without a job at the last poll",
     "ingestion_age_ms": "Age of the oldest ingestion file without a job at the last poll, in milliseconds",
-    "suspected_files": "Files that are tried in smaller jobs because a job with them failed",
+    "quarantine_candidate_files": "Files of failed jobs: those that are retried, and those in quarantine",
     "quarantined_files": "Files that compaction leaves out because every job with them fails",
 }
 

@@ -127,9 +127,9 @@ def test_who_is_forgiven_is_tried_again(
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
     planned = orjson.loads(CliRunner().invoke(cli, ["plan", *where]).stdout)
     (each,) = planned["quarantined"]
-    assert (each["object"], planned["suspected"]) == (names[1], [])
+    assert (each["object"], planned["candidates"]) == (names[1], [])
     answer = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
-    assert orjson.loads(answer.stdout) == {"forgiven": 1, "quarantined": [], "suspected": []}
+    assert orjson.loads(answer.stdout) == {"retried": 1, "quarantined": [], "candidates": []}
     assert compact(system) == (1, 0)
     assert live(system, FileKind.INGESTION) == set()
     assert fsck(system.catalog, system.store, system.clock).differences == ()

@@ -219,8 +219,8 @@ GROUP BY 1, 2;
 -- name: backlog
 -- Return the backlog of compaction: ingestion files with unclaimed extents, and quarantine candidates, which
 -- do not count among them.
-SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.oldest_ms, candidates.suspected_files,
-       candidates.quarantined_files
+SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.oldest_ms,
+       candidates.quarantine_candidate_files, candidates.quarantined_files
 FROM (
     SELECT count(*) AS ingestion_files, coalesce(sum(size), 0)::bigint AS ingestion_bytes,
            min(committed_ms) AS oldest_ms
@@ -228,5 +228,6 @@ FROM (
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
       AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
 ) AS ingestion, (
-    SELECT count(*) AS suspected_files, count(quarantined_ms) AS quarantined_files FROM quarantine_candidates
+    SELECT count(*) AS quarantine_candidate_files, count(quarantined_ms) AS quarantined_files
+    FROM quarantine_candidates
 ) AS candidates;

@@ -43,12 +43,12 @@ def test_sessions_and_jobs_without_heartbeats_are_removed_and_counted(
     scene.commit(topic, run_of(3))
     scene.claimed(scene.extents(topic))
     results = [orjson.loads(fsck("--restored", "--json", *where).stdout) for _ in range(2)]
-    assert [result["forgotten"] for result in results] == [
+    assert [result["removed_writers"] for result in results] == [
         {"sessions": 1, "jobs": 1},
         {"sessions": 0, "jobs": 0},
     ]
     assert catalog.sessions.active() == []
-    assert orjson.loads(fsck("--json", *where).stdout)["forgotten"] is None
+    assert orjson.loads(fsck("--json", *where).stdout)["removed_writers"] is None
 
 
 def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(

@@ -279,7 +279,7 @@ def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
     gauges = {name: metric.samples[0].value for name, metric in found.items() if metric.type == "gauge"}
     expected = {
         "quarantined_files": 1,
-        "suspected_files": 1,
+        "quarantine_candidate_files": 1,
         "ingestion_files": 0,
         "ingestion_bytes": 0,
         "jobs_waiting": 0,
