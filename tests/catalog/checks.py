@@ -1,4 +1,4 @@
-"""Checks every invariant on a whole catalog, as it is now."""
+"""Check of every invariant on the current state of a whole catalog."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _EVERYTHING = 100_000
 
 
 class InvariantChecker:
-    """Remembers the last bounds, to see that none goes back."""
+    """Checker that keeps the last bounds of partitions, to detect one that decreases."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._before: dict[PartitionId, PartitionState] = {}
 
     def violations(self) -> list[Violation]:
-        """All violations now."""
+        """Return all violations."""
         catalog = self._catalog
         found: list[Violation] = []
         all_extents = []
@@ -47,8 +47,8 @@ class InvariantChecker:
             for extent in extents:
                 found += record_counts_agree(extent)
             self._before[key] = size.state
-        for tally in catalog.repair.wrong_file_counts():
-            found += file_counts_agree(tally)
+        for counts in catalog.repair.wrong_file_counts():
+            found += file_counts_agree(counts)
         jobs = catalog.jobs.list([JobState.SUBMITTED, JobState.RUNNING], limit=_EVERYTHING)
         claims = {
             job.spec.job_id: {

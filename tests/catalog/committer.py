@@ -1,9 +1,9 @@
-"""An agent in a process of its own that only commits.
+"""Agent process that only commits.
 
     python -m tests.catalog.committer URL TOPIC SEED COUNT
 
-Prints one JSON array of [partition, first offset, count] for what it was told it has appended. Commits some
-files twice, as one who lost the answer does.
+It prints one JSON array of [partition, first offset, count] with all acknowledged appends. It commits some
+files twice, like an agent that has lost the response.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def insist(call: Callable[[], T]) -> T:
-    """Try as long as the catalog is away: on a busy machine connections may break faster than it answers."""
+def retry_while_unavailable(call: Callable[[], T]) -> T:
+    """Retry while the catalog is unavailable: connections may break faster than a busy server responds."""
     while True:
         with contextlib.suppress(CatalogUnavailableError):
             return call()
 
 
 def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tuple[int, int, int]]:
-    """Commit `count` files of one to three sections; what was appended, as the catalog answered."""
+    """Commit `count` files of one to three sections; return the acknowledged appends."""
     clock = SystemClock()
     choices = random.Random(seed)
     appended = []
-    with insist(partial(open_catalog, url, clock, SeededIds(seed, clock))) as catalog:
-        scene = insist(partial(Scene.set_up, catalog, SeededIds(seed, clock)))
+    with retry_while_unavailable(partial(open_catalog, url, clock, SeededIds(seed, clock))) as catalog:
+        scene = retry_while_unavailable(partial(Scene.set_up, catalog, SeededIds(seed, clock)))
         sequences = [0] * 3
         for _ in range(count):
             sections = {}
@@ -52,14 +52,14 @@ def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tu
                 sections[PartitionId(topic_id, partition)] = [run_of(size, producer=producer), run_of(size)]
                 sequences[partition] += size
             commit = scene.file(sections)
-            results = insist(partial(catalog.commits.commit, commit))
+            results = retry_while_unavailable(partial(catalog.commits.commit, commit))
             if choices.random() < 0.3:
-                assert insist(partial(catalog.commits.commit, commit)) == results
+                assert retry_while_unavailable(partial(catalog.commits.commit, commit)) == results
             for section, result in zip(commit.sections, results, strict=True):
-                for run, answer in zip(section.runs, result.runs, strict=True):
-                    assert answer.refusal is None, answer
-                    assert not answer.duplicate, answer
-                    appended.append((result.partition, answer.base_offset, run.offset_count))
+                for run, outcome in zip(section.runs, result.runs, strict=True):
+                    assert outcome.refusal is None, outcome
+                    assert not outcome.duplicate, outcome
+                    appended.append((result.partition, outcome.base_offset, run.offset_count))
     return appended
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the catalog's own suite."""
+"""Fixtures of the catalog's tests."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def scene(catalog: Catalog, ids: Ids) -> Scene:
-    """An empty catalog with a session in it."""
+    """Return an empty catalog with a session."""
     return Scene.set_up(catalog, ids)

@@ -1,4 +1,4 @@
-"""A small stage for tests of the catalog: topics, a session, files to commit, jobs to run."""
+"""Helpers for tests of the catalog: topics, a session, files to commit, and jobs to run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def run_of(
     count: int, *, first: int = 0, at: int = 1000, producer: tuple[int, int, int] | None = None
 ) -> BatchRun:
-    """A run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence."""
+    """Return a run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence."""
     stamp = None
     if producer is not None:
         stamp = ProducerStamp(producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
@@ -47,11 +47,11 @@ def run_of(
 
 
 def runs_of(*runs: BatchRun) -> tuple[BatchRun, ...]:
-    """The runs one behind the other, whatever offsets they came with."""
-    placed: list[BatchRun] = []
+    """Return the runs at contiguous offsets from 0 on."""
+    contiguous: list[BatchRun] = []
     end = 0
     for run in runs:
-        placed.append(
+        contiguous.append(
             BatchRun(
                 first_offset=end,
                 offset_count=run.offset_count,
@@ -62,11 +62,11 @@ def runs_of(*runs: BatchRun) -> tuple[BatchRun, ...]:
             )
         )
         end += run.offset_count
-    return tuple(placed)
+    return tuple(contiguous)
 
 
 def with_keys(result: JobResult, *, unique: bool) -> JobResult:
-    """The result, with outputs that have, or may not have, each key once."""
+    """Return the result with outputs that declare unique keys, or not."""
     return replace(
         result,
         files=tuple(
@@ -78,7 +78,7 @@ def with_keys(result: JobResult, *, unique: bool) -> JobResult:
 
 @dataclass
 class Scene:
-    """A catalog with a session in it."""
+    """Catalog with a session."""
 
     catalog: Catalog
     ids: Ids
@@ -86,19 +86,19 @@ class Scene:
 
     @classmethod
     def set_up(cls, catalog: Catalog, ids: Ids) -> Scene:
-        """A scene whose session is registered."""
+        """Return a scene with a registered session."""
         session_id = ids.new_uuid()
         catalog.sessions.register(session_id, "a test")
         return cls(catalog, ids, session_id)
 
     def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
-        """A new topic, of which jobs may deduplicate and retention may take; settings with `_` for `.`."""
+        """Create a topic with compaction and retention; settings have `_` in place of `.`."""
         settings = {"cleanup.policy": "compact,delete"}
         settings |= {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)
 
     def file(self, sections: Mapping[PartitionId, Sequence[BatchRun]]) -> FileCommit:
-        """An uploaded file; each section takes 100 bytes."""
+        """Return an uploaded file; each section has 100 bytes."""
         file_id = self.ids.new_uuid()
         return FileCommit(
             file_id=file_id,
@@ -124,11 +124,11 @@ class Scene:
         return result
 
     def extents(self, topic: Topic, partition: int = 0, offset: int = 0) -> list[Extent]:
-        """All extents of a partition."""
+        """Return all extents of a partition."""
         return self.catalog.extents.from_offset(topic.topic_id, partition, offset, max_extents=10_000)
 
     def spec(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
-        """A job that deduplicates these extents, which follow each other in each partition."""
+        """Return a job that deduplicates these extents, which are contiguous in each partition."""
         by_file: dict[UUID, list[Extent]] = {}
         for extent in extents:
             by_file.setdefault(extent.file_id, []).append(extent)
@@ -177,7 +177,7 @@ class Scene:
         )
 
     def submitted(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
-        """A job over these extents, submitted."""
+        """Submit a job over these extents."""
         spec = self.spec(extents, reaches_log_start=reaches_log_start)
         self.catalog.jobs.submit(spec)
         return spec
@@ -185,7 +185,7 @@ class Scene:
     def claimed(
         self, extents: Sequence[Extent], *, reaches_log_start: bool = True, exact: bool = False
     ) -> Job:
-        """A job over these extents, submitted and claimed; no other may be waiting."""
+        """Submit and claim a job over these extents; no other job may be submitted."""
         self.catalog.jobs.submit(
             replace(self.spec(extents, reaches_log_start=reaches_log_start), exact=exact)
         )
@@ -193,7 +193,7 @@ class Scene:
         return job
 
     def result(self, job: Job, *, attempt_id: UUID | None = None, keep: int = 1) -> JobResult:
-        """What a good attempt reports: one file, each partition in one extent of `keep` records."""
+        """Return the result of an attempt: one file, with one extent of `keep` records per partition."""
         file_id = self.ids.new_uuid()
         attempt = attempt_id or job.attempt_id
         assert attempt is not None

@@ -1,4 +1,4 @@
-"""Random histories of commits, retries, jobs, deletions and garbage; every invariant after each step."""
+"""Random histories of commits, retries, jobs, deletions and garbage, with all invariants after each step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PARTITIONS = 2
 
 
 class CatalogMachine(RuleBasedStateMachine):
-    """One catalog, two topics at most, a few producers; the model is what the answers said."""
+    """Catalog with up to two topics and a few producers; the model is the acknowledged results."""
 
     postgres: PostgresForTests
 
@@ -50,7 +50,7 @@ class CatalogMachine(RuleBasedStateMachine):
         self.checker = InvariantChecker(self.catalog)
         self.topics: list[Topic] = []
         self.deleted: set[UUID] = set()
-        self.answered: list[tuple[FileCommit, tuple[SectionResult, ...]]] = []
+        self.committed: list[tuple[FileCommit, tuple[SectionResult, ...]]] = []
         self.sequences: dict[tuple[PartitionId, int], int] = {}
         self.sent: list[tuple[PartitionId, int, int, int, int]] = []
         self.jobs: list[Job] = []
@@ -69,7 +69,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data(), counts=st.lists(st.integers(1, 5), min_size=1, max_size=3))
-    def commit_plain(self, data: st.DataObject, counts: list[int]) -> None:
+    def commit_without_producer(self, data: st.DataObject, counts: list[int]) -> None:
         topics = data.draw(st.lists(st.sampled_from(self.topics), min_size=1, max_size=2, unique_by=id))
         partition = data.draw(st.integers(0, _PARTITIONS - 1))
         sections = {PartitionId(topic.topic_id, partition): [run_of(n) for n in counts] for topic in topics}
@@ -93,7 +93,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule()
     def send_again_in_another_file(self) -> None:
-        """A duplicate of the newest batch gets its first offset back."""
+        """A duplicate of the newest batch returns its first offset."""
         key, producer, sequence, count, base_offset = self.sent[-1]
         (result,) = self._commit(self.scene.file({key: [run_of(count, producer=(producer, 0, sequence))]}))
         if key.topic_id in self.deleted:
@@ -115,17 +115,17 @@ class CatalogMachine(RuleBasedStateMachine):
             assert result.runs[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
             assert [extent.offset_shift for extent in result.extents] == [result.runs[1].base_offset - 1]
 
-    @precondition(lambda self: self.answered)
+    @precondition(lambda self: self.committed)
     @rule(data=st.data())
     def retry_a_commit(self, data: st.DataObject) -> None:
-        """Whatever happened since, a file that was committed is answered as it was."""
-        commit, answer = data.draw(st.sampled_from(self.answered[-5:]))
-        assert self.catalog.commits.commit(commit, with_extents=True) == answer
+        """A retry returns the results of the first commit."""
+        commit, results = data.draw(st.sampled_from(self.committed[-5:]))
+        assert self.catalog.commits.commit(commit, with_extents=True) == results
 
     def _commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
-        answer = self.catalog.commits.commit(commit, with_extents=True)
-        self.answered.append((commit, answer))
-        return answer
+        results = self.catalog.commits.commit(commit, with_extents=True)
+        self.committed.append((commit, results))
+        return results
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data(), reaches=st.booleans())
@@ -139,13 +139,13 @@ class CatalogMachine(RuleBasedStateMachine):
         try:
             job = self.scene.claimed(extents[first : last + 1], reaches_log_start=reaches)
         except ExtentsUnavailableError:
-            taken = {each.spec.job_id for each in self.jobs}
+            open_jobs = {each.spec.job_id for each in self.jobs}
             claimed = self.catalog.planning.extents_of(
                 PartitionId(topic.topic_id, extents[0].partition),
                 extents[first].base_offset,
                 last - first + 1,
             )
-            assert taken & {extent.claimed_by for extent in claimed}
+            assert open_jobs & {extent.claimed_by for extent in claimed}
         else:
             self.jobs.append(job)
 
@@ -167,7 +167,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule()
     def lose_jobs(self) -> None:
-        """Attempts fall silent; others take over, a few times, and the old ones are refused."""
+        """Attempts stop their heartbeats; others take over a few times, and the old ones are rejected."""
         self.clock.advance(100)
         expired = self.catalog.jobs.release_expired(50_000)
         assert set(expired) == {job.spec.job_id for job in self.jobs if job.attempts < MAX_ATTEMPTS}
@@ -200,7 +200,7 @@ class CatalogMachine(RuleBasedStateMachine):
         assert self.catalog.garbage.forget([file.file_id for file in files]) == len(files)
 
     @invariant()
-    def all_is_well(self) -> None:
+    def invariants_hold(self) -> None:
         assert self.checker.violations() == []
 
 

@@ -5,7 +5,7 @@ import pytest
 from core.clock import ManualClock, SystemClock
 
 
-def test_a_manual_clock_moves_only_when_told() -> None:
+def test_a_manual_clock_advances_only_by_advance_and_sleep() -> None:
     clock = ManualClock(1_000)
     before = (clock.now_ms(), clock.monotonic())
 
@@ -16,12 +16,12 @@ def test_a_manual_clock_moves_only_when_told() -> None:
     assert (clock.now_ms(), clock.monotonic()) == (2_750, 1.75)
 
 
-def test_a_manual_clock_does_not_go_back() -> None:
-    with pytest.raises(ValueError, match="does not go back"):
+def test_a_manual_clock_cannot_go_back() -> None:
+    with pytest.raises(ValueError, match="cannot go back"):
         ManualClock().advance(-1)
 
 
-def test_the_system_clock_sleeps_and_moves_on() -> None:
+def test_the_system_clock_advances_while_it_sleeps() -> None:
     clock = SystemClock()
     wall, started = clock.now_ms(), clock.monotonic()
 

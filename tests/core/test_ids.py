@@ -16,7 +16,7 @@ SOURCES: list[Callable[[ManualClock], Ids]] = [SystemIds, lambda clock: SeededId
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_uuids_are_version_7_and_carry_their_millisecond(source: Callable[[ManualClock], Ids]) -> None:
+def test_uuids_have_version_7_and_contain_the_time(source: Callable[[ManualClock], Ids]) -> None:
     clock = ManualClock(1_700_000_000_123)
 
     made = source(clock).new_uuid()
@@ -26,7 +26,7 @@ def test_uuids_are_version_7_and_carry_their_millisecond(source: Callable[[Manua
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_later_milliseconds_sort_later(source: Callable[[ManualClock], Ids]) -> None:
+def test_later_uuids_sort_later(source: Callable[[ManualClock], Ids]) -> None:
     clock = ManualClock()
     ids = source(clock)
 
@@ -38,14 +38,14 @@ def test_later_milliseconds_sort_later(source: Callable[[ManualClock], Ids]) -> 
     assert made == sorted(made)
 
 
-def test_no_uuid_is_given_twice() -> None:
+def test_uuids_are_unique() -> None:
     ids = SystemIds(SystemClock())
 
     assert len({ids.new_uuid() for _ in range(1000)}) == 1000
 
 
 @given(seed=st.integers(min_value=0, max_value=2**63))
-def test_a_seed_replays(seed: int) -> None:
+def test_the_same_seed_gives_the_same_values(seed: int) -> None:
     first, second = SeededIds(seed, ManualClock()), SeededIds(seed, ManualClock())
 
     assert [first.new_uuid(), first.random_bytes(5), first.random()] == [
@@ -56,7 +56,7 @@ def test_a_seed_replays(seed: int) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_random_stays_below_one(source: Callable[[ManualClock], Ids]) -> None:
+def test_random_floats_are_in_the_unit_interval(source: Callable[[ManualClock], Ids]) -> None:
     ids = source(ManualClock())
 
     assert all(0.0 <= ids.random() < 1.0 for _ in range(1000))

@@ -1,4 +1,4 @@
-"""What is decided by columns, held against what is decided section by section."""
+"""Bulk assignment gives the same results as assignment section by section."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOP = 2**31 - 1
 
 @dataclass
 class Given:
-    """A section's runs, and what the transaction read: the partition's row, and a state per producer."""
+    """Runs of a section, the locked row of its partition, and a state per producer."""
 
     runs: tuple[BatchRun, ...]
     row: tuple[int, int, int, int, int] | None
@@ -59,37 +59,37 @@ def _producers(given_: Given) -> list[int]:
 
 
 @given(_files)
-def test_columns_decide_as_sections_do(file: list[Given]) -> None:
-    """What they leave is what has several runs, is refused, is there already, or begins a new epoch."""
+def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) -> None:
+    """It leaves out sections of several runs, refusals, duplicates and new epochs."""
     sections = [
         SectionCommit(topic_id=UUID(int=1), partition=number, position=0, length=1, runs=each.runs)
         for number, each in enumerate(file)
     ]
-    named = [(index, producer) for index, each in enumerate(file) for producer in _producers(each)]
+    entries = [(index, producer) for index, each in enumerate(file) for producer in _producers(each)]
     rows = [
         (number, *file[index].states[producer])
-        for number, (index, producer) in enumerate(named, 1)
+        for number, (index, producer) in enumerate(entries, 1)
         if producer in file[index].states
     ]
     locked = LockedPartitions(
         [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None], len(file)
     )
-    bulk = SingleRuns(sections).assign(locked, [index for index, _ in named], rows)
-    places = {index: place for place, index in enumerate(bulk.indexes.tolist())}
-    moved = dict(zip(bulk.producers.indexes.tolist(), zip(*bulk.producers[1:], strict=True), strict=True))
+    bulk = SingleRuns(sections).assign(locked, [index for index, _ in entries], rows)
+    ordinals = {index: ordinal for ordinal, index in enumerate(bulk.indexes.tolist())}
+    updated = dict(zip(bulk.producers.indexes.tolist(), zip(*bulk.producers[1:], strict=True), strict=True))
     for index, each in enumerate(file):
         if each.row is None or len(each.runs) > 1:
-            assert index not in places
+            assert index not in ordinals
             continue
         ((run,), end, producers) = assign_section(each.runs, each.row[1], each.states, each.row[-1])
-        if index not in places:
+        if index not in ordinals:
             stamp = each.runs[0].producer
             assert stamp is not None
             state = each.states.get(stamp.producer_id)
-            starts_anew = state is not None and state.producer_epoch != stamp.producer_epoch
-            assert run.duplicate or run.refusal is not None or starts_anew
+            starts_new_epoch = state is not None and state.producer_epoch != stamp.producer_epoch
+            assert run.duplicate or run.refusal is not None or starts_new_epoch
             continue
-        column = [int(each[places[index]]) for each in bulk[1:6]]
+        column = [int(each[ordinals[index]]) for each in bulk[1:6]]
         (extent,) = extents_of_section(sections[index], (run,))
         assert column == [
             run.base_offset,
@@ -101,5 +101,5 @@ def test_columns_decide_as_sections_do(file: list[Given]) -> None:
         assert extent.offset_shift == run.base_offset
         assert {
             int(producer): ProducerState(int(epoch), batches)
-            for producer, epoch, batches in ([moved[index]] if index in moved else [])
+            for producer, epoch, batches in ([updated[index]] if index in updated else [])
         } == producers

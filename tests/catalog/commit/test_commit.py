@@ -1,4 +1,4 @@
-"""Commits: what is appended, what is refused, and what happens to a lost answer."""
+"""Commits: appended and rejected runs, and retries after a lost response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
-def test_offsets_go_on_where_the_log_ends(scene: Scene) -> None:
+def test_offsets_continue_at_the_log_end(scene: Scene) -> None:
     topic = scene.topic()
     first = scene.commit(topic, run_of(3))
     second = scene.commit(topic, run_of(2), run_of(4))
@@ -31,7 +31,7 @@ def test_offsets_go_on_where_the_log_ends(scene: Scene) -> None:
     assert [(each.base_offset, each.last_offset) for each in scene.extents(topic)] == [(0, 2), (3, 8)]
 
 
-def test_sections_are_answered_in_their_order(scene: Scene) -> None:
+def test_results_are_in_the_order_of_the_sections(scene: Scene) -> None:
     topic = scene.topic(partitions=4)
     commit = scene.file({PartitionId(topic.topic_id, partition): [run_of(1)] for partition in range(4)})
     shuffled = replace(commit, sections=tuple(reversed(commit.sections)))
@@ -39,7 +39,7 @@ def test_sections_are_answered_in_their_order(scene: Scene) -> None:
     assert [result.partition for result in results] == [3, 2, 1, 0]
 
 
-def test_a_refused_run_belongs_to_nobody(scene: Scene) -> None:
+def test_a_rejected_run_belongs_to_no_extent(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file(
         {
@@ -58,31 +58,31 @@ def test_a_refused_run_belongs_to_nobody(scene: Scene) -> None:
     assert list(result.extents) == scene.extents(topic)
 
 
-def test_duplicates_get_their_first_offsets(scene: Scene) -> None:
+def test_duplicates_return_their_first_offsets(scene: Scene) -> None:
     topic = scene.topic()
     offsets = [scene.commit(topic, run_of(2, producer=(1, 0, 2 * n))).runs[0].base_offset for n in range(6)]
     for number in range(1, 6):
         (again,) = scene.commit(topic, run_of(2, producer=(1, 0, 2 * number))).runs
         assert (again.base_offset, again.duplicate) == (offsets[number], True)
-    (forgotten,) = scene.commit(topic, run_of(2, producer=(1, 0, 0))).runs
-    assert forgotten.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    (expired,) = scene.commit(topic, run_of(2, producer=(1, 0, 0))).runs
+    assert expired.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
     assert len(scene.extents(topic)) == 6
 
 
-def test_sequence_numbers_wrap_round(scene: Scene) -> None:
+def test_sequence_numbers_wrap_around(scene: Scene) -> None:
     topic = scene.topic()
     top = 2**31 - 1
     scene.commit(topic, run_of(top, producer=(1, 0, 0)))
     (across,) = scene.commit(topic, run_of(4, producer=(1, 0, top))).runs
     assert (across.base_offset, across.refusal) == (top, None)
-    (behind,) = scene.commit(topic, run_of(1, producer=(1, 0, 3))).runs
-    assert (behind.base_offset, behind.refusal) == (top + 4, None)
+    (after,) = scene.commit(topic, run_of(1, producer=(1, 0, 3))).runs
+    assert (after.base_offset, after.refusal) == (top + 4, None)
     (again,) = scene.commit(topic, run_of(4, producer=(1, 0, top))).runs
     assert (again.base_offset, again.duplicate) == (top, True)
 
 
-def test_a_producer_that_outlives_a_topic_goes_on_in_the_next_of_that_name(scene: Scene) -> None:
-    """Kafka's clients go on counting. Producers that came after the first topic begin anew."""
+def test_a_producer_continues_its_sequence_in_a_recreated_topic(scene: Scene) -> None:
+    """Kafka's clients continue to count. A producer that is newer than the deletion must begin with 0."""
     catalog, topic = scene.catalog, scene.topic()
     before = catalog.producers.new_id()
     assert scene.commit(topic, run_of(5, producer=(before, 0, 0))).runs[0].refusal is None
@@ -92,32 +92,32 @@ def test_a_producer_that_outlives_a_topic_goes_on_in_the_next_of_that_name(scene
     since = catalog.producers.new_id()
     for partition in (0, 1):
         for producer, refusal in ((before, None), (since, RunRefusal.OUT_OF_ORDER_SEQUENCE)):
-            answer = scene.commit(grown, run_of(1, producer=(producer, 0, 5)), partition=partition)
-            assert answer.runs[0].refusal is refusal
+            result = scene.commit(grown, run_of(1, producer=(producer, 0, 5)), partition=partition)
+            assert result.runs[0].refusal is refusal
     assert again.topic_id == grown.topic_id
     other = catalog.topics.create("other", 1)
-    answer = scene.commit(other, run_of(1, producer=(before, 0, 5)))
-    assert answer.runs[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    result = scene.commit(other, run_of(1, producer=(before, 0, 5)))
+    assert result.runs[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
-def test_who_was_refused_for_good_goes_on_with_any_number(scene: Scene) -> None:
+def test_a_producer_after_a_permanent_refusal_continues_with_any_sequence(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=2)
-    known, admitted, other = (catalog.producers.new_id() for _ in range(3))
+    known, accepted, other = (catalog.producers.new_id() for _ in range(3))
     scene.commit(topic, run_of(1, producer=(known, 0, 0)))
     catalog.producers.accept_any_sequence(
-        [(topic.topic_id, 0, each) for each in (known, admitted, 2**63 - 1)]
+        [(topic.topic_id, 0, each) for each in (known, accepted, 2**63 - 1)]
     )
-    catalog.producers.accept_any_sequence([(topic.topic_id, 7, admitted)])
+    catalog.producers.accept_any_sequence([(topic.topic_id, 7, accepted)])
     catalog.producers.accept_any_sequence([])
 
     def begin(producer: int, partition: int = 0) -> RunRefusal | None:
         return scene.commit(topic, run_of(1, producer=(producer, 0, 5)), partition=partition).runs[0].refusal
 
     wrong = RunRefusal.OUT_OF_ORDER_SEQUENCE
-    assert [begin(known), begin(other), begin(admitted, partition=1), begin(admitted)] == [wrong] * 3 + [None]
+    assert [begin(known), begin(other), begin(accepted, partition=1), begin(accepted)] == [wrong] * 3 + [None]
 
 
-def test_names_of_past_topics_are_forgotten_in_the_end(scene: Scene, clock: ManualClock) -> None:
+def test_records_of_deleted_topics_expire(scene: Scene, clock: ManualClock) -> None:
     topic = scene.topic()
     scene.catalog.topics.delete(topic.name)
     clock.advance(90 * 86_400)
@@ -127,7 +127,7 @@ def test_names_of_past_topics_are_forgotten_in_the_end(scene: Scene, clock: Manu
     assert scene.catalog.expiry.expire_deleted_topics() == 0
 
 
-def test_a_newer_epoch_fences_the_older(scene: Scene) -> None:
+def test_a_newer_producer_epoch_fences_the_older_one(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(1, producer=(1, 0, 0)))
     scene.commit(topic, run_of(1, producer=(1, 1, 0)))
@@ -135,7 +135,7 @@ def test_a_newer_epoch_fences_the_older(scene: Scene) -> None:
     assert old.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
 
 
-def test_the_live_are_committed_beside_the_deleted(scene: Scene) -> None:
+def test_live_topics_are_committed_although_others_were_deleted(scene: Scene) -> None:
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)] for topic in (kept, deleted)})
     scene.catalog.topics.delete("deleted")
@@ -146,7 +146,7 @@ def test_the_live_are_committed_beside_the_deleted(scene: Scene) -> None:
     assert len(scene.extents(kept)) == 1
 
 
-def test_a_file_of_which_nothing_is_taken_is_garbage_at_once(scene: Scene) -> None:
+def test_a_file_without_appended_runs_is_garbage_at_once(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 5): [run_of(2)]})
     first = scene.catalog.commits.commit(commit)
@@ -156,33 +156,33 @@ def test_a_file_of_which_nothing_is_taken_is_garbage_at_once(scene: Scene) -> No
     assert scene.catalog.commits.commit(commit) == first
 
 
-def test_only_an_active_session_commits(scene: Scene) -> None:
+def test_a_commit_is_rejected_when_the_session_is_not_active(scene: Scene) -> None:
     topic = scene.topic()
     sections = {PartitionId(topic.topic_id, 0): [run_of(2)]}
     before, after = scene.file(sections), scene.file(sections)
     unknown = replace(scene.file(sections), session_id=scene.ids.new_uuid())
-    answer = scene.catalog.commits.commit(before)
+    result = scene.catalog.commits.commit(before)
     scene.catalog.sessions.fence(scene.session_id)
     for refused in (after, unknown):
         with pytest.raises(SessionFencedError):
             scene.catalog.commits.commit(refused)
-    assert scene.catalog.commits.commit(before) == answer, "what was committed before is still answered"
+    assert scene.catalog.commits.commit(before) == result, "a retry of an earlier commit still succeeds"
     assert len(scene.extents(topic)) == 1
 
 
-def test_an_answer_is_kept_for_a_while(scene: Scene, clock: Clock) -> None:
+def test_commit_results_are_stored_for_their_retention(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     topic = scene.topic()
     old = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})
-    answer = scene.catalog.commits.commit(old)
+    result = scene.catalog.commits.commit(old)
     clock.advance(COMMIT_RESULT_RETENTION_MS / 1000 + 1)
-    assert scene.catalog.commits.commit(old) == answer
-    scene.commit(topic, run_of(1))  # a commit forgets a few that are too old
+    assert scene.catalog.commits.commit(old) == result
+    scene.commit(topic, run_of(1))  # a commit deletes a few expired results
     with pytest.raises(CommitResultExpiredError):
         scene.catalog.commits.commit(old)
 
 
-def test_an_identifier_is_for_one_file(scene: Scene) -> None:
+def test_a_file_id_cannot_be_reused_for_other_contents(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})
     scene.catalog.commits.commit(commit)
@@ -191,8 +191,10 @@ def test_an_identifier_is_for_one_file(scene: Scene) -> None:
         scene.catalog.commits.commit(replace(other, file_id=commit.file_id))
 
 
-def test_a_lost_answer_is_given_again(catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids) -> None:
-    """The server commits, the connection breaks before the answer, and the caller does not notice."""
+def test_a_commit_is_retried_when_its_response_is_lost(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    """The server commits, the connection breaks before the response, and the caller does not notice."""
     with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
         scene = Scene.set_up(catalog, ids)
         topic = scene.topic()
@@ -204,13 +206,13 @@ def test_a_lost_answer_is_given_again(catalog_url: str, tmp_path: Path, clock: C
 
 
 @pytest.mark.parametrize("partitions", [1, 300])
-def test_a_commit_waits_twice_for_the_server(
+def test_a_commit_takes_two_round_trips(
     catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids, partitions: int
 ) -> None:
     with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
         scene = Scene.set_up(catalog, ids)
         topic = scene.topic(partitions=partitions)
-        for number in range(8):  # beyond the point where psycopg begins to prepare statements
+        for number in range(8):  # psycopg prepares a statement after some executions
             commit = scene.file(
                 {
                     PartitionId(topic.topic_id, partition): [run_of(1, producer=(1, 0, number)), run_of(1)]

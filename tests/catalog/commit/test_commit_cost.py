@@ -1,4 +1,4 @@
-"""What a commit touches does not follow from how much the catalog holds: pages are counted, not time."""
+"""The cost of a commit, in pages, does not depend on the size of the catalog."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ BEFORE = 100_000
 
 
 class Sent:
-    """The statements of commits, as they are sent."""
+    """Recorder of the statements that commits send."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements: list[tuple[Query, Any]] = []
         send = Transaction.send
 
-        def note(transaction: Transaction, query: Query, params: Any = None) -> Any:  # noqa: ANN401
+        def record(transaction: Transaction, query: Query, params: Any = None) -> Any:  # noqa: ANN401
             self.statements.append((query, params))
             return send(transaction, query, params)
 
-        monkeypatch.setattr(Transaction, "send", note)
+        monkeypatch.setattr(Transaction, "send", record)
 
     def of_a_commit(self, scene: Scene, keys: list[PartitionId]) -> dict[str, tuple[Query, Any]]:
-        """The statements of a commit of one section in each of the partitions, by name."""
+        """Commit one section per partition; return the statements by name."""
         self.statements.clear()
         scene.catalog.commits.commit(scene.file({key: [run_of(1)] for key in keys}))
         return {query.name: (query, params) for query, params in self.statements}
 
 
 def pages(node: dict[str, Any]) -> tuple[int, set[str]]:
-    """How many pages a plan touched, and which of its nodes read a table from end to end."""
+    """Return the number of pages that a plan read, and the tables that it scanned sequentially."""
     scans = {f"{node['Relation Name']}"} if node["Node Type"] == "Seq Scan" else set()
     for child in node.get("Plans", ()):
         scans |= pages(child)[1]
     return node["Shared Hit Blocks"] + node["Shared Read Blocks"], scans
 
 
-def touched(url: str, statements: dict[str, tuple[Query, Any]], shift: int) -> dict[str, int]:
-    """The pages that each statement touches when it is repeated for offsets that are free, and undone."""
+def pages_read(url: str, statements: dict[str, tuple[Query, Any]], shift: int) -> dict[str, int]:
+    """Repeat statements for unused offsets, and roll them back; return the pages that each one reads."""
     found = {}
     with psycopg.connect(url, row_factory=scalar_row) as connection:
         arrays.register(connection)
@@ -73,17 +73,17 @@ def touched(url: str, statements: dict[str, tuple[Query, Any]], shift: int) -> d
     return found
 
 
-def test_a_commit_touches_as_many_pages_in_a_large_catalog(
+def test_a_commit_reads_as_many_pages_in_a_large_catalog(
     scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the levels of two indexes, which a table of any size has a handful of."""
+    """Only the levels of two indexes may add a few pages."""
     topic = scene.topic("t", PARTITIONS)
     keys = [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
     sent = Sent(monkeypatch)
-    empty = touched(catalog_url, sent.of_a_commit(scene, keys), 1_000)
+    empty = pages_read(catalog_url, sent.of_a_commit(scene, keys), 1_000)
     with psycopg.connect(catalog_url, autocommit=True) as connection:
         fill(connection, BEFORE)
-    large = touched(catalog_url, sent.of_a_commit(scene, keys), 1_000)
+    large = pages_read(catalog_url, sent.of_a_commit(scene, keys), 1_000)
     assert large["insert_extents"] <= empty["insert_extents"] + 2 * 2 * PARTITIONS
     assert large["lock_partitions"] <= empty["lock_partitions"] + PARTITIONS
     assert large["advance_partitions"] <= empty["advance_partitions"] + PARTITIONS

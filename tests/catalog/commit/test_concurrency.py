@@ -1,4 +1,4 @@
-"""Agents that commit at once, in threads and processes, while connections break at random."""
+"""Concurrent commits in threads and processes, while connections break at random."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Real time: these tests wait for each other."""
+    """Return the system clock, because these tests wait for other processes."""
     return SystemClock()
 
 
 @pytest.fixture
 def breaking_connections(catalog_url: str) -> Iterator[None]:
-    """Some connection to the catalog dies every few milliseconds."""
+    """Terminate a random connection to the catalog every 20 ms."""
     stop = threading.Event()
 
     def break_some() -> None:
@@ -53,16 +53,16 @@ def breaking_connections(catalog_url: str) -> Iterator[None]:
 
 
 def _check(scene: Scene, appended: Iterable[tuple[int, int, int]]) -> None:
-    """What the catalog said it appended is there once, without gap or overlap."""
+    """Check that the acknowledged appends cover the log without gap or overlap."""
     assert InvariantChecker(scene.catalog).violations() == []
-    told: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    acknowledged: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for partition, base_offset, count in appended:
-        told[partition] += range(base_offset, base_offset + count)
+        acknowledged[partition] += range(base_offset, base_offset + count)
     for size in scene.catalog.planning.partition_sizes():
-        assert sorted(told[size.state.partition]) == list(range(size.state.log_end_offset))
+        assert sorted(acknowledged[size.state.partition]) == list(range(size.state.log_end_offset))
 
 
-def test_threads_do_not_overlap(scene: Scene, catalog_url: str) -> None:
+def test_appends_of_threads_do_not_overlap(scene: Scene, catalog_url: str) -> None:
     topic = scene.topic(partitions=3)
     with ThreadPoolExecutor(4) as pool:
         done = pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 20), range(2, 6))
@@ -70,37 +70,37 @@ def test_threads_do_not_overlap(scene: Scene, catalog_url: str) -> None:
 
 
 @pytest.mark.usefixtures("breaking_connections")
-def test_broken_connections_lose_and_repeat_nothing(scene: Scene, catalog_url: str) -> None:
+def test_broken_connections_neither_lose_nor_duplicate_appends(scene: Scene, catalog_url: str) -> None:
     topic = scene.topic(partitions=3)
     with ThreadPoolExecutor(2) as pool:
         done = pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 15), range(2, 4))
     _check(scene, [each for appended in done for each in appended])
 
 
-def test_processes_do_not_overlap(scene: Scene, catalog_url: str) -> None:
+def test_appends_of_processes_do_not_overlap(scene: Scene, catalog_url: str) -> None:
     topic = scene.topic(partitions=3)
     command = [sys.executable, "-m", "tests.catalog.committer", catalog_url, str(topic.topic_id)]
     children = [
         subprocess.Popen([*command, str(seed), "15"], stdout=subprocess.PIPE, text=True) for seed in (2, 3)
     ]
-    told = [child.communicate(timeout=600)[0] for child in children]
+    output = [child.communicate(timeout=600)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
-    _check(scene, [tuple(each) for line in told for each in json.loads(line)])
+    _check(scene, [tuple(each) for line in output for each in json.loads(line)])
 
 
-def test_concurrent_tries_of_one_file_commit_it_once(scene: Scene) -> None:
+def test_concurrent_attempts_commit_a_file_once(scene: Scene) -> None:
     topic = scene.topic(partitions=2)
     keys = [PartitionId(topic.topic_id, partition) for partition in (0, 1)]
     for number in range(10):
         commit = scene.file({key: [run_of(2, producer=(1, 0, 2 * number))] for key in keys})
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(scene.catalog.commits.commit, [commit] * 4))
-        assert answers == [answers[0]] * 4
-        assert not any(run.duplicate for result in answers[0] for run in result.runs)
+            results = list(pool.map(scene.catalog.commits.commit, [commit] * 4))
+        assert results == [results[0]] * 4
+        assert not any(run.duplicate for result in results[0] for run in result.runs)
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_a_deletion_and_commits_at_once_leave_nothing_behind(scene: Scene) -> None:
+def test_a_topic_deletion_during_commits_leaves_no_rows(scene: Scene) -> None:
     for _ in range(5):
         topic = scene.topic(partitions=3)
         with ThreadPoolExecutor(4) as pool:
@@ -112,7 +112,7 @@ def test_a_deletion_and_commits_at_once_leave_nothing_behind(scene: Scene) -> No
         assert scene.catalog.garbage.remove_deleted() == 0
 
 
-def test_jobs_are_shared_without_waiting(scene: Scene) -> None:
+def test_concurrent_drivers_claim_different_jobs(scene: Scene) -> None:
     topic = scene.topic(partitions=20)
     for partition in range(20):
         scene.commit(topic, run_of(1), partition=partition)

@@ -1,4 +1,4 @@
-"""Statements of megabytes: jobs and commits that are far larger than a socket's buffer."""
+"""Jobs and commits whose statements are far larger than a socket's buffer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PARTITIONS = 20_000
 _LENGTH = Query("length", "a test", b"SELECT length(%(text)s::text)")
 
 
-def test_a_job_of_many_extents_goes_its_way(scene: Scene) -> None:
-    """Commit, submit, claim, complete: 20,000 extents, whose specification alone has more than 3 MB."""
+def test_a_job_of_many_extents_is_committed_submitted_and_completed(scene: Scene) -> None:
+    """The specification of a job over 20,000 extents has more than 3 MB."""
     topic = scene.topic(partitions=_PARTITIONS)
     sections = {PartitionId(topic.topic_id, number): [run_of(2)] for number in range(_PARTITIONS)}
     file = scene.file(sections)
@@ -33,8 +33,8 @@ def test_a_job_of_many_extents_goes_its_way(scene: Scene) -> None:
     assert scene.catalog.commits.commit(file, with_extents=True) == results
 
     short = scene.spec([extent for result in results for extent in result.extents])
-    named = tuple(replace(partition, topic_name="long" * 20) for partition in short.partitions)
-    spec = replace(short, partitions=named)
+    partitions = tuple(replace(partition, topic_name="long" * 20) for partition in short.partitions)
+    spec = replace(short, partitions=partitions)
     assert len(write_spec(spec)) > 3_000_000
     scene.catalog.jobs.submit(spec)
     (job,) = scene.catalog.jobs.claim("application", 1)
@@ -47,7 +47,7 @@ def test_a_job_of_many_extents_goes_its_way(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000, 10_000_000])
-def test_a_large_statement_is_answered(catalog_url: str, clock: Clock, ids: Ids, size: int) -> None:
+def test_a_large_statement_returns_its_result(catalog_url: str, clock: Clock, ids: Ids, size: int) -> None:
     database = Database(catalog_url, clock, ids)
 
     def work(transaction: Transaction) -> list[int]:

@@ -1,4 +1,4 @@
-"""What readers, the planner and garbage collection ask: bounded by the answer, right against brute force."""
+"""Queries of readers, the planner and garbage collection: bounded cost, and correct results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _ten_extents(scene: Scene) -> Topic:
     return topic
 
 
-def test_extents_begin_with_the_one_that_covers(scene: Scene) -> None:
+def test_extents_start_with_the_one_that_covers_the_offset(scene: Scene) -> None:
     topic = _ten_extents(scene)
     for offset in range(51):
         found = scene.extents(topic, 0, offset)
@@ -54,8 +54,8 @@ def _plan_of(connection: psycopg.Connection[Any], sql: bytes, params: dict[str, 
     return str(rows[0][0])
 
 
-def test_a_read_looks_at_what_it_answers(scene: Scene, catalog_url: str) -> None:
-    """The plan of a read in the middle of a long log touches a handful of rows."""
+def test_a_read_costs_as_much_as_its_result(scene: Scene, catalog_url: str) -> None:
+    """A read in the middle of a long log reads only the rows of its result."""
     topic = scene.topic()
     for _ in range(60):
         scene.commit(topic, run_of(5))
@@ -81,7 +81,7 @@ def test_a_read_looks_at_what_it_answers(scene: Scene, catalog_url: str) -> None
     start=st.integers(0, 30),
     compacted=st.tuples(st.integers(0, 11), st.integers(1, 6)),
 )
-def test_timestamps_are_found_as_by_looking_at_all(
+def test_the_timestamp_search_agrees_with_a_full_scan(
     scene: Scene,
     monkeypatch: pytest.MonkeyPatch,
     timestamps: list[int],
@@ -105,7 +105,7 @@ def test_timestamps_are_found_as_by_looking_at_all(
     assert scene.catalog.extents.first_at_or_after_timestamp(scene.ids.new_uuid(), 0, 0) is None
 
 
-def test_the_planner_sees_free_extents_in_commit_order(scene: Scene) -> None:
+def test_the_planner_gets_unclaimed_extents_in_commit_order(scene: Scene) -> None:
     topic = scene.topic(partitions=3)
     files = [
         scene.file({PartitionId(topic.topic_id, partition): [run_of(2)] for partition in partitions})
@@ -130,7 +130,7 @@ def test_the_planner_sees_free_extents_in_commit_order(scene: Scene) -> None:
     assert [(extent.partition, extent.base_offset) for extent in both] == [(0, 2), (2, 0)]
 
 
-def test_partition_sizes_come_in_pages(scene: Scene) -> None:
+def test_partition_sizes_are_paged(scene: Scene) -> None:
     one, two = scene.topic("one", 3), scene.topic("two", 2)
     scene.commit(one, run_of(2), partition=1)
     planning = scene.catalog.planning
@@ -144,7 +144,7 @@ def test_partition_sizes_come_in_pages(scene: Scene) -> None:
     assert {size.state.topic_id for size in planning.partition_sizes([two.topic_id])} == {two.topic_id}
 
 
-def test_totals_count_everything(scene: Scene) -> None:
+def test_totals_cover_the_whole_catalog(scene: Scene) -> None:
     topic = _ten_extents(scene)
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic)[:4])))
     totals = scene.catalog.planning.totals()
@@ -155,7 +155,7 @@ def test_totals_count_everything(scene: Scene) -> None:
     assert (totals.dead_files.count, totals.dead_files.size) == (4, 4 * 164)
 
 
-def test_garbage_waits_for_its_time(scene: Scene, clock: Clock) -> None:
+def test_dead_files_are_returned_after_their_time(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     topic = scene.topic()
     scene.commit(topic, run_of(5))
@@ -173,7 +173,7 @@ def test_garbage_waits_for_its_time(scene: Scene, clock: Clock) -> None:
     assert live.high_watermark == 10
 
 
-def test_known_files_come_in_pages_by_name(scene: Scene) -> None:
+def test_known_files_are_paged_by_name(scene: Scene) -> None:
     _ten_extents(scene)
     garbage = scene.catalog.garbage
     everything = garbage.known_files()
@@ -187,7 +187,7 @@ def test_known_files_come_in_pages_by_name(scene: Scene) -> None:
     assert garbage.known_files("v1/compact/") == []
 
 
-def test_a_log_never_begins_earlier_or_beyond_its_end(scene: Scene) -> None:
+def test_the_log_start_never_decreases_or_passes_the_end(scene: Scene) -> None:
     topic = _ten_extents(scene)
     retention = scene.catalog.retention
     assert retention.advance_log_start(topic.topic_id, 0, 12) == 12
@@ -202,14 +202,14 @@ def test_a_log_never_begins_earlier_or_beyond_its_end(scene: Scene) -> None:
         retention.advance_log_start(topic.topic_id, 9, 1)
 
 
-def test_many_logs_begin_later_together(scene: Scene) -> None:
-    """Each by the bounds that it has; partitions that do not exist are left out."""
+def test_several_log_starts_advance_together(scene: Scene) -> None:
+    """Each advances within its own bounds; unknown partitions are left out."""
     topics = [scene.topic(name, partitions=2) for name in ("u", "t")]
     keys = [PartitionId(topic.topic_id, partition) for topic in topics for partition in (1, 0)]
     for count, topic in enumerate(topics):
         scene.commit(topic, run_of(5 + count))
-    wanted = dict(zip(keys, [0, 3, 1, 99], strict=True)) | {PartitionId(topics[0].topic_id, 2): 0}
-    starts = scene.catalog.retention.advance_log_starts(wanted)
+    offsets = dict(zip(keys, [0, 3, 1, 99], strict=True)) | {PartitionId(topics[0].topic_id, 2): 0}
+    starts = scene.catalog.retention.advance_log_starts(offsets)
     assert starts == dict(zip(keys, [0, 3, 0, 6], strict=True))
     states = {PartitionId(s.topic_id, s.partition): s for s in scene.catalog.topics.states(keys)}
     assert {key: state.log_start_offset for key, state in states.items()} == starts
@@ -218,8 +218,8 @@ def test_many_logs_begin_later_together(scene: Scene) -> None:
     )
 
 
-def test_producers_of_many_partitions_are_found_together(scene: Scene) -> None:
-    """Of each the latest ones, as many as were asked for."""
+def test_producers_of_several_partitions_are_returned_together(scene: Scene) -> None:
+    """At most `limit` of each partition, the most recent first."""
     topic, other = scene.topic(partitions=2), scene.topic("other")
     for number in range(3):
         scene.commit(topic, run_of(1, producer=(number, 0, 0)))
@@ -233,7 +233,7 @@ def test_producers_of_many_partitions_are_found_together(scene: Scene) -> None:
     }
 
 
-def test_sessions_that_fell_silent_are_fenced(scene: Scene, clock: Clock) -> None:
+def test_sessions_without_a_recent_heartbeat_are_fenced(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     sessions = scene.catalog.sessions
     other = scene.ids.new_uuid()

@@ -1,4 +1,4 @@
-"""Sequence numbers and offsets, against a model that remembers everything and is slow."""
+"""Sequence checks and offset assignment agree with a simple model that stores everything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ID = UUID(int=1)
 
 @dataclass
 class SlowPartition:
-    """Every offset and every batch ever, one by one, with sequence numbers unrolled to where they stand."""
+    """Model of a partition with every offset and every batch."""
 
     offsets: list[tuple[int, int]] = field(default_factory=list)  # (run's identity, record in the run)
     first_new_producer_id: int = 0
@@ -36,9 +36,9 @@ class SlowPartition:
     def append(self, identity: int, run: BatchRun) -> RunResult:
         stamp = run.producer
         if stamp is not None:
-            answer = self._check(stamp, run.offset_count)
-            if answer is not None:
-                return answer
+            verdict = self._check(stamp, run.offset_count)
+            if verdict is not None:
+                return verdict
         base = len(self.offsets)
         self.offsets += [(identity, record) for record in range(run.offset_count)]
         if stamp is not None:
@@ -53,8 +53,8 @@ class SlowPartition:
         epoch = self.epochs.get(stamp.producer_id)
         wrong = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
         if epoch is None:
-            may_be_forgotten = stamp.producer_id < self.first_new_producer_id
-            return None if may_be_forgotten or stamp.base_sequence == 0 else wrong
+            may_have_expired = stamp.producer_id < self.first_new_producer_id
+            return None if may_have_expired or stamp.base_sequence == 0 else wrong
         if stamp.producer_epoch < epoch:
             return RunResult(refusal=RunRefusal.INVALID_PRODUCER_EPOCH)
         if stamp.producer_epoch > epoch:
@@ -89,9 +89,7 @@ def _section(runs: tuple[BatchRun, ...]) -> SectionCommit:
 
 
 @given(st.lists(st.lists(_runs, min_size=1, max_size=6), max_size=6), st.integers(0, 3))
-def test_assignment_does_what_the_slow_model_does(
-    files: list[list[BatchRun]], first_new_producer_id: int
-) -> None:
+def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new_producer_id: int) -> None:
     model = SlowPartition(first_new_producer_id=first_new_producer_id)
     end = 0
     producers: dict[int, ProducerState] = {}
@@ -100,17 +98,17 @@ def test_assignment_does_what_the_slow_model_does(
         section = _section(runs_of(*runs))
         assignment = assign_section(section.runs, end, producers, first_new_producer_id)
         covered = []
-        for run, answer in zip(section.runs, assignment.runs, strict=True):
+        for run, result in zip(section.runs, assignment.runs, strict=True):
             identity += 1
             expected = model.append(identity, run)
-            assert (answer.base_offset, answer.duplicate, answer.refusal) == (
+            assert (result.base_offset, result.duplicate, result.refusal) == (
                 expected.base_offset,
                 expected.duplicate,
                 expected.refusal,
             )
-            if answer.refusal is None and not answer.duplicate:
+            if result.refusal is None and not result.duplicate:
                 covered += [
-                    (answer.base_offset + record, run.first_offset + record)
+                    (result.base_offset + record, run.first_offset + record)
                     for record in range(run.offset_count)
                 ]
         extents = extents_of_section(section, assignment.runs)
@@ -130,7 +128,7 @@ def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
     return ProducerStamp(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_numbers_wrap_round() -> None:
+def test_sequence_numbers_wrap_around() -> None:
     state = append_batch(None, _stamp(_TOP - 1), 2, 100)
     assert state == ProducerState(0, BATCH.pack(_TOP - 1, _TOP, 100))
     assert check_sequence(state, _stamp(0), 3, 0) is None
@@ -139,12 +137,12 @@ def test_numbers_wrap_round() -> None:
     assert check_sequence(across, _stamp(_TOP - 1), 2, 0) == RunResult(base_offset=100, duplicate=True)
 
 
-def test_a_producer_that_may_have_been_forgotten_begins_anywhere() -> None:
+def test_a_producer_that_may_have_expired_begins_with_any_sequence() -> None:
     assert check_sequence(None, _stamp(17), 1, first_new_producer_id=8) is None
 
 
 def test_a_new_producer_begins_at_zero() -> None:
-    """What it sent before has failed, and comes again: nothing may stand in its place."""
+    """Its earlier batch has failed and will be retried, so a later batch must not take its offsets."""
     assert check_sequence(None, _stamp(0), 1, first_new_producer_id=7) is None
     refused = check_sequence(None, _stamp(17), 1, first_new_producer_id=7)
     assert refused is not None
@@ -164,24 +162,24 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     assert refused.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
 
 
-def test_five_batches_are_remembered() -> None:
+def test_the_last_five_batches_are_known_as_duplicates() -> None:
     state = None
     for sequence in range(6):
         state = append_batch(state, _stamp(sequence), 1, sequence)
     assert check_sequence(state, _stamp(1), 1, 0) == RunResult(base_offset=1, duplicate=True)
-    forgotten = check_sequence(state, _stamp(0), 1, 0)
-    assert forgotten is not None
-    assert forgotten.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    expired = check_sequence(state, _stamp(0), 1, 0)
+    assert expired is not None
+    assert expired.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
-def test_part_of_a_batch_is_no_duplicate() -> None:
+def test_a_part_of_a_batch_is_not_a_duplicate() -> None:
     state = append_batch(None, _stamp(0), 5, 0)
     refused = check_sequence(state, _stamp(0), 4, 0)
     assert refused is not None
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
-def test_a_commit_that_contradicts_itself_is_refused() -> None:
+def test_an_inconsistent_commit_is_rejected() -> None:
     def commit(*sections: SectionCommit) -> FileCommit:
         return FileCommit(
             file_id=_ID,

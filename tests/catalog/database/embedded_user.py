@@ -1,4 +1,4 @@
-"""A process that uses an embedded PostgreSQL until its standard input ends.
+"""Process that uses an embedded PostgreSQL until its standard input ends.
 
 python -m tests.catalog.database.embedded_user DIRECTORY
 """

@@ -1,4 +1,4 @@
-"""Topics that are changed, cut short or deleted while a job has them: nothing returns, nothing is lost."""
+"""Topics that change, lose records or are deleted while a job runs: no record returns or is lost."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NAMES = ("t0", "t1", "t2")
 _WAITING = b"SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
-def test_who_is_no_longer_compacted_keeps_every_record(scene: Scene) -> None:
-    """The job had dropped superseded ones; the rest of it is swapped, and the inputs are free again."""
+def test_a_topic_that_is_no_longer_compacted_keeps_every_record(scene: Scene) -> None:
+    """The job had dropped records. Its other partitions are published, and the inputs are unclaimed again."""
     changed, compacted = scene.topic("changed"), scene.topic("compacted")
     for _ in range(2):
         sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (changed, compacted)}
@@ -46,8 +46,8 @@ def test_who_is_no_longer_compacted_keeps_every_record(scene: Scene) -> None:
     scene.submitted(before)
 
 
-def test_a_change_of_policy_and_a_swap_come_one_after_the_other(scene: Scene, catalog_url: str) -> None:
-    """The swap waits for who is just changing the policy, and obeys."""
+def test_a_publication_waits_for_a_change_of_policy(scene: Scene, catalog_url: str) -> None:
+    """The publication then applies the new policy."""
     topic = scene.topic("t")
     scene.commit(topic, run_of(5))
     before = scene.extents(topic)
@@ -67,10 +67,10 @@ def test_a_change_of_policy_and_a_swap_come_one_after_the_other(scene: Scene, ca
 
 
 @pytest.mark.parametrize(("start", "left"), [(4, [(0, 9)]), (7, [(0, 9)]), (10, []), (12, [])])
-def test_deleted_records_do_not_return_with_a_swap(
+def test_deleted_records_do_not_return_with_a_publication(
     scene: Scene, start: int, left: list[tuple[int, int]]
 ) -> None:
-    """Whether their extents are gone by then or not: the log start stays, dead outputs stay out."""
+    """The log start stays, and outputs below it are dropped, whether or not the inputs were removed."""
     topic = scene.topic("t", cleanup_policy="compact")
     for _ in range(2):
         scene.commit(topic, run_of(5))
@@ -86,7 +86,7 @@ def test_deleted_records_do_not_return_with_a_swap(
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_a_topic_that_was_deleted_and_made_again_gets_nothing_of_the_old_one(scene: Scene) -> None:
+def test_a_recreated_topic_gets_no_records_of_the_old_one(scene: Scene) -> None:
     old = scene.topic("t")
     scene.commit(old, run_of(5))
     job = scene.claimed(scene.extents(old))
@@ -101,7 +101,7 @@ def test_a_topic_that_was_deleted_and_made_again_gets_nothing_of_the_old_one(sce
 
 @dataclass(frozen=True)
 class Crowd:
-    """What several do at once to a few topics, each by a sequence of its own."""
+    """Operations that several threads run on a few topics at the same time."""
 
     scene: Scene
     ids: Ids
@@ -141,21 +141,26 @@ class Crowd:
             self.scene.catalog.topics.alter_config(name, {"cleanup.policy": policy})
 
 
-def test_everybody_at_once(catalog_url: str, clock: Clock, ids: Ids) -> None:
-    """Agents, jobs, retention, and somebody who deletes and changes topics: no deadlock, and all is whole."""
+def test_concurrent_operations_keep_the_invariants(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    """Commits, jobs, retention, and deletions and changes of topics do not deadlock."""
     with open_catalog(catalog_url, clock, ids, limits=DatabaseLimits(max_connections=12)) as catalog:
         crowd = Crowd(Scene.set_up(catalog, ids), ids)
         for name in NAMES:
             crowd.topic(name)
 
-        def keep_at(what: Callable[[Random], None], seed: int, times: int) -> None:
+        def repeat(operation: Callable[[Random], None], seed: int, times: int) -> None:
             random = Random(seed)
             for _ in range(times):
-                what(random)
+                operation(random)
 
-        busy = [(crowd.write, 25)] * 3 + [(crowd.compact, 15), (crowd.cut, 15)] * 2 + [(crowd.change, 10)]
-        with ThreadPoolExecutor(len(busy)) as pool:
-            for each in [pool.submit(keep_at, what, seed, times) for seed, (what, times) in enumerate(busy)]:
+        operations = (
+            [(crowd.write, 25)] * 3 + [(crowd.compact, 15), (crowd.cut, 15)] * 2 + [(crowd.change, 10)]
+        )
+        with ThreadPoolExecutor(len(operations)) as pool:
+            for each in [
+                pool.submit(repeat, operation, seed, times)
+                for seed, (operation, times) in enumerate(operations)
+            ]:
                 each.result(timeout=600)
         while catalog.garbage.remove_deleted():
             pass

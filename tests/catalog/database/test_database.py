@@ -1,4 +1,4 @@
-"""Timeouts, retries, secrets: how the catalog behaves when PostgreSQL does not."""
+"""Timeouts, retries and errors of the database, and protection of passwords."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def database(catalog_url: str, clock: Clock, ids: Ids) -> Iterator[Database]:
     database.close()
 
 
-def test_a_transaction_is_all_or_nothing(database: Database) -> None:
+def test_a_transaction_is_atomic(database: Database) -> None:
     def work(transaction: Transaction) -> None:
         transaction.send(_query(b"CREATE TABLE once (n int)"))
         transaction.rows(_query(b"SELECT 1"))
@@ -56,20 +56,20 @@ def test_a_transaction_is_all_or_nothing(database: Database) -> None:
     assert database.read("test", _query(b"SELECT to_regclass('once')")) == [(None,)]
 
 
-def test_work_is_repeated_after_a_deadlock(database: Database) -> None:
+def test_work_is_retried_after_a_deadlock(database: Database) -> None:
     database.transact(
         "test",
         lambda transaction: transaction.send(_query(b"CREATE TABLE pair AS SELECT 1 AS n UNION SELECT 2")),
     )
     first_locked = threading.Barrier(2)
-    tries: list[int] = []
+    attempts: list[int] = []
 
     def lock_both(first: int, second: int) -> None:
         waited = False
 
         def work(transaction: Transaction) -> None:
             nonlocal waited
-            tries.append(first)
+            attempts.append(first)
             transaction.rows(_query(b"SELECT n FROM pair WHERE n = %(n)s FOR UPDATE"), {"n": first})
             if not waited:
                 waited = True
@@ -83,10 +83,10 @@ def test_work_is_repeated_after_a_deadlock(database: Database) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(tries) >= 2
+    assert len(attempts) >= 2
 
 
-def test_what_takes_too_long_is_given_up(catalog_url: str, clock: Clock, ids: Ids) -> None:
+def test_a_statement_that_exceeds_its_timeout_fails(catalog_url: str, clock: Clock, ids: Ids) -> None:
     database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=2))
     with pytest.raises(CatalogUnavailableError, match="statement timeout"):
         database.read("slow", _query(b"SELECT pg_sleep(600)"))
@@ -95,86 +95,88 @@ def test_what_takes_too_long_is_given_up(catalog_url: str, clock: Clock, ids: Id
     database.close()
 
 
-def test_commits_have_connections_of_their_own(catalog_url: str, clock: Clock, ids: Ids) -> None:
-    """Readers who hold every connection, for however long, keep no producer waiting."""
+def test_commits_have_reserved_connections(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    """Producers do not wait for readers that use every other connection."""
     limits = DatabaseLimits(max_connections=1)
     database = Database(catalog_url, clock, ids, limits)
-    held, done = threading.Event(), threading.Event()
+    in_use, done = threading.Event(), threading.Event()
 
-    def hold(transaction: Transaction) -> None:
+    def use(transaction: Transaction) -> None:
         transaction.rows(_query(b"SELECT 1"))
-        held.set()
+        in_use.set()
         done.wait(240)
 
-    holding = threading.Thread(target=database.transact, args=("hold", hold))
-    holding.start()
-    held.wait(240)
+    using = threading.Thread(target=database.transact, args=("use", use))
+    using.start()
+    in_use.wait(240)
     assert database.transact("commit", lambda each: each.rows(_query(b"SELECT 2")), use_commit_pool=True) == [
         (2,)
     ]
     done.set()
-    holding.join()
+    using.join()
     database.close()
 
 
-def test_a_defect_is_fatal_and_says_where(database: Database) -> None:
-    with pytest.raises(FatalError, match="refused oops"):
+def test_a_defect_is_a_fatal_error_with_the_operation(database: Database) -> None:
+    with pytest.raises(FatalError, match="rejected oops"):
         database.read("oops", _query(b"SELECT 1 / 0"))
 
 
-def test_a_server_that_only_reads_for_now_is_tried_again(database: Database) -> None:
-    """A failover leaves connections to the old primary: work goes on once a new one can write."""
-    tries: list[int] = []
+def test_work_is_retried_when_the_server_is_read_only(database: Database) -> None:
+    """After a failover, connections may lead to the old primary; a new connection can write."""
+    attempts: list[int] = []
 
     def work(transaction: Transaction) -> None:
-        tries.append(1)
-        if len(tries) == 1:
+        attempts.append(1)
+        if len(attempts) == 1:
             transaction.send(_query(b"SET TRANSACTION READ ONLY"))
         transaction.count(_query(b"CREATE TABLE written (n int)"))
 
     database.transact("test", work, idempotent=False)
-    assert len(tries) == 2
+    assert len(attempts) == 2
 
 
-def test_who_idles_in_a_transaction_is_told_to_come_back(catalog_url: str, clock: Clock, ids: Ids) -> None:
+def test_work_is_retried_when_its_idle_transaction_is_terminated(
+    catalog_url: str, clock: Clock, ids: Ids
+) -> None:
     database = Database(catalog_url, clock, ids, DatabaseLimits(idle_in_transaction_seconds=1))
-    tries: list[int] = []
+    attempts: list[int] = []
 
     def work(transaction: Transaction) -> list[tuple[int]]:
-        tries.append(1)
+        attempts.append(1)
         transaction.rows(_query(b"SELECT 1"))
-        if len(tries) == 1:
-            select.select([transaction._connection.fileno()], [], [], 600)  # until the server hangs up
+        if len(attempts) == 1:
+            select.select(
+                [transaction._connection.fileno()], [], [], 600
+            )  # until the server closes the connection
         return transaction.rows(_query(b"SELECT 2"))
 
     assert database.transact("test", work) == [(2,)]
-    assert len(tries) > 1
+    assert len(attempts) > 1
     database.close()
 
 
-def test_work_that_must_not_be_repeated_is_not(
+def test_work_that_is_not_idempotent_is_not_retried_after_a_lost_connection(
     catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
 ) -> None:
     with WireProxy(catalog_url, tmp_path) as wire:
         database = Database(wire.url, clock, ids)
-        tries = []
+        attempts = []
 
         def work(transaction: Transaction) -> None:
-            tries.append(1)
+            attempts.append(1)
             wire.break_connections()
             transaction.rows(_query(b"SELECT 1"))
 
         for idempotent in (False, True):
-            tries.clear()
+            attempts.clear()
             with pytest.raises(CatalogUnavailableError, match="did not respond to test"):
                 database.transact("test", work, idempotent=idempotent)
-            assert (len(tries) > 1) == idempotent
+            assert (len(attempts) > 1) == idempotent
         database.close()
 
 
-def test_the_catalog_comes_back_after_all_connections_broke(
-    catalog_url: str, tmp_path: Path, ids: Ids
-) -> None:
+def test_the_catalog_recovers_after_all_connections_broke(catalog_url: str, tmp_path: Path, ids: Ids) -> None:
     clock = SystemClock()
     with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
         scene = Scene.set_up(catalog, ids)
@@ -184,49 +186,49 @@ def test_the_catalog_comes_back_after_all_connections_broke(
             assert scene.commit(topic, run_of(1)).runs[0].base_offset == number
 
 
-def test_who_waits_in_vain_for_a_connection_is_told_why_there_is_none(
+def test_the_error_contains_the_reason_why_no_connection_can_be_opened(
     catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
 ) -> None:
-    """The pool connects in the background; its reason is in the error, on one line, and in no other."""
+    """The pool connects in the background; the error has its reason, on one line."""
     with WireProxy(catalog_url, tmp_path) as wire:
         database = Database(wire.url, clock, ids, DatabaseLimits(connect_seconds=1))
-        # On a busy machine a second may be too short to connect, and also to fail to.
-        while _refusal(database) is not None:
+        # On a busy machine, one second may be too short to connect, and also too short to fail.
+        while _read_error(database) is not None:
             pass
-    while "couldn't get a connection" in (refused := str(_refusal(database))):
+    while "couldn't get a connection" in (message := str(_read_error(database))):
         pass
     database.close()
-    assert re.search("did not respond to test: connection .*(refused|No such file)", refused)
-    assert "\n" not in refused
+    assert re.search("did not respond to test: connection .*(refused|No such file)", message)
+    assert "\n" not in message
 
 
-def _refusal(database: Database) -> CatalogUnavailableError | None:
+def _read_error(database: Database) -> CatalogUnavailableError | None:
     try:
         assert database.read("test", _query(b"SELECT 1")) == [(1,)]
-    except CatalogUnavailableError as refusal:
-        return refusal
+    except CatalogUnavailableError as error:
+        return error
     return None
 
 
-def test_nobody_there_is_said_without_the_password(clock: Clock, ids: Ids, tmp_path: Path) -> None:
+def test_the_error_for_an_unreachable_server_has_no_password(clock: Clock, ids: Ids, tmp_path: Path) -> None:
     url = f"postgresql://me:{_SECRET}@/there?host={tmp_path}"
-    with pytest.raises(CatalogUnavailableError) as refused:
+    with pytest.raises(CatalogUnavailableError) as rejected:
         open_catalog(url, clock, ids, limits=DatabaseLimits(connect_seconds=1))
-    assert _SECRET not in str(refused.value)
-    assert "there" in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert _SECRET not in str(rejected.value)
+    assert "there" in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 @pytest.mark.parametrize("url", [f"postgresql://me:{_SECRET}@[host/db", f"pasword={_SECRET}", f"{_SECRET} x"])
-def test_an_address_that_makes_no_sense_is_not_repeated(clock: Clock, ids: Ids, url: str) -> None:
-    with pytest.raises(CatalogAddressError) as refused:
+def test_the_error_for_a_malformed_address_does_not_contain_it(clock: Clock, ids: Ids, url: str) -> None:
+    with pytest.raises(CatalogAddressError) as rejected:
         open_catalog(url, clock, ids)
-    assert _SECRET not in str(refused.value)
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__
+    assert _SECRET not in str(rejected.value)
+    assert rejected.value.__cause__ is None
+    assert rejected.value.__suppress_context__
 
 
-def test_a_password_is_in_no_repr(catalog_url: str, ids: Ids) -> None:
+def test_no_repr_contains_the_password(catalog_url: str, ids: Ids) -> None:
     clock = ManualClock()
     with open_catalog(f"{catalog_url} password={_SECRET}", clock, ids) as catalog:
         assert _SECRET not in repr(catalog)
@@ -259,8 +261,8 @@ def test_operations_are_counted(catalog_url: str, clock: Clock, ids: Ids) -> Non
         assert counts["topics.create"].failures == 0
 
 
-def test_what_postgresql_cannot_keep_is_the_callers_mistake(database: Database) -> None:
-    """A NUL in text or in JSON, a value too long for an index: refused once, and without the address."""
+def test_values_that_postgresql_cannot_store_are_invalid_input(database: Database) -> None:
+    """A NUL in text or in JSON, and a value too long for an index, are rejected without a retry."""
     database.transact(
         "test",
         lambda transaction: transaction.send(_query(b"CREATE TABLE named (name text UNIQUE, more jsonb)")),
@@ -269,23 +271,23 @@ def test_what_postgresql_cannot_keep_is_the_callers_mistake(database: Database) 
     long = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(6000))
     for name, more in (("a\0b", {}), ("a", {"a": "a\0b"}), (long, {})):
         params = {"name": name, "more": Jsonb(more)}
-        with pytest.raises(UnstorableValueError) as refused:
+        with pytest.raises(UnstorableValueError) as rejected:
             database.transact("names", lambda each, params=params: each.rows(insert, params))  # type: ignore[misc]  # bound here
-        assert database.address not in str(refused.value)
+        assert database.address not in str(rejected.value)
     assert database.counts.snapshot()["names"].retries == 0
 
 
-def test_a_link_that_is_dead_is_found_out_by_who_only_listens() -> None:
-    """Within a minute, on every connection to the catalog; an address may ask for something else."""
+def test_a_dead_connection_is_detected_within_a_minute_even_if_it_only_listens() -> None:
+    """The address may override the keep-alive settings."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql://somebody@127.0.0.1:{listener.getsockname()[1]}/catalog"
-        assert _seconds_to_find_out(connection_string(url, DatabaseLimits())) <= 60
-        patient = connection_string(f"{url}?keepalives_interval=100", DatabaseLimits())
-        assert _seconds_to_find_out(patient) > 60
+        assert _detection_seconds(connection_string(url, DatabaseLimits())) <= 60
+        slow = connection_string(f"{url}?keepalives_interval=100", DatabaseLimits())
+        assert _detection_seconds(slow) > 60
 
 
-def _seconds_to_find_out(conninfo: str) -> int:
-    """How long a silent connection whose other end is gone stays open, by what its socket is set to."""
+def _detection_seconds(conninfo: str) -> int:
+    """Return after how many seconds a silent, dead connection is closed, by its socket options."""
     connection = psycopg.pq.PGconn.connect_start(conninfo.encode())
     try:
         with socket.socket(fileno=os.dup(connection.socket)) as link:

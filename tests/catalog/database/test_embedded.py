@@ -1,4 +1,4 @@
-"""The private PostgreSQL: shared, stopped by the last, and never left behind or in the way."""
+"""Embedded PostgreSQL: shared by its users, and stopped after the last of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _servers(directory: Path) -> list[psutil.Process]:
-    """Processes that work for `directory`: the server and its keeper."""
+    """Return the processes of the server in `directory` and of its keeper."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -51,16 +51,16 @@ def _wait_until_gone(directory: Path) -> None:
         time.sleep(0.02)
 
 
-def _ask(url: str, question: str) -> object:
+def _query(url: str, sql: str) -> object:
     with psycopg.connect(url) as connection:
-        cursor = connection.execute(question.encode())
+        cursor = connection.execute(sql.encode())
         row = cursor.fetchone() if cursor.description else None
     return row[0] if row else None
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory of which no process is left after the test."""
+    """Return a data directory; after the test, wait until its processes have ended."""
     directory = tmp_path / "catalog"
     yield directory
     _wait_until_gone(directory)
@@ -74,8 +74,8 @@ def _user(directory: Path) -> subprocess.Popen[str]:
         text=True,
     )
     assert child.stdout is not None
-    answer = child.stdout.readline()
-    assert answer == "(1,)\n"
+    line = child.stdout.readline()
+    assert line == "(1,)\n"
     return child
 
 
@@ -84,7 +84,7 @@ def _kill(child: subprocess.Popen[str]) -> None:
     child.communicate()
 
 
-def test_it_is_durable_and_listens_to_nobody_else(directory: Path) -> None:
+def test_the_server_is_durable_and_listens_on_no_network_address(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         for name, value in (
             ("fsync", "on"),
@@ -92,46 +92,48 @@ def test_it_is_durable_and_listens_to_nobody_else(directory: Path) -> None:
             ("full_page_writes", "on"),
             ("listen_addresses", ""),
         ):
-            assert _ask(server.url, f"SHOW {name}") == value
-        assert int(str(_ask(server.url, "SHOW server_version_num"))) >= 180000
+            assert _query(server.url, f"SHOW {name}") == value
+        assert int(str(_query(server.url, "SHOW server_version_num"))) >= 180000
     with pytest.raises(EmbeddedPostgresError, match="was not started"):
         _ = server.url
-    server.close()  # leaving twice is leaving once
+    server.close()  # close is idempotent
 
 
-def test_the_last_to_leave_stops_it(directory: Path) -> None:
+def test_the_last_user_stops_the_server(directory: Path) -> None:
     with EmbeddedPostgres(directory) as first:
         child = _user(directory)
         with EmbeddedPostgres(directory) as second:
             assert second.url == first.url
-            pid = _ask(first.url, "SELECT pg_postmaster_start_time()::text")
+            started = _query(first.url, "SELECT pg_postmaster_start_time()::text")
     with EmbeddedPostgres(directory) as third:
-        assert _ask(third.url, "SELECT pg_postmaster_start_time()::text") == pid, "the child still uses it"
+        assert _query(third.url, "SELECT pg_postmaster_start_time()::text") == started, (
+            "the child still uses it"
+        )
     child.communicate("", timeout=240)
     assert child.returncode == 0
     _wait_until_gone(directory)
     assert not (directory / "pgdata" / "postmaster.pid").exists()
 
 
-def test_data_outlives_the_server(directory: Path) -> None:
+def test_data_survives_a_restart(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
-        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        _query(server.url, "CREATE TABLE saved AS SELECT 7 AS n")
     with EmbeddedPostgres(directory) as server:
-        assert _ask(server.url, "SELECT n FROM kept") == 7
+        assert _query(server.url, "SELECT n FROM saved") == 7
 
 
-def test_a_killed_user_keeps_nobody_and_leaves_nothing(directory: Path) -> None:
-    """The keeper stops the server of a process that could not, and the next one starts it again."""
+def test_the_keeper_stops_the_server_of_a_killed_user(directory: Path) -> None:
+    """The next user starts the server again."""
     child = _user(directory)
     _kill(child)
     _wait_until_gone(directory)
     with EmbeddedPostgres(directory) as server:
-        assert _ask(server.url, "SELECT 1") == 1
+        assert _query(server.url, "SELECT 1") == 1
 
 
-# Waits, before it starts the server, for a word in a pipe.
+# Waits for a line in a pipe before it starts the server.
 _WAITING_PG_CTL = """#!/bin/sh
-case "$1" in start) echo > {place}/begun; read go < {place}/go;; esac
+case "$1" in start) echo > {fake}/begun; read go < {fake}/go;; esac
 exec {real}/pg_ctl "$@"
 """
 _STARTING = """
@@ -145,107 +147,109 @@ embedded.EmbeddedPostgres(Path(sys.argv[1])).start()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_user_that_is_gone_before_the_server_is_there_leaves_none(
+def test_a_user_that_dies_during_the_start_leaves_no_server(
     directory: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """It comes up nevertheless, and is stopped then."""
-    place = tmp_path / "programs"
-    place.mkdir()
-    (place / "initdb").symlink_to(programs() / "initdb")
-    (place / "pg_ctl").write_text(_WAITING_PG_CTL.format(place=place, real=programs()))
-    (place / "pg_ctl").chmod(0o755)
-    for pipe in (place / "begun", place / "go"):
+    """The server starts nevertheless, and the keeper stops it."""
+    fake = tmp_path / "programs"
+    fake.mkdir()
+    (fake / "initdb").symlink_to(programs() / "initdb")
+    (fake / "pg_ctl").write_text(_WAITING_PG_CTL.format(fake=fake, real=programs()))
+    (fake / "pg_ctl").chmod(0o755)
+    for pipe in (fake / "begun", fake / "go"):
         os.mkfifo(pipe)
         pipe.chmod(0o666)
     user = subprocess.Popen(
-        [sys.executable, "-c", _STARTING, str(directory), str(place)],
+        [sys.executable, "-c", _STARTING, str(directory), str(fake)],
         cwd=Path(__file__).parents[3],
         stderr=subprocess.DEVNULL,
     )
-    (place / "begun").read_text()
+    (fake / "begun").read_text()
     user.send_signal(number)
     assert user.wait() != 0
-    (place / "go").write_text("go\n")
+    (fake / "go").write_text("go\n")
     deadline = time.monotonic() + 240
     while "database system is shut down" not in (directory / "server.log").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_a_killed_user_is_not_waited_for(directory: Path) -> None:
+def test_the_server_keeps_running_after_another_user_was_killed(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         child = _user(directory)
         _kill(child)
-        assert _ask(server.url, "SELECT 1") == 1
+        assert _query(server.url, "SELECT 1") == 1
     _wait_until_gone(directory)
 
 
-def test_a_killed_server_is_started_again(directory: Path) -> None:
+def test_a_killed_server_is_restarted(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
-        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        _query(server.url, "CREATE TABLE saved AS SELECT 7 AS n")
         _postmaster(directory).kill()
         with EmbeddedPostgres(directory) as other:
-            assert _ask(other.url, "SELECT n FROM kept") == 7
+            assert _query(other.url, "SELECT n FROM saved") == 7
 
 
 @pytest.fixture
-def waking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[psutil.Process], None]]:
-    """Lets a process stand still until a server was started in vain; only such starts are tried again."""
-    asleep: list[psutil.Process] = []
+def suspend_until_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[psutil.Process], None]]:
+    """Return a function that suspends a process until an attempt to start a server has failed."""
+    suspended: list[psutil.Process] = []
 
-    def wake() -> None:
-        for process in asleep:
+    def resume_all() -> None:
+        for process in suspended:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    def wake_after_a_start(process: psutil.Process) -> None:
+    def suspend(process: psutil.Process) -> None:
         start = EmbeddedPostgres._start
 
-        def start_and_wake(
+        def start_and_resume(
             self: EmbeddedPostgres, account: Account, command: Sequence[str]
         ) -> subprocess.CompletedProcess[str]:
             done = start(self, account, command)
-            wake()
+            resume_all()
             return done
 
-        asleep.append(process)
+        suspended.append(process)
         process.suspend()
-        monkeypatch.setattr(EmbeddedPostgres, "_start", start_and_wake)
+        monkeypatch.setattr(EmbeddedPostgres, "_start", start_and_resume)
         monkeypatch.setattr(embedded, "_START_RETRIES", 0)
 
-    yield wake_after_a_start
-    wake()
+    yield suspend
+    resume_all()
 
 
-def test_processes_of_a_killed_server_are_waited_for(
-    directory: Path, waking: Callable[[psutil.Process], None]
+def test_a_start_waits_for_the_processes_of_a_killed_server(
+    directory: Path, suspend_until_start: Callable[[psutil.Process], None]
 ) -> None:
-    """They see that it is dead when they get their turn, and on a busy machine that takes a while."""
+    """On a busy machine, they take some time to notice that the server has died."""
     with EmbeddedPostgres(directory):
         postmaster = _postmaster(directory)
-        waking(next(each for each in postmaster.children() if "checkpointer" in " ".join(each.cmdline())))
+        suspend_until_start(
+            next(each for each in postmaster.children() if "checkpointer" in " ".join(each.cmdline()))
+        )
         postmaster.kill()
         with EmbeddedPostgres(directory) as other:
-            assert _ask(other.url, "SELECT 1") == 1
+            assert _query(other.url, "SELECT 1") == 1
 
 
-def test_a_server_that_is_slow_to_answer_is_no_failure(
-    directory: Path, waking: Callable[[psutil.Process], None], monkeypatch: pytest.MonkeyPatch
+def test_a_slow_server_is_found_after_a_failed_start(
+    directory: Path, suspend_until_start: Callable[[psutil.Process], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever does not hear of it in time tries to start one, which cannot be, and finds it then."""
+    """A user that cannot connect in time tries to start a server, fails, and finds the slow one."""
     monkeypatch.setattr(embedded, "_CONNECT_SECONDS", 2)
     with EmbeddedPostgres(directory) as server:
         postmaster = _postmaster(directory)
-        waking(postmaster)
+        suspend_until_start(postmaster)
         with EmbeddedPostgres(directory) as other:
             assert other.url == server.url
         assert _postmaster(directory) == postmaster
 
 
-def test_a_process_that_has_a_dead_servers_id_is_not_in_the_way(directory: Path) -> None:
-    """The machine went down with the server, and its process id is another's of the same account now."""
+def test_a_server_starts_although_another_process_has_its_old_id(directory: Path) -> None:
+    """After a crash of the machine, another process of the same account has the server's id."""
     with EmbeddedPostgres(directory) as server:
-        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        _query(server.url, "CREATE TABLE saved AS SELECT 7 AS n")
         pid_file = directory / "pgdata" / "postmaster.pid"
         account = pid_file.stat().st_uid
         pid = pid_file.read_text().splitlines()[0]
@@ -253,19 +257,19 @@ def test_a_process_that_has_a_dead_servers_id_is_not_in_the_way(directory: Path)
         workers = postmaster.children()
         postmaster.kill()
         assert not psutil.wait_procs([postmaster, *workers], timeout=240)[1]
-        with subprocess.Popen(["sleep", "600"], user=account) as stranger:
+        with subprocess.Popen(["sleep", "600"], user=account) as other_process:
             (socket_lock,) = Path(pid_file.read_text().splitlines()[4]).glob(".s.PGSQL.*.lock")
             for file in (pid_file, socket_lock):
                 assert file.read_text().startswith(f"{pid}\n")
-                file.write_text(file.read_text().replace(pid, str(stranger.pid), 1))
+                file.write_text(file.read_text().replace(pid, str(other_process.pid), 1))
             try:
                 with EmbeddedPostgres(directory) as other:
-                    assert _ask(other.url, "SELECT n FROM kept") == 7
+                    assert _query(other.url, "SELECT n FROM saved") == 7
             finally:
-                stranger.kill()
+                other_process.kill()
 
 
-def test_many_may_start_it_at_once(directory: Path) -> None:
+def test_several_users_can_start_the_server_at_once(directory: Path) -> None:
     users = [EmbeddedPostgres(directory) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         urls = set(pool.map(EmbeddedPostgres.start, users))
@@ -273,18 +277,20 @@ def test_many_may_start_it_at_once(directory: Path) -> None:
         list(pool.map(EmbeddedPostgres.close, users))
 
 
-def test_a_deep_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
+def test_the_socket_of_a_deep_directory_is_elsewhere(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["deep" * 10] * 4, "it's here") / "catalog"
     with EmbeddedPostgres(deep) as server:
-        assert _ask(server.url, "SELECT 1") == 1
+        assert _query(server.url, "SELECT 1") == 1
         with EmbeddedPostgres(deep) as other:
             assert other.url == server.url
     _wait_until_gone(deep)
 
 
-def test_what_stands_in_the_way_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_failed_start_contains_the_reason(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "_START_RETRIES", 0)
     with pytest.raises(EmbeddedPostgresError, match="no_such_setting"):
         EmbeddedPostgres(directory, settings={"no_such_setting": "1"}).start()
     with EmbeddedPostgres(directory) as server:
-        assert _ask(server.url, "SELECT 1") == 1
+        assert _query(server.url, "SELECT 1") == 1

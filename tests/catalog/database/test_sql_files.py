@@ -1,4 +1,4 @@
-"""The SQL that lies in files: complete, described, valid, and one schema by either route."""
+"""SQL files: valid and described queries, and the same schema from schema.sql and from migrations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _connect(url: str) -> psycopg.Connection[Any]:
 
 
 @pytest.mark.parametrize("name", _FILES)
-def test_every_query_is_understood_by_postgres(catalog_url: str, name: str) -> None:
+def test_postgres_can_prepare_every_query(catalog_url: str, name: str) -> None:
     with _connect(catalog_url) as connection:
         for query in load_queries(name).values():
             converted = PostgresQuery(Transformer(connection))
@@ -60,7 +60,7 @@ def test_every_query_is_used() -> None:
         "-- name: a\n-- what\nSELECT 1;\n-- name: a\n-- what\nSELECT 2;",
     ],
 )
-def test_a_query_without_description_or_twice_is_refused(text: str) -> None:
+def test_a_query_without_description_or_with_a_duplicate_name_is_rejected(text: str) -> None:
     with pytest.raises(FatalError, match="somewhere: query 'a'"):
         parse_queries(text, "somewhere")
 
@@ -98,7 +98,7 @@ def test_schema_and_migrations_give_one_schema(new_catalog_url: Callable[..., st
     assert all(routes[0])
 
 
-def test_producers_from_before_they_were_kept_apart_may_all_have_been_forgotten(
+def test_migration_9_lets_all_existing_producers_continue(
     new_catalog_url: Callable[..., str],
 ) -> None:
     (*before, step) = load_migrations()[:9]
@@ -121,7 +121,7 @@ def test_producers_from_before_they_were_kept_apart_may_all_have_been_forgotten(
         assert connection.execute(b"SELECT * FROM past_topics").fetchall() == [("past", 5, 3)]
 
 
-def test_many_may_open_an_empty_database_at_once(
+def test_several_processes_can_open_an_empty_database_at_once(
     new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
 ) -> None:
     url = new_catalog_url(empty=True)
@@ -139,7 +139,7 @@ def test_many_may_open_an_empty_database_at_once(
         ]
 
 
-def test_an_older_catalog_is_migrated_or_refused(
+def test_an_older_catalog_is_migrated_or_rejected(
     catalog_url: str, clock: Clock, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Migration(len(load_migrations()) + 1, "next.sql", b"CREATE TABLE next (n int)")
@@ -153,7 +153,7 @@ def test_an_older_catalog_is_migrated_or_refused(
         assert connection.execute("SELECT count(*) FROM next").fetchone() == (0,)
 
 
-def test_a_newer_catalog_is_refused(catalog_url: str, clock: Clock, ids: Ids) -> None:
+def test_a_newer_catalog_is_rejected(catalog_url: str, clock: Clock, ids: Ids) -> None:
     with _connect(catalog_url) as connection:
         connection.execute("UPDATE schema_version SET version = 99")
     for migrate in (True, False):
@@ -161,6 +161,8 @@ def test_a_newer_catalog_is_refused(catalog_url: str, clock: Clock, ids: Ids) ->
             open_catalog(catalog_url, clock, ids, migrate_schema=migrate)
 
 
-def test_an_empty_database_is_no_catalog(new_catalog_url: Callable[..., str], clock: Clock, ids: Ids) -> None:
+def test_an_empty_database_is_rejected_without_migration(
+    new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
+) -> None:
     with pytest.raises(SchemaVersionError, match="has no catalog"):
         open_catalog(new_catalog_url(empty=True), clock, ids, migrate_schema=False)

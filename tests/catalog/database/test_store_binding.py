@@ -1,4 +1,4 @@
-"""The catalog notes one object store, the first that it is bound to."""
+"""The catalog records the first object store that it is bound to."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.integration
 _FIRST, _SECOND = UUID(int=1), UUID(int=2)
 
 
-def test_a_new_catalog_has_noted_no_store(catalog: Catalog) -> None:
+def test_a_new_catalog_has_no_recorded_store(catalog: Catalog) -> None:
     assert catalog.store_binding.recorded() is None
 
 
-def test_the_first_store_stays(catalog: Catalog) -> None:
+def test_the_first_store_is_never_replaced(catalog: Catalog) -> None:
     first = StoreBinding(store_id=_FIRST, url="s3://one")
     assert catalog.store_binding.bind(_FIRST, "s3://one") == first
     assert catalog.store_binding.bind(_SECOND, "s3://two") == first
@@ -31,7 +31,7 @@ def test_the_first_store_stays(catalog: Catalog) -> None:
     assert catalog.store_binding.recorded() == first
 
 
-def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) -> None:
+def test_concurrent_bindings_return_the_same_store(catalog: Catalog) -> None:
     barrier = threading.Barrier(4)
 
     def bind(number: int) -> StoreBinding:
@@ -39,11 +39,11 @@ def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) ->
         return catalog.store_binding.bind(UUID(int=number), f"s3://bucket/{number}")
 
     with ThreadPoolExecutor(4) as pool:
-        answers = set(pool.map(bind, range(4)))
-    assert answers == {catalog.store_binding.recorded()}
+        stores = set(pool.map(bind, range(4)))
+    assert stores == {catalog.store_binding.recorded()}
 
 
-def test_a_store_moves_and_another_does_not_take_its_place(catalog: Catalog) -> None:
+def test_only_the_recorded_store_can_move(catalog: Catalog) -> None:
     catalog.store_binding.bind(_FIRST, "s3://one")
     catalog.store_binding.move(_FIRST, "s3://moved")
     catalog.store_binding.move(_SECOND, "s3://another")

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL's socket that counts what the client waits for, and can lose an answer."""
+"""Proxy of PostgreSQL's socket that counts round trips and can lose a response."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _SOCKET = ".s.PGSQL.5432"
 
 
 class WireProxy:
-    """Forwards connections to a server's Unix socket, from a socket of its own in `directory`.
+    """Proxy with a Unix socket in `directory` that forwards connections to a server's Unix socket.
 
-    `waits` counts Sync and Flush messages, each after something else: points where a client waits. After
-    `lose_next_commit`, the next COMMIT reaches the server, and its connection breaks before the answer.
+    `waits` counts the points where a client waits: Sync and Flush messages, each after another message.
+    After `lose_next_commit`, the next COMMIT reaches the server, and the connection breaks before the
+    response.
     """
 
     def __init__(self, url: str, directory: Path) -> None:
@@ -45,17 +46,17 @@ class WireProxy:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._threads[0].join()  # who was just accepted is broken off, too
+        self._threads[0].join()  # so that the last accepted connection is broken, too
         self.break_connections()
         for thread in self._threads:
             thread.join()
 
     def lose_next_commit(self) -> None:
-        """Arm the loss of one answer."""
+        """Lose the response to the next COMMIT."""
         self._lose = True
 
     def break_connections(self) -> None:
-        """Break every connection, as a network does."""
+        """Break every connection."""
         with self._lock:
             broken, self._open = self._open, []
         for each in broken:
@@ -82,14 +83,14 @@ class WireProxy:
 
     def _to_server(self, client: socket.socket, server: socket.socket, losing: threading.Event) -> None:
         buffered = b""
-        started = asked = False
+        started = waited = False
         while data := _receive(client):
             buffered += data
             while (message := _first_message(buffered, started=started)) is not None:
                 buffered = buffered[len(message) :]
-                asks = started and message[:1] in {b"S", b"H"}
-                self.waits += asks and not asked
-                asked = asks
+                waits = started and message[:1] in {b"S", b"H"}
+                self.waits += waits and not waited
+                waited = waits
                 if started and self._lose and b"COMMIT" in message:
                     self._lose = False
                     losing.set()
@@ -104,8 +105,8 @@ class WireProxy:
         while data := _receive(server):
             if losing.is_set():
                 if b"COMMIT\0" not in data:
-                    continue  # an answer to what came before, lost with the rest
-                break  # the server has committed, and nobody will hear of it
+                    continue  # a response to an earlier statement, lost as well
+                break  # the server has committed, and the response is lost
             try:
                 client.sendall(data)
             except OSError:
@@ -128,7 +129,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _first_message(data: bytes, *, started: bool) -> bytes | None:
-    """The first whole message of the frontend's stream; the very first has no type before its length."""
+    """Return the first complete message of the client; the start-up message has no type byte."""
     head = 1 if started else 0
     if len(data) < head + 4:
         return None

@@ -1,4 +1,4 @@
-"""Settings of consumer groups in the catalog."""
+"""Configuration of consumer groups."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def to(changes: Mapping[str, str | None]) -> Changes:
     return lambda _: changes
 
 
-def test_what_was_set_for_a_group_is_found_and_taken_back(catalog: Catalog) -> None:
-    """The group itself need not be there."""
+def test_group_settings_are_stored_and_reset(catalog: Catalog) -> None:
+    """The group need not exist."""
     assert catalog.group_configs.get("g") == GroupConfig()
     catalog.group_configs.alter("g", to({SESSION: "50000", HEARTBEAT: "6000"}))
     found = catalog.group_configs.get("g")
@@ -39,7 +39,7 @@ def test_what_was_set_for_a_group_is_found_and_taken_back(catalog: Catalog) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "expected"),
     [
         (SESSION, "soon", "a whole number from 1"),
         (SESSION, "0", "a whole number from 1"),
@@ -49,28 +49,30 @@ def test_what_was_set_for_a_group_is_found_and_taken_back(catalog: Catalog) -> N
         ("share.session.timeout.ms", "45000", "consumer.session.timeout.ms"),
     ],
 )
-def test_a_wrong_setting_of_a_group_is_named_and_changes_nothing(
-    catalog: Catalog, name: str, value: str, says: str
+def test_an_invalid_group_setting_is_named_and_changes_nothing(
+    catalog: Catalog, name: str, value: str, expected: str
 ) -> None:
-    with pytest.raises(InvalidConfigError) as refused:
+    with pytest.raises(InvalidConfigError) as rejected:
         catalog.group_configs.alter("g", to({name: value}))
-    assert says in str(refused.value)
-    assert "group setting" in str(refused.value)
-    assert refused.value.setting == name
+    assert expected in str(rejected.value)
+    assert "group setting" in str(rejected.value)
+    assert rejected.value.setting == name
     assert catalog.group_configs.list() == {}
 
 
-def test_who_alters_a_group_may_forbid_the_outcome(catalog: Catalog) -> None:
-    def forbid(config: GroupConfig) -> None:
+def test_the_caller_can_reject_the_new_configuration(catalog: Catalog) -> None:
+    def reject(config: GroupConfig) -> None:
         raise InvalidConfigError(f"not {config.session_timeout_ms}", setting=SESSION, remedy="none")
 
     with pytest.raises(InvalidConfigError, match="not 50000"):
-        catalog.group_configs.alter("g", to({SESSION: "50000"}), forbid)
+        catalog.group_configs.alter("g", to({SESSION: "50000"}), reject)
     assert catalog.group_configs.list() == {}
 
 
-def test_only_so_many_groups_have_settings(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that have some can still change and lose them."""
+def test_the_number_of_groups_with_settings_is_limited(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that have settings can still change and reset them."""
     monkeypatch.setattr(group_configs, "MAX_CONFIGURED_GROUPS", 1)
     catalog.group_configs.alter("g", to({SESSION: "50000"}))
     with pytest.raises(InvalidConfigError, match="1 groups"):
@@ -81,6 +83,6 @@ def test_only_so_many_groups_have_settings(catalog: Catalog, monkeypatch: pytest
     assert list(catalog.group_configs.list()) == ["h"]
 
 
-def test_defaults_of_groups_fit_their_own_rules() -> None:
+def test_group_defaults_are_valid() -> None:
     for setting in GROUP_SETTINGS.values():
         assert setting.parse(setting.default) == GroupConfig().value(setting.name)

@@ -1,4 +1,4 @@
-"""Consumer groups and committed offsets in the catalog."""
+"""Consumer groups and committed offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OLD, NEW = UUID(int=1), UUID(int=2)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-_PATIENCE_SECONDS = 120.0  # of the test: without an answer it fails
+_TIMEOUT_SECONDS = 120.0
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def offset(topic: Topic, value: int, partition: int = 0, metadata: str = "") -> 
 
 
 def fetched(catalog: Catalog, topic: Topic, group_id: str = "g") -> list[int]:
-    wanted = [(group_id, PartitionId(topic.topic_id, number)) for number in range(9)]
-    return [each.offset for _, each in catalog.group_offsets.fetch(wanted)]
+    keys = [(group_id, PartitionId(topic.topic_id, number)) for number in range(9)]
+    return [each.offset for _, each in catalog.group_offsets.fetch(keys)]
 
 
-def test_a_group_is_made_by_its_first_claim_only_where_asked(catalog: Catalog) -> None:
+def test_the_first_claim_creates_a_group_only_on_request(catalog: Catalog) -> None:
     assert catalog.groups.claim("g", OLD, create=False) is None
-    made = catalog.groups.claim("g", OLD, create=True)
-    assert made == GroupRecord(group_id="g", state_ms=made.state_ms if made else 0)
-    assert catalog.groups.claim("g", OLD, create=False) == made
+    created = catalog.groups.claim("g", OLD, create=True)
+    assert created == GroupRecord(group_id="g", state_ms=created.state_ms if created else 0)
+    assert catalog.groups.claim("g", OLD, create=False) == created
 
 
-def test_what_was_saved_is_what_the_next_coordinator_finds(catalog: Catalog) -> None:
+def test_the_next_coordinator_gets_the_saved_state(catalog: Catalog) -> None:
     catalog.groups.claim("g", OLD, create=True)
     record = GroupRecord(
         group_id="g",
@@ -69,7 +69,7 @@ def test_what_was_saved_is_what_the_next_coordinator_finds(catalog: Catalog) -> 
     assert catalog.groups.claim("g", NEW, create=False) == record
 
 
-def test_an_earlier_claim_has_no_say_any_more(scene: Scene) -> None:
+def test_a_superseded_claim_cannot_write(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.claim("g", NEW, create=True)
@@ -83,7 +83,7 @@ def test_an_earlier_claim_has_no_say_any_more(scene: Scene) -> None:
     assert fetched(catalog, topic) == [2]
 
 
-def test_commits_of_an_earlier_generation_are_refused(scene: Scene) -> None:
+def test_commits_of_an_earlier_generation_are_rejected(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.save(OLD, GroupRecord(group_id="g", generation=5, member_count=1))
@@ -96,7 +96,7 @@ def test_commits_of_an_earlier_generation_are_refused(scene: Scene) -> None:
     assert fetched(catalog, topic) == [2]
 
 
-def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Scene) -> None:
+def test_offsets_store_metadata_and_the_last_of_a_request_wins(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=2)
     catalog.groups.claim("g", OLD, create=True)
     catalog.group_offsets.commit(
@@ -110,7 +110,7 @@ def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Sce
     assert fetched(catalog, topic) == [9]
 
 
-def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over_and_told(scene: Scene) -> None:
+def test_commits_to_a_deleted_topic_are_skipped_and_reported(scene: Scene) -> None:
     catalog, topic, other = scene.catalog, scene.topic(), scene.topic("other")
     catalog.groups.claim("g", OLD, create=True)
     catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
@@ -121,7 +121,7 @@ def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over_a
     assert fetched(catalog, other) == [2]
 
 
-def test_groups_are_listed_page_by_page_and_deleted_with_their_offsets(scene: Scene) -> None:
+def test_groups_are_paged_and_deleted_with_their_offsets(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic()
     for name in ["b", "a", "c"]:
         catalog.groups.claim(name, OLD, create=True)
@@ -134,7 +134,7 @@ def test_groups_are_listed_page_by_page_and_deleted_with_their_offsets(scene: Sc
     assert fetched(catalog, topic, "c") == []
 
 
-def test_offsets_without_members_expire_by_each_commit(scene: Scene, clock: ManualClock) -> None:
+def test_offsets_of_a_group_without_members_expire_by_commit_time(scene: Scene, clock: ManualClock) -> None:
     catalog, topic = scene.catalog, scene.topic(partitions=3)
     catalog.groups.claim("g", OLD, create=True)
     catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1, 0)])
@@ -151,10 +151,10 @@ def test_offsets_without_members_expire_by_each_commit(scene: Scene, clock: Manu
     assert catalog.groups.page() == []
 
 
-def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_for_long(
+def test_offsets_of_an_empty_group_expire_after_the_last_member_left(
     scene: Scene, clock: ManualClock
 ) -> None:
-    """Not by the age of the commit: a slow group keeps its place as long as it has members."""
+    """The age of the commit does not matter, so a slow group keeps its offsets while it has members."""
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1)])
@@ -167,35 +167,35 @@ def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_for_long(
     assert catalog.group_offsets.expire(["g"], DAY_MS) == ["g"]
 
 
-def test_a_commit_under_way_keeps_its_group(
+def test_a_concurrent_commit_keeps_its_group(
     scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep for unused groups waits for nobody, and does not take away what is acknowledged meanwhile."""
+    """The expiry of unused groups skips locked groups and deletes no acknowledged offset."""
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     clock.advance(2 * 86_400)
-    send, swept = Transaction.send, []
+    send, expired = Transaction.send, []
 
-    def send_and_sweep(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401  # a cursor
+    def send_and_expire(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401  # a cursor
         cursor = send(self, query, params)
         if query.name == "commit_offsets":
             self.wait()
-            swept.append(
-                sweeper.submit(catalog.group_offsets.expire, ["g"], DAY_MS).result(_PATIENCE_SECONDS)
+            expired.append(
+                expirer.submit(catalog.group_offsets.expire, ["g"], DAY_MS).result(_TIMEOUT_SECONDS)
             )
         return cursor
 
-    monkeypatch.setattr(Transaction, "send", send_and_sweep)
-    with ThreadPoolExecutor(1) as sweeper:
+    monkeypatch.setattr(Transaction, "send", send_and_expire)
+    with ThreadPoolExecutor(1) as expirer:
         catalog.group_offsets.commit("g", OLD, None, [offset(topic, 42)])
-    assert swept == [[]]
+    assert expired == [[]]
     assert fetched(catalog, topic) == [42]
     clock.advance(2 * 86_400)
     assert catalog.group_offsets.expire(["g"], DAY_MS) == ["g"]
 
 
 @pytest.mark.parametrize(("subscribed", "left"), [(frozenset({"t"}), [1]), (None, [1, 2])])
-def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
+def test_a_group_with_members_loses_only_offsets_of_unsubscribed_topics(
     scene: Scene, clock: ManualClock, subscribed: frozenset[str] | None, left: list[int]
 ) -> None:
     catalog, topic, dropped = scene.catalog, scene.topic(), scene.topic("dropped")
@@ -216,8 +216,8 @@ def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
     assert fetched(catalog, topic) + fetched(catalog, dropped) == left
 
 
-class _Askew(SystemClock):
-    """A machine's clock that is wrong by some hours."""
+class _SkewedClock(SystemClock):
+    """Clock of a machine that is wrong by some hours."""
 
     def __init__(self, hours: int) -> None:
         self._wrong_ms = hours * HOUR_MS
@@ -228,25 +228,23 @@ class _Askew(SystemClock):
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_offsets_do_not_expire_by_the_clock_of_a_machine_that_is_wrong(
-    catalog_url: str, ids: Ids, hours: int
-) -> None:
-    """Neither early nor late: commits, times to live, and when the last member left are by the catalog."""
-    wrong = open_catalog(catalog_url, _Askew(hours), ids)
+def test_offsets_expire_by_the_clock_of_the_catalog(catalog_url: str, ids: Ids, hours: int) -> None:
+    """Commit times, expiry times and the time of the last member are independent of the machine's clock."""
+    wrong = open_catalog(catalog_url, _SkewedClock(hours), ids)
     right = open_catalog(catalog_url, SystemClock(), ids)
     with wrong, right:
         topic = wrong.topics.create("t", 1, {})
-        for group in ("committed", "lent", "left"):
+        for group in ("committed", "expiring", "left"):
             wrong.groups.claim(group, OLD, create=True)
             wrong.group_offsets.commit(
-                group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "lent" else None
+                group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "expiring" else None
             )
-        now_ms = _Askew(hours).now_ms()
+        now_ms = _SkewedClock(hours).now_ms()
         wrong.groups.save(OLD, GroupRecord(group_id="left", protocol_type="consumer", state_ms=now_ms))
-        taken_over = right.groups.claim("left", NEW, create=False)
-        assert taken_over is not None
-        assert abs(taken_over.state_ms - SystemClock().now_ms()) < HOUR_MS / 2
-        groups = ["committed", "lent", "left"]
+        claimed = right.groups.claim("left", NEW, create=False)
+        assert claimed is not None
+        assert abs(claimed.state_ms - SystemClock().now_ms()) < HOUR_MS / 2
+        groups = ["committed", "expiring", "left"]
         assert right.group_offsets.expire(groups, HOUR_MS) == []
         assert [fetched(right, topic, group) for group in groups] == [[1], [1], [1]]
         right.group_offsets.expire(groups, 0)

@@ -1,4 +1,4 @@
-"""What a stream goes through that reads some extents of a file."""
+"""Range of bytes that a stream reads for some extents of a file."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _extent(position: int, length: int) -> Extent:
     )
 
 
-def test_a_span_goes_from_the_first_extent_to_the_end_of_the_last() -> None:
-    """Whatever their order, with what lies between them; an extent without bytes has no place in a file."""
-    span = byte_range_of([_extent(700, 100), _extent(0, 0), _extent(300, 50), _extent(300, 20)])
+def test_a_byte_range_covers_the_first_to_the_last_extent() -> None:
+    """The order does not matter, and bytes between extents are included; empty extents are ignored."""
+    byte_range = byte_range_of([_extent(700, 100), _extent(0, 0), _extent(300, 50), _extent(300, 20)])
 
-    assert span == (300, 800)
-    assert span.length == 500
+    assert byte_range == (300, 800)
+    assert byte_range.length == 500
 
 
-def test_extents_without_bytes_are_read_nowhere() -> None:
+def test_extents_without_bytes_have_an_empty_range() -> None:
     assert byte_range_of([_extent(0, 0)]).length == 0
     assert byte_range_of([]).length == 0

@@ -1,4 +1,4 @@
-"""Jobs: claims, attempts, and the swap of extents."""
+"""Jobs: claims, attempts, and the publication of outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.catalog.scene import Scene
 
 
-def test_a_swap_puts_outputs_in_place_of_inputs(scene: Scene) -> None:
+def test_a_publication_replaces_inputs_by_outputs(scene: Scene) -> None:
     topic = scene.topic(partitions=2)
     for partition in (0, 1, 0, 1):
         scene.commit(topic, run_of(5), partition=partition)
@@ -47,7 +47,7 @@ def test_a_swap_puts_outputs_in_place_of_inputs(scene: Scene) -> None:
     assert {file.file_id for file in dead} == {extent.file_id for extent in before}
 
 
-def test_completing_twice_is_completing_once(scene: Scene) -> None:
+def test_completing_a_job_is_idempotent(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
@@ -57,11 +57,11 @@ def test_completing_twice_is_completing_once(scene: Scene) -> None:
     assert len(scene.extents(topic)) == 1
 
 
-def test_an_extent_has_one_job(scene: Scene) -> None:
+def test_an_extent_is_claimed_by_one_job(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     spec = scene.submitted(scene.extents(topic))
-    scene.catalog.jobs.submit(spec)  # the same again is no new job
+    scene.catalog.jobs.submit(spec)  # a retry adds no second job
     with pytest.raises(ExtentsUnavailableError, match="another job has claimed"):
         scene.submitted(scene.extents(topic))
     with pytest.raises(JobNotFoundError):
@@ -69,7 +69,7 @@ def test_an_extent_has_one_job(scene: Scene) -> None:
     assert scene.catalog.jobs.counts()[JobState.SUBMITTED] == 1
 
 
-def test_extents_that_are_gone_cannot_be_claimed(scene: Scene) -> None:
+def test_removed_extents_cannot_be_claimed(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     old = scene.extents(topic)
@@ -100,7 +100,7 @@ def test_one_attempt_owns_a_job(scene: Scene) -> None:
         scene.catalog.jobs.complete(scene.result(job, attempt_id=old))
 
 
-def test_a_silent_attempt_loses_its_job(scene: Scene, clock: Clock) -> None:
+def test_an_attempt_without_heartbeats_loses_its_job(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     topic = scene.topic()
     scene.commit(topic, run_of(5))
@@ -119,7 +119,7 @@ def test_a_silent_attempt_loses_its_job(scene: Scene, clock: Clock) -> None:
     scene.catalog.jobs.complete(scene.result(again))
 
 
-def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clock) -> None:
+def test_a_job_that_kills_all_its_workers_fails(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     topic = scene.topic()
     scene.commit(topic, run_of(5))
@@ -134,11 +134,11 @@ def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clo
     assert failed.state is JobState.FAILED
     assert failed.failure == "given up after 5 attempts; the last one stopped sending heartbeats"
     assert scene.catalog.jobs.release_expired(15_000) == []
-    scene.submitted(scene.extents(topic))  # its extents are free
+    scene.submitted(scene.extents(topic))  # its extents are unclaimed again
 
 
-def test_a_release_may_be_repeated(scene: Scene) -> None:
-    """The answer to the first try may have been lost, and another may have claimed the job since."""
+def test_a_release_is_idempotent(scene: Scene) -> None:
+    """After a lost response, another driver may have claimed the job before the retry."""
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
@@ -161,7 +161,7 @@ def test_a_released_job_keeps_its_extents(scene: Scene) -> None:
     scene.catalog.jobs.complete(scene.result(again))
 
 
-def test_a_failed_job_frees_its_extents(scene: Scene) -> None:
+def test_a_failed_job_releases_its_extents(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
@@ -170,13 +170,13 @@ def test_a_failed_job_frees_its_extents(scene: Scene) -> None:
     scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "disk full")
     failed = scene.catalog.jobs.get(job.spec.job_id)
     assert (failed.state, failed.failure) == (JobState.FAILED, "disk full")
-    assert scene.catalog.planning.ingestion_files(10) == []  # suspected: only taken alone
+    assert scene.catalog.planning.ingestion_files(10) == []  # its file is a quarantine candidate
     (file,) = scene.catalog.planning.inputs_of_candidates(scene.catalog.quarantine.list())
     assert file.extents == tuple(scene.extents(topic))
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
 
 
-def test_a_job_can_be_cancelled_whoever_runs_it(scene: Scene) -> None:
+def test_a_running_job_can_be_cancelled(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
@@ -219,7 +219,7 @@ def test_outputs_must_cover_inputs(scene: Scene) -> None:
     scene.catalog.jobs.complete(good)
 
 
-def test_a_swap_leaves_out_what_was_deleted_meanwhile(scene: Scene) -> None:
+def test_a_publication_skips_deleted_topics(scene: Scene) -> None:
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
     scene.catalog.commits.commit(scene.file(sections))
@@ -232,7 +232,7 @@ def test_a_swap_leaves_out_what_was_deleted_meanwhile(scene: Scene) -> None:
     assert [file.kind for file in scene.catalog.garbage.dead_files(2**62, 10)] == [FileKind.INGESTION]
 
 
-def test_a_swap_misses_nothing_that_retention_took(scene: Scene) -> None:
+def test_a_publication_accepts_that_retention_removed_inputs(scene: Scene) -> None:
     topic = scene.topic()
     for _ in range(3):
         scene.commit(topic, run_of(5))
@@ -257,7 +257,7 @@ def test_outputs_below_the_log_start_are_garbage(scene: Scene) -> None:
     assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 2
 
 
-def test_a_swap_is_refused_when_an_input_went_otherwise(scene: Scene, catalog_url: str) -> None:
+def test_a_publication_is_rejected_when_an_input_is_missing(scene: Scene, catalog_url: str) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
@@ -268,7 +268,7 @@ def test_a_swap_is_refused_when_an_input_went_otherwise(scene: Scene, catalog_ur
     assert len(scene.extents(topic)) == 1
 
 
-def test_only_reaching_the_log_start_makes_clean(scene: Scene) -> None:
+def test_only_a_job_from_the_log_start_makes_a_partition_clean(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic), reaches_log_start=False)))

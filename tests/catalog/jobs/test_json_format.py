@@ -1,4 +1,4 @@
-"""A job's specification survives being kept."""
+"""JSON encoding and validation of job specifications."""
 
 from __future__ import annotations
 
@@ -90,45 +90,50 @@ _SPECS = st.builds(
 
 
 @given(_SPECS)
-def test_a_specification_is_read_as_it_was_written(spec: JobSpec) -> None:
+def test_a_specification_survives_a_round_trip(spec: JobSpec) -> None:
     assert read_spec(write_spec(spec)) == spec
 
 
 @given(_SPECS)
-def test_what_earlier_planners_did_not_write_has_its_default(spec: JobSpec) -> None:
-    kept = orjson.loads(write_spec(spec))
-    for later in ("output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"):
-        del kept[later]
+def test_fields_that_earlier_planners_did_not_write_have_defaults(spec: JobSpec) -> None:
+    stored = orjson.loads(write_spec(spec))
+    for field in ("output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"):
+        del stored[field]
     partitions = tuple(
         replace(each, max_message_bytes=None, expires_after_ms=None) for each in spec.partitions
     )
-    assert read_spec(orjson.dumps(kept)) == replace(
+    assert read_spec(orjson.dumps(stored)) == replace(
         spec, output_bytes=None, merge_batches=True, exact=False, partitions=partitions
     )
 
 
 @given(_SPECS)
-def test_the_seed_is_in_no_repr(spec: JobSpec) -> None:
+def test_the_hash_seed_is_not_in_the_repr(spec: JobSpec) -> None:
     assert repr(spec.hash_seed) not in repr(spec)
 
 
 @given(_SPECS, st.data())
-def test_a_strange_specification_is_one_error(spec: JobSpec, data: st.DataObject) -> None:
-    kept = orjson.loads(write_spec(spec))
-    may_be_missing = {"output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"}
-    del kept[data.draw(st.sampled_from(sorted(kept.keys() - may_be_missing)))]
-    for strange in (orjson.dumps(kept), b"[]", b"{", orjson.dumps({**kept, "version": 2, "job_id": "x"})):
+def test_a_malformed_specification_is_a_corrupt_data_error(spec: JobSpec, data: st.DataObject) -> None:
+    stored = orjson.loads(write_spec(spec))
+    optional = {"output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"}
+    del stored[data.draw(st.sampled_from(sorted(stored.keys() - optional)))]
+    for malformed in (
+        orjson.dumps(stored),
+        b"[]",
+        b"{",
+        orjson.dumps({**stored, "version": 2, "job_id": "x"}),
+    ):
         with pytest.raises(CorruptDataError):
-            read_spec(strange)
+            read_spec(malformed)
 
 
 @given(_SPECS)
-def test_a_job_covers_its_range(spec: JobSpec) -> None:
-    """Random specifications do not, and are refused for it in words."""
+def test_a_job_must_cover_its_ranges(spec: JobSpec) -> None:
+    """Random specifications do not, and the error names the job."""
     with pytest.raises(InvalidInputError, match=str(spec.job_id)):
         check_spec(spec)
 
 
-def test_nothing_covers_nothing() -> None:
+def test_no_extents_cover_only_an_empty_range() -> None:
     assert coverage_problem([], 5, 5) == ""
     assert coverage_problem([], 5, 6) == "there are no extents"

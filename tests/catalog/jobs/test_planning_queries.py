@@ -1,4 +1,4 @@
-"""What a planner asks of the catalog: answers that are bounded, and fair to every topic."""
+"""Queries of the planner: bounded, and fair to every topic."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 DIRTY_ENOUGH = DirtyRule(above_ratio=0.5, limited=False)
 
 
-def test_topics_take_turns_with_their_dirtiest_partitions(scene: Scene) -> None:
-    """A noisy topic takes no more than its turn; what nobody asks about is left out."""
+def test_dirty_partitions_alternate_between_topics(scene: Scene) -> None:
+    """A topic with many dirty partitions does not starve others; topics without a rule are left out."""
     noisy, quiet, other = scene.topic("noisy", 3), scene.topic("quiet", 1), scene.topic("other", 1)
     for topic, partition, commits in (
         (noisy, 0, 2),
@@ -39,8 +39,8 @@ def test_topics_take_turns_with_their_dirtiest_partitions(scene: Scene) -> None:
     assert len(scene.catalog.planning.dirty_partitions(rules, 10)) == 4
 
 
-def test_a_partition_that_is_clean_enough_is_not_looked_at(scene: Scene) -> None:
-    """Unless its topic limits how long records stay dirty; a clean one never is."""
+def test_a_partition_with_a_low_dirty_ratio_is_not_returned(scene: Scene) -> None:
+    """Except if its topic limits how long records stay dirty. A clean partition is never returned."""
     topic = scene.topic("t", 2)
     for partition in (0, 1):
         scene.commit(topic, run_of(1), partition=partition)
@@ -48,7 +48,7 @@ def test_a_partition_that_is_clean_enough_is_not_looked_at(scene: Scene) -> None
         scene.catalog.jobs.complete(scene.result(job))
     planning = scene.catalog.planning
     assert planning.dirty_partitions({topic.topic_id: DirtyRule(above_ratio=0, limited=True)}, 10) == []
-    scene.commit(topic, run_of(1))  # 100 bytes beside 40 clean ones
+    scene.commit(topic, run_of(1))  # 100 dirty bytes in addition to 40 clean ones
     ratio = 100 / 140
     assert planning.dirty_partitions({topic.topic_id: DirtyRule(above_ratio=ratio, limited=False)}, 10) == []
     for rule in (DirtyRule(above_ratio=ratio - 0.01, limited=False), DirtyRule(above_ratio=1, limited=True)):
@@ -56,8 +56,8 @@ def test_a_partition_that_is_clean_enough_is_not_looked_at(scene: Scene) -> None
         assert size.partition_id == PartitionId(topic.topic_id, 0)
 
 
-def test_a_clean_partition_is_looked_at_while_an_exact_job_is_owed_to_it(scene: Scene) -> None:
-    """Unless nobody could run one; it is as dirty as it is large."""
+def test_a_clean_partition_is_returned_while_its_deduplication_is_incomplete(scene: Scene) -> None:
+    """All its bytes count as dirty. It is left out if no exact job can run."""
     topic = scene.topic("t", 2)
     for partition, unique in ((0, True), (1, False)):
         scene.commit(topic, run_of(1), partition=partition)
@@ -70,18 +70,18 @@ def test_a_clean_partition_is_looked_at_while_an_exact_job_is_owed_to_it(scene: 
     assert scene.catalog.planning.dirty_partitions(rules, 10, include_incomplete=False) == []
 
 
-def test_ingestion_files_come_with_no_more_extents_than_asked_for(scene: Scene) -> None:
-    """One file at least, however many it has: a plan must be able to begin."""
+def test_ingestion_files_have_at_most_the_requested_extents(scene: Scene) -> None:
+    """The first file is returned even if it exceeds the limit, so that a plan can make progress."""
     topic = scene.topic("t", 3)
     for _ in range(3):
         scene.catalog.commits.commit(
             scene.file({PartitionId(topic.topic_id, number): [run_of(1)] for number in range(3)})
         )
-    counts = [len(scene.catalog.planning.ingestion_files(10, max_extents=most)) for most in (1, 3, 6, 8, 9)]
+    counts = [len(scene.catalog.planning.ingestion_files(10, max_extents=limit)) for limit in (1, 3, 6, 8, 9)]
     assert counts == [1, 1, 2, 2, 3]
 
 
-def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> None:
+def test_the_extents_of_files_include_claimed_ones(scene: Scene) -> None:
     topic = scene.topic("t", 2)
     sections = {PartitionId(topic.topic_id, number): [run_of(1)] for number in range(2)}
     commit = scene.file(sections)
@@ -95,7 +95,7 @@ def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> No
 
 
 def compacted(scene: Scene, topic: Topic, extents: int) -> UUID:
-    """A compacted file with an extent of 40 bytes in each of the first so many partitions."""
+    """Create a compacted file with one extent of 40 bytes in each of `extents` partitions."""
     keys = [PartitionId(topic.topic_id, number) for number in range(extents)]
     scene.catalog.commits.commit(scene.file({key: [run_of(1)] for key in keys}))
     newest = [scene.extents(topic, key.partition)[-1] for key in keys]
@@ -104,8 +104,8 @@ def compacted(scene: Scene, topic: Topic, extents: int) -> UUID:
     return result.files[0].file_id
 
 
-def test_files_to_merge_fill_the_room_that_there_is(scene: Scene) -> None:
-    """One that no room would do for comes beside those that fit: it would never be seen otherwise."""
+def test_files_to_merge_fill_the_limit_of_extents(scene: Scene) -> None:
+    """One file that alone exceeds the limit is added, because it would never be returned otherwise."""
     topic = scene.topic("t", 7)
     five, two, seven, one, three = (compacted(scene, topic, extents) for extents in (5, 2, 7, 1, 3))
 
@@ -117,7 +117,9 @@ def test_files_to_merge_fill_the_room_that_there_is(scene: Scene) -> None:
         return [each.file.file_id for each in files]
 
     assert to_merge(18) == [one, two, three, five, seven]
-    assert to_merge(10) == [one, two, three], "neither fits into what is left, nor is too large for all of it"
+    assert to_merge(10) == [one, two, three], (
+        "the others fit neither the remaining extents nor exceed the limit alone"
+    )
     assert to_merge(6) == [one, two, three, seven]
-    assert to_merge(4) == [one, two, five], "of two that are too large the smaller one comes"
+    assert to_merge(4) == [one, two, five], "of two oversized files, the smaller one is returned"
     assert to_merge(1) == [one, two]

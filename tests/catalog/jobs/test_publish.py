@@ -1,4 +1,4 @@
-"""The swap beside others who work on the same rows: the order of locks, and sums that keep adding up."""
+"""Publication of jobs: the order of locks, exactness, and totals of partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING = (
 )
 
 
-def _wait_for_a_waiter(url: str) -> None:
+def _wait_for_a_blocked_connection(url: str) -> None:
     deadline = time.monotonic() + 240
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute(_WAITING.encode()).fetchone() == (0,):
@@ -30,22 +30,22 @@ def _wait_for_a_waiter(url: str) -> None:
             time.sleep(0.02)
 
 
-def test_a_swap_locks_extents_before_files(
+def test_a_publication_locks_extents_before_files(
     scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever removes a deleted topic's extents goes the same way, and so the two never wait in a ring."""
+    """The removal of a deleted topic's extents uses the same order, so the two cannot deadlock."""
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
     scene.catalog.commits.commit(scene.file(sections))
     job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
     with monkeypatch.context() as patched:
-        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # another process is about to
+        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # left to another process
         scene.catalog.topics.delete("deleted")
 
     with ThreadPoolExecutor(1) as pool, psycopg.connect(catalog_url) as remover:
         remover.execute("SELECT FROM siltstone.extents WHERE topic_id = %s FOR UPDATE", (deleted.topic_id,))
         done = pool.submit(scene.catalog.jobs.complete, scene.result(job))
-        _wait_for_a_waiter(catalog_url)
+        _wait_for_a_blocked_connection(catalog_url)
         remover.execute("SELECT FROM siltstone.files FOR UPDATE NOWAIT")
         remover.rollback()
         done.result(timeout=240)
@@ -58,32 +58,32 @@ def test_a_swap_locks_extents_before_files(
 
 
 @pytest.mark.parametrize(
-    ("asked", "unique", "keep", "left"),
+    ("exact", "unique", "keep", "expected"),
     [
         (False, True, 9, Exactness.EXACT),
         (False, False, 9, Exactness.DEDUP_INCOMPLETE),
-        (False, False, 10, Exactness.DEDUP_INCOMPLETE),  # it was not the exact plan that could do no more
+        (False, False, 10, Exactness.DEDUP_INCOMPLETE),  # the job was not an exact one
         (True, True, 10, Exactness.EXACT),
-        (True, False, 9, Exactness.DEDUP_INCOMPLETE),  # it came further
+        (True, False, 9, Exactness.DEDUP_INCOMPLETE),  # it dropped a tenth of the records
         (True, False, 10, Exactness.DEDUP_IMPOSSIBLE),
     ],
 )
-def test_a_swap_notes_whether_keys_may_be_there_twice(
-    scene: Scene, *, asked: bool, unique: bool, keep: int, left: Exactness
+def test_a_publication_records_whether_keys_may_be_duplicated(
+    scene: Scene, *, exact: bool, unique: bool, keep: int, expected: Exactness
 ) -> None:
-    """By what the outputs say, what the job was to be, and whether it has dropped anything."""
+    """It depends on the outputs, on the kind of the job, and on the share of dropped records."""
     topic = scene.topic(cleanup_policy="compact")
     scene.commit(topic, run_of(10))
-    job = scene.claimed(scene.extents(topic), exact=asked)
+    job = scene.claimed(scene.extents(topic), exact=exact)
     scene.catalog.jobs.complete(with_keys(scene.result(job, keep=keep), unique=unique))
     (size,) = scene.catalog.planning.partition_sizes()
-    assert size.exactness is left
+    assert size.exactness is expected
     assert size.state.first_dirty_offset == 10
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_an_exact_job_over_a_part_leaves_the_rest_owed(scene: Scene) -> None:
-    """Only one that reaches as far as the inexact one did makes up for it, and one from the log start."""
+def test_an_exact_job_over_a_part_leaves_deduplication_incomplete(scene: Scene) -> None:
+    """Only an exact job from the log start to the end of the inexact one makes the partition exact."""
     topic = scene.topic(cleanup_policy="compact")
     for _ in range(2):
         scene.commit(topic, run_of(10))
@@ -96,7 +96,7 @@ def test_an_exact_job_over_a_part_leaves_the_rest_owed(scene: Scene) -> None:
         replace(whole, base_offset=10, position=20, length=20),
     )
     scene.catalog.jobs.complete(replace(result, files=(replace(file, extents=halves),)))
-    found: list[Exactness] = []
+    states: list[Exactness] = []
     for extents, reaches in (
         (scene.extents(topic)[:1], True),
         (scene.extents(topic)[1:], False),
@@ -105,12 +105,12 @@ def test_an_exact_job_over_a_part_leaves_the_rest_owed(scene: Scene) -> None:
         job = scene.claimed(extents or scene.extents(topic), reaches_log_start=reaches, exact=reaches)
         scene.catalog.jobs.complete(scene.result(job, keep=0))
         (size,) = scene.catalog.planning.partition_sizes()
-        found.append(size.exactness)
-    assert found == [Exactness.DEDUP_INCOMPLETE, Exactness.DEDUP_INCOMPLETE, Exactness.EXACT]
+        states.append(size.exactness)
+    assert states == [Exactness.DEDUP_INCOMPLETE, Exactness.DEDUP_INCOMPLETE, Exactness.EXACT]
 
 
-def test_what_a_cleaning_passes_by_is_no_longer_dirty(scene: Scene) -> None:
-    """An expired extent that is there still when the clean part grows over it leaves the dirty sum."""
+def test_an_extent_that_the_clean_part_covers_is_no_longer_dirty(scene: Scene) -> None:
+    """An expired extent that is not removed yet leaves the dirty total when the clean part covers it."""
     topic = scene.topic(cleanup_policy="compact")
     for _ in range(3):
         scene.commit(topic, run_of(10))

@@ -1,4 +1,4 @@
-"""Each predicate finds what it is named after, and nothing where all is well."""
+"""Each predicate reports its violation, and none for a valid catalog."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _names(*found: list[Violation]) -> set[str]:
     return {violation.invariant for violations in found for violation in violations}
 
 
-def test_nothing_is_found_where_all_is_well() -> None:
+def test_a_valid_catalog_has_no_violations() -> None:
     extents = [_EXTENT, _SECOND]
     claim = {UUID(int=3): {(_TOPIC, 0, 0)}}
     assert not _names(
@@ -77,7 +77,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
     )
 
 
-def test_bounds_out_of_order_are_found() -> None:
+def test_bounds_out_of_order_are_reported() -> None:
     for wrong in (
         replace(_STATE, log_start_offset=11),
         replace(_STATE, high_watermark=9),
@@ -86,12 +86,12 @@ def test_bounds_out_of_order_are_found() -> None:
         assert _names(bounds_ordered(wrong)) == {"bounds_ordered"}
 
 
-def test_a_bound_that_goes_back_is_found() -> None:
+def test_a_bound_that_decreases_is_reported() -> None:
     (violation,) = bounds_never_go_back(_STATE, replace(_STATE, log_start_offset=1))
     assert "log_start_offset went from 2 to 1" in violation.found
 
 
-def test_gaps_and_overlaps_are_found() -> None:
+def test_gaps_and_overlaps_are_reported() -> None:
     for wrong in (
         [],
         [_EXTENT],
@@ -104,21 +104,21 @@ def test_gaps_and_overlaps_are_found() -> None:
     assert not extents_cover_log(replace(_STATE, log_start_offset=10), [])
 
 
-def test_a_gap_below_the_log_start_is_no_gap() -> None:
-    """Older extents may still wait there when a swap puts nothing back; none may overlap."""
+def test_a_gap_below_the_log_start_is_allowed() -> None:
+    """Retention may not have removed older extents yet; they must not overlap."""
     removed_soon = replace(_EXTENT, last_offset=1)
     state = replace(_STATE, log_start_offset=_SECOND.base_offset)
     assert not extents_cover_log(state, [removed_soon, _SECOND])
     assert _names(extents_cover_log(state, [removed_soon, replace(removed_soon, base_offset=1), _SECOND]))
 
 
-def test_counts_that_disagree_are_found() -> None:
+def test_wrong_counts_are_reported() -> None:
     assert _names(record_counts_agree(replace(_EXTENT, record_count=6))) == {"record_counts_agree"}
     assert _names(record_counts_agree(_EXTENT, 1)) == {"record_counts_agree"}
     assert _names(sizes_add_up(_SIZE, [_EXTENT])) == {"sizes_add_up"}
 
 
-def test_needed_garbage_and_stray_claims_are_found() -> None:
+def test_needed_garbage_and_stale_claims_are_reported() -> None:
     file_id = _EXTENT.file_id
     assert _names(garbage_is_unneeded([file_id], [_EXTENT], [])) == {"garbage_is_unneeded"}
     assert _names(garbage_is_unneeded([file_id], [], [file_id])) == {"garbage_is_unneeded"}

@@ -1,4 +1,4 @@
-"""What topics lose by time, by size and below their log starts, and what they keep."""
+"""Retention by time, by size and by log start offset."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def log_start(scene: Scene, topic: Topic) -> int:
 
 
 def hourly(scene: Scene, topic: Topic, manual: ManualClock, hours: int) -> None:
-    """An extent of ten records for every hour, stamped when it is written."""
+    """Commit ten records per hour with the current timestamp."""
     for _ in range(hours):
         scene.commit(topic, run_of(10, at=manual.now_ms() - 9))
         manual.advance(3600)
 
 
-def test_extents_go_once_their_newest_record_is_too_old(scene: Scene, manual: ManualClock) -> None:
-    """An extent stays while one record of it may: exactly retention.ms old is not too old, as in Kafka."""
+def test_an_extent_expires_when_its_newest_record_is_too_old(scene: Scene, manual: ManualClock) -> None:
+    """As in Kafka, a record that is exactly retention.ms old has not expired."""
     topic = scene.topic(retention_ms=str(2 * HOUR_MS))
     hourly(scene, topic, manual, 4)
     assert expire(scene, topic) == 2
@@ -60,8 +60,8 @@ def test_extents_go_once_their_newest_record_is_too_old(scene: Scene, manual: Ma
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_everything_goes_in_time_and_the_log_goes_on_behind_it(scene: Scene, manual: ManualClock) -> None:
-    """There is no active segment: the last extent expires like any other, and offsets are never reused."""
+def test_the_last_extent_expires_and_offsets_continue(scene: Scene, manual: ManualClock) -> None:
+    """There is no active segment, so the last extent expires like any other. Offsets are never reused."""
     topic = scene.topic(retention_ms=str(HOUR_MS))
     hourly(scene, topic, manual, 2)
     manual.advance(3600)
@@ -71,8 +71,8 @@ def test_everything_goes_in_time_and_the_log_goes_on_behind_it(scene: Scene, man
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_a_young_extent_keeps_the_old_ones_behind_it(scene: Scene, manual: ManualClock) -> None:
-    """Only a prefix of the log goes, whatever the timestamps of what follows."""
+def test_a_young_extent_protects_older_ones_after_it(scene: Scene, manual: ManualClock) -> None:
+    """Only a prefix of the log expires."""
     topic = scene.topic(retention_ms=str(HOUR_MS))
     scene.commit(topic, run_of(10, at=manual.now_ms() + 5 * HOUR_MS))
     scene.commit(topic, run_of(10, at=1000))
@@ -80,7 +80,9 @@ def test_a_young_extent_keeps_the_old_ones_behind_it(scene: Scene, manual: Manua
     assert len(scene.extents(topic)) == 2
 
 
-def test_what_has_no_timestamp_counts_from_its_commit(scene: Scene, manual: ManualClock) -> None:
+def test_the_age_of_an_extent_without_timestamps_counts_from_its_commit(
+    scene: Scene, manual: ManualClock
+) -> None:
     topic = scene.topic(retention_ms=str(HOUR_MS))
     scene.commit(topic, run_of(1, at=-1))
     manual.advance(3600)
@@ -92,8 +94,8 @@ def test_what_has_no_timestamp_counts_from_its_commit(scene: Scene, manual: Manu
 @pytest.mark.parametrize(
     ("keep", "left"), [(-1, 5), (0, 0), (100, 1), (299, 3), (300, 3), (499, 5), (500, 5)]
 )
-def test_by_size_no_fewer_bytes_stay_than_are_to_be_kept(scene: Scene, keep: int, left: int) -> None:
-    """Each extent has 100 bytes; as in Kafka, one goes only if what is left is at least retention.bytes."""
+def test_retention_by_size_keeps_at_least_retention_bytes(scene: Scene, keep: int, left: int) -> None:
+    """Each extent has 100 bytes. As in Kafka, it expires only if at least retention.bytes remain."""
     topic = scene.topic(retention_ms="-1", retention_bytes=str(keep))
     for _ in range(5):
         scene.commit(topic, run_of(10))
@@ -101,9 +103,7 @@ def test_by_size_no_fewer_bytes_stay_than_are_to_be_kept(scene: Scene, keep: int
     assert log_start(scene, topic) == 10 * (5 - left)
 
 
-def test_a_topic_that_is_only_compacted_loses_what_lies_below_its_log_start(
-    scene: Scene, manual: ManualClock
-) -> None:
+def test_a_compacted_topic_loses_only_extents_below_its_log_start(scene: Scene, manual: ManualClock) -> None:
     only = scene.topic("only", cleanup_policy="compact", retention_ms="1", retention_bytes="0")
     both = scene.topic("both", cleanup_policy="compact,delete", retention_ms="1")
     for topic in (only, both):
@@ -113,7 +113,7 @@ def test_a_topic_that_is_only_compacted_loses_what_lies_below_its_log_start(
     assert [log_start(scene, topic) for topic in (only, both)] == [15, 20]
 
 
-def test_many_go_in_several_transactions(scene: Scene) -> None:
+def test_many_extents_are_removed_in_several_transactions(scene: Scene) -> None:
     topic = scene.topic(retention_ms="-1", retention_bytes="0")
     for _ in range(5):
         scene.commit(topic, run_of(1))
@@ -123,8 +123,8 @@ def test_many_go_in_several_transactions(scene: Scene) -> None:
     assert InvariantChecker(scene.catalog).violations() == []
 
 
-def test_only_partitions_with_something_to_lose_are_named(scene: Scene, manual: ManualClock) -> None:
-    """Page by page, and the last partition of each page tells where the next one begins."""
+def test_only_partitions_with_expired_extents_are_due(scene: Scene, manual: ManualClock) -> None:
+    """The last partition of a page is the start of the next page."""
     old = scene.topic("old", 3, retention_ms=str(HOUR_MS))
     kept = scene.topic("kept", 3, retention_ms="-1")
     for topic in (old, kept):
@@ -140,8 +140,8 @@ def test_only_partitions_with_something_to_lose_are_named(scene: Scene, manual: 
     assert found == [PartitionId(old.topic_id, 0), PartitionId(old.topic_id, 2)]
 
 
-def test_who_changes_his_mind_in_time_keeps_everything(scene: Scene, catalog_url: str) -> None:
-    """The settings that count are those at the moment of the removal, not those when the round began."""
+def test_a_change_of_retention_before_the_removal_applies(scene: Scene, catalog_url: str) -> None:
+    """The settings at the time of the removal count, not those at the start of the call."""
     topic = scene.topic(retention_ms="-1", retention_bytes="0")
     scene.commit(topic, run_of(1))
     with (
@@ -158,15 +158,15 @@ def test_who_changes_his_mind_in_time_keeps_everything(scene: Scene, catalog_url
 
 
 def _wait_for_a_lock(catalog_url: str) -> None:
-    """Until somebody waits for somebody else."""
+    """Wait until a connection waits for a lock."""
     with psycopg.connect(catalog_url, autocommit=True) as connection:
         query = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         while connection.execute(query).fetchall() == [(0,)]:
             pass
 
 
-def test_commits_and_retention_of_one_partition_get_along(scene: Scene) -> None:
-    """Whatever their order, offsets have no gap and the sums add up."""
+def test_concurrent_commits_and_retention_keep_the_invariants(scene: Scene) -> None:
+    """Offsets have no gap, and the totals are correct."""
     topic = scene.topic(retention_ms="-1", retention_bytes="300")
     done = threading.Event()
 
@@ -187,15 +187,15 @@ def test_commits_and_retention_of_one_partition_get_along(scene: Scene) -> None:
 
 
 class WrongClock(SystemClock):
-    """A machine whose clock is days ahead."""
+    """Clock of a machine that is 30 days ahead."""
 
     @override
     def now_ms(self) -> int:
         return super().now_ms() + 30 * 24 * HOUR_MS
 
 
-def test_the_clock_of_a_machine_decides_nothing(catalog_url: str) -> None:
-    """A machine that is a month ahead fences nobody, expires nothing, and stamps what the server says."""
+def test_the_clock_of_a_machine_has_no_effect(catalog_url: str) -> None:
+    """A machine that is 30 days ahead fences no session, expires nothing, and stores the server's time."""
     with (
         open_catalog(catalog_url, SystemClock(), SystemIds(SystemClock())) as right,
         open_catalog(catalog_url, WrongClock(), SystemIds(SystemClock())) as wrong,

@@ -1,4 +1,4 @@
-"""Who leads the partitions of topics whose home is an agent's disk."""
+"""Leaders of the partitions of local topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
-def test_the_first_claim_decides_and_leaders_stay(catalog: Catalog) -> None:
+def test_the_first_claim_of_a_partition_wins(catalog: Catalog) -> None:
     topic = catalog.topics.create("t", 3, {"storage.mode": "local"})
     one, two, none = (PartitionId(topic.topic_id, number) for number in (0, 1, 9))
     catalog.local_leaders.claim({one: 5, none: 5})
@@ -26,7 +26,7 @@ def test_the_first_claim_decides_and_leaders_stay(catalog: Catalog) -> None:
     }
 
 
-def test_a_node_that_opens_its_logs_begins_the_next_epoch_of_what_it_leads(catalog: Catalog) -> None:
+def test_a_node_that_opens_its_logs_starts_new_leader_epochs(catalog: Catalog) -> None:
     topic = catalog.topics.create("t", 2, {"storage.mode": "local"})
     mine, other = PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 1)
     catalog.local_leaders.claim({mine: 5, other: 7})
@@ -42,8 +42,8 @@ def test_a_deleted_topic_has_no_leaders(catalog: Catalog) -> None:
     assert catalog.local_leaders.of_topic(topic.topic_id) == {}
 
 
-def test_a_node_lives_once(catalog: Catalog, ids: Ids) -> None:
-    """Whoever registers a node fences the session of an earlier process on the same disks."""
+def test_a_node_has_one_active_session(catalog: Catalog, ids: Ids) -> None:
+    """A registration fences the session of an earlier process on the same disks."""
     before, after, other = (ids.new_uuid() for _ in range(3))
     catalog.sessions.register(other, "another node", Broker(node_id=2, host="h", port=2))
     catalog.sessions.register(before, "first", Broker(node_id=1, host="h", port=1))
@@ -52,7 +52,7 @@ def test_a_node_lives_once(catalog: Catalog, ids: Ids) -> None:
     assert [broker.has_local_logs for broker in catalog.brokers.live(10_000)] == [True, False]
 
 
-def test_the_home_of_a_topic_cannot_change(catalog: Catalog) -> None:
+def test_the_storage_mode_of_a_topic_cannot_change(catalog: Catalog) -> None:
     catalog.topics.create("t", 1, {})
     with pytest.raises(InvalidConfigError, match=r"storage\.mode"):
         catalog.topics.alter_config("t", {"storage.mode": "local"})

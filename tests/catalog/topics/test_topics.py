@@ -1,4 +1,4 @@
-"""Topics, their names and their settings."""
+"""Topics, their names and their configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.catalog.scene import Scene
 
 
-def test_a_topic_is_found_by_name_and_by_identifier(scene: Scene) -> None:
+def test_a_topic_is_found_by_name_and_by_id(scene: Scene) -> None:
     topic = scene.catalog.topics.create("flights", 3, {"cleanup.policy": "compact"})
     assert scene.catalog.topics.get("flights") == topic
     assert scene.catalog.topics.by_id(topic.topic_id) == topic
@@ -41,11 +41,11 @@ def test_a_topic_is_found_by_name_and_by_identifier(scene: Scene) -> None:
     other = scene.catalog.topics.create("airports", 1)
     assert scene.catalog.topics.list() == [other, topic]
     assert [state.partition for state in scene.catalog.topics.partitions(topic.topic_id)] == [0, 1, 2]
-    wanted = [PartitionId(topic.topic_id, 2), PartitionId(topic.topic_id, 9)]
-    assert [state.partition for state in scene.catalog.topics.states(wanted)] == [2]
+    partitions = [PartitionId(topic.topic_id, 2), PartitionId(topic.topic_id, 9)]
+    assert [state.partition for state in scene.catalog.topics.states(partitions)] == [2]
 
 
-def test_a_name_is_given_once(scene: Scene) -> None:
+def test_a_topic_name_is_unique(scene: Scene) -> None:
     scene.topic("a.b")
     with pytest.raises(TopicExistsError, match=r"'a\.b' exists"):
         scene.topic("a.b")
@@ -55,7 +55,7 @@ def test_a_name_is_given_once(scene: Scene) -> None:
         scene.catalog.topics.get("a_b")
 
 
-def test_a_deleted_name_is_free_and_begins_anew(scene: Scene) -> None:
+def test_a_deleted_topic_can_be_recreated_empty(scene: Scene) -> None:
     old = scene.topic("t")
     scene.commit(old, run_of(5))
     scene.catalog.topics.delete("t")
@@ -70,14 +70,14 @@ def test_a_deleted_name_is_free_and_begins_anew(scene: Scene) -> None:
     assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 1
 
 
-def test_a_deletion_goes_on_where_it_stopped(scene: Scene) -> None:
+def test_an_interrupted_deletion_continues(scene: Scene) -> None:
     topic = scene.topic("t")
     for _ in range(5):
         scene.commit(topic, run_of(1, producer=(scene.ids.new_uuid().int % 1000, 0, 0)))
     garbage, remove = scene.catalog.garbage, scene.catalog.garbage.remove_deleted
     scene.catalog.topics._garbage = type(
         "Stopped", (), {"remove_deleted": lambda _self: 0}
-    )()  # a process that died
+    )()  # the process died
     scene.catalog.topics.delete("t")
     assert scene.extents(topic) == []
     assert garbage.dead_files(2**62, 10) == []
@@ -88,7 +88,7 @@ def test_a_deletion_goes_on_where_it_stopped(scene: Scene) -> None:
     assert len(garbage.dead_files(2**62, 10)) == 5
 
 
-def test_settings_are_changed_one_by_one(scene: Scene) -> None:
+def test_a_change_keeps_other_settings(scene: Scene) -> None:
     scene.topic("t", retention_ms="1000", cleanup_policy="compact")
     changed = scene.catalog.topics.alter_config("t", {"retention.ms": None, "segment.ms": "5"})
     assert changed.config.as_strings() == {"cleanup.policy": "compact", "segment.ms": "5"}
@@ -98,23 +98,23 @@ def test_settings_are_changed_one_by_one(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "a b", "a\n", "x" * 250])
-def test_names_that_kafka_refuses_are_refused(name: str) -> None:
+def test_names_that_kafka_rejects_are_rejected(name: str) -> None:
     with pytest.raises(InvalidTopicError, match="use 1 to 249"):
         check_topic_name(name)
 
 
-def test_names_that_kafka_takes_are_taken() -> None:
+def test_names_that_kafka_accepts_are_accepted() -> None:
     for name in ("a", "_", "-", "...", "A.b-c_9", "x" * 249):
         check_topic_name(name)
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
-def test_partition_counts_are_bounded(scene: Scene, count: int) -> None:
+def test_partition_counts_are_limited(scene: Scene, count: int) -> None:
     with pytest.raises(InvalidTopicError, match="choose a number from 1"):
         scene.topic(partitions=count)
 
 
-def test_defaults_are_kafkas() -> None:
+def test_defaults_are_those_of_kafka() -> None:
     config = TopicConfig.of({})
     assert (config.cleanup_policy, config.compacts, config.deletes) == ("delete", False, True)
     assert config.retention_ms == 604_800_000
@@ -135,7 +135,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "expected"),
     [
         ("cleanup.policy", "shred", "some of compact, delete"),
         ("cleanup.policy", "delete,", "some of compact, delete"),
@@ -158,11 +158,13 @@ def test_defaults_are_kafkas() -> None:
         ("colour", "5", "known settings are"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_is_allowed(name: str, value: str, says: str) -> None:
-    with pytest.raises(InvalidConfigError, match=name.replace(".", r"\.")) as refused:
+def test_the_error_of_an_invalid_setting_names_it_and_the_valid_values(
+    name: str, value: str, expected: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=name.replace(".", r"\.")) as rejected:
         TopicConfig.of({name: value})
-    assert says in str(refused.value)
-    assert refused.value.setting == name
+    assert expected in str(rejected.value)
+    assert rejected.value.setting == name
 
 
 @pytest.mark.parametrize(
@@ -178,22 +180,22 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(name: str, value: str, sa
         ("compression.gzip.level", "-1"),
     ],
 )
-def test_what_asks_for_nothing_that_cannot_be_done_is_taken(name: str, value: str) -> None:
+def test_values_that_request_no_unsupported_feature_are_accepted(name: str, value: str) -> None:
     assert TopicConfig.of({name: value}).text(name) == value
 
 
-def test_remote_storage_of_a_topic_on_local_disks_is_refused_with_what_to_do() -> None:
-    with pytest.raises(InvalidConfigError, match=r"storage\.mode=object") as refused:
+def test_remote_storage_of_a_local_topic_is_rejected_with_a_remedy() -> None:
+    with pytest.raises(InvalidConfigError, match=r"storage\.mode=object") as rejected:
         TopicConfig.of({"storage.mode": "local", "remote.storage.enable": "true"})
-    assert refused.value.setting == "remote.storage.enable"
+    assert rejected.value.setting == "remote.storage.enable"
 
 
-def test_without_a_policy_everything_is_kept() -> None:
+def test_an_empty_cleanup_policy_disables_deletion_and_compaction() -> None:
     config = TopicConfig.of({"cleanup.policy": ""})
     assert (config.cleanup_policy, config.compacts, config.deletes) == ("", False, False)
 
 
-def test_changes_may_depend_on_what_was_set(scene: Scene) -> None:
+def test_changes_may_depend_on_the_current_configuration(scene: Scene) -> None:
     scene.topic("t", retention_ms="5", cleanup_policy="delete")
     altered = scene.catalog.topics.alter_config(
         "t", lambda config: {"retention.bytes": config.text("retention.ms"), "retention.ms": None}
@@ -201,30 +203,30 @@ def test_changes_may_depend_on_what_was_set(scene: Scene) -> None:
     assert altered.config.as_strings() == {"cleanup.policy": "delete", "retention.bytes": "5"}
 
 
-def test_a_setting_that_was_valid_once_can_still_be_read(scene: Scene) -> None:
-    """The rules of settings become stricter; what a topic has does not stop its retention."""
+def test_a_stored_setting_that_is_no_longer_valid_can_be_read(scene: Scene) -> None:
+    """Stricter rules of a newer version must not break the retention of existing topics."""
     topic = scene.topic("t")
-    kept = Jsonb({"compression.gzip.level": "0", "cleanup.policy": "delete"})
-    query = Query("keep", "", b"UPDATE topics SET config = %(kept)s")
-    scene.catalog._database.transact("test", lambda t: t.count(query, {"kept": kept}))
+    stored = Jsonb({"compression.gzip.level": "0", "cleanup.policy": "delete"})
+    query = Query("store", "", b"UPDATE topics SET config = %(stored)s")
+    scene.catalog._database.transact("test", lambda t: t.count(query, {"stored": stored}))
     assert scene.catalog.topics.get("t").config.text("compression.gzip.level") == "0"
     assert scene.catalog.retention.expire([PartitionId(topic.topic_id, 0)]).extents == 0
     altered = scene.catalog.topics.alter_config("t", {"compression.gzip.level": None, "retention.ms": "1"})
     assert altered.config.retention_ms == 1
 
 
-def test_lags_must_not_cross() -> None:
+def test_the_minimum_compaction_lag_cannot_exceed_the_maximum() -> None:
     with pytest.raises(InvalidConfigError, match="is above"):
         TopicConfig.of({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
 
 
-def test_both_policies_in_any_order() -> None:
+def test_both_cleanup_policies_are_accepted_in_any_order() -> None:
     for text in ("delete, compact", "compact,delete", "COMPACT,delete"):
         config = TopicConfig.of({"cleanup.policy": text})
         assert (config.cleanup_policy, config.compacts, config.deletes) == ("compact,delete", True, True)
 
 
-def test_a_policy_cannot_be_named_twice_and_is_read_where_it_was() -> None:
+def test_a_duplicate_policy_is_rejected_but_read_from_storage() -> None:
     twice = {"cleanup.policy": "COMPACT,delete,compact"}
     with pytest.raises(InvalidConfigError, match="twice"):
         TopicConfig.of(twice)
@@ -235,34 +237,36 @@ def test_a_policy_cannot_be_named_twice_and_is_read_where_it_was() -> None:
     st.sampled_from(sorted(TOPIC_SETTINGS)),
     st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),
 )
-def test_any_value_is_taken_or_refused_by_name(name: str, text: str) -> None:
-    wrong = None
+def test_any_value_is_accepted_or_rejected_with_the_setting_name(name: str, text: str) -> None:
+    rejected_setting = None
     try:
         config = TopicConfig.of({name: text})
-    except InvalidConfigError as refused:
-        wrong = refused.setting
+    except InvalidConfigError as rejected:
+        rejected_setting = rejected.setting
     else:
         assert config.text(name) == text
         assert config.with_changes({name: None}) == TopicConfig.of({})
-    assert wrong in {None, name}
+    assert rejected_setting in {None, name}
 
 
-def test_a_topic_in_the_way_may_go_between_two_statements(
+def test_a_conflicting_topic_may_be_deleted_between_two_statements(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Transaction.rows
-    answers: list[list[tuple[object, ...]]] = [[]]
+    results: list[list[tuple[object, ...]]] = [[]]
 
-    def rows_late(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
+    def no_rows_at_first(
+        self: Transaction, query: Query, params: Mapping[str, object] | None = None
+    ) -> list[Row]:
         found = rows(self, query, params)
-        return answers.pop() if answers else found
+        return results.pop() if results else found
 
-    monkeypatch.setattr(Transaction, "rows", rows_late)
+    monkeypatch.setattr(Transaction, "rows", no_rows_at_first)
     assert scene.topic("t").name == "t"
     assert [topic.name for topic in scene.catalog.topics.list()] == ["t"]
 
 
-def test_the_remedy_fits_what_is_in_the_way(scene: Scene) -> None:
+def test_the_remedy_distinguishes_equal_and_colliding_names(scene: Scene) -> None:
     scene.topic("a.b")
     with pytest.raises(TopicExistsError) as exists:
         scene.topic("a.b")
@@ -272,12 +276,12 @@ def test_the_remedy_fits_what_is_in_the_way(scene: Scene) -> None:
     assert "metric" in str(collides.value.remedy)
 
 
-def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> None:
-    """In one transaction; of two names that collide in it one topic is made."""
+def test_many_topics_are_created_in_one_transaction_with_errors_for_each(scene: Scene) -> None:
+    """Of two colliding names in one request, one topic is created."""
     scene.topic("c.d")
     topics = scene.catalog.topics
     before = scene.catalog.operation_counts()["topics.create"].calls
-    wanted = [
+    new_topics = [
         NewTopic(name="b", partition_count=3, config={"cleanup.policy": "compact"}),
         NewTopic(name="c_d", partition_count=1),
         NewTopic(name="a/b", partition_count=1),
@@ -287,7 +291,7 @@ def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> 
         NewTopic(name="e_f", partition_count=1),
         NewTopic(name="a", partition_count=2),
     ]
-    made = topics.create_many(wanted)
+    made = topics.create_many(new_topics)
     assert scene.catalog.operation_counts()["topics.create"].calls == before + 1
     assert [None if isinstance(each, Topic) else type(each) for each in made] == [
         None,
@@ -310,8 +314,8 @@ def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> 
     }
 
 
-def test_two_who_make_the_same_topics_in_another_order_share_them(scene: Scene) -> None:
-    """Neither waits for the other for ever, and each name is given once."""
+def test_concurrent_creations_in_different_orders_do_not_deadlock(scene: Scene) -> None:
+    """Each name is created once."""
     names = [f"t{number}" for number in range(40)]
     with ThreadPoolExecutor(4) as pool:
         orders = [names, names[::-1], names[20:] + names[:20], names[::-1]]
