@@ -36,6 +36,7 @@ from object_format.record_batch.decompression import (
     already_open_batches,
     open_all_batches,
 )
+from object_format.record_batch.headers import offset_range
 
 if TYPE_CHECKING:
     from object_format.codecs.native import CodecTable
@@ -103,12 +104,6 @@ class RetainedPiece(NamedTuple):
     leader_epoch: int
     origin: str
     record_count: int
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """First and last offset."""
-        last = int(self.rows["base_offset"][-1]) + int(self.rows["last_offset_delta"][-1])
-        return int(self.rows["base_offset"][0]) + self.offset_shift, last + self.offset_shift
 
 
 class _Memory:
@@ -292,7 +287,10 @@ class EarlyFilter:
             return
         requires_exact = options.delete_horizon_ms is not None and surviving.tombstones.size > 0
         if requires_exact:
-            requires_exact = ArrayWindow(surviving.tombstones).between(*piece.span).size > 0
+            requires_exact = (
+                ArrayWindow(surviving.tombstones).between(*offset_range(piece.rows, piece.offset_shift)).size
+                > 0
+            )
         self.sections[-1].pieces[piece.piece_index] = FilteredPiece(
             filtered, piece.record_count, requires_exact=requires_exact
         )

@@ -40,7 +40,13 @@ from object_format.record_batch.decompression import (
     runs_by_compression,
     thread_scratch,
 )
-from object_format.record_batch.headers import BatchRows, OrderedBatches, scan_ordered_batches
+from object_format.record_batch.headers import (
+    BatchRows,
+    OrderedBatches,
+    offset_range,
+    record_error,
+    scan_ordered_batches,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -192,7 +198,7 @@ def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
 
 
 def _filter_group(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
-    first, last = _span(rows, run.offset_shift)
+    first, last = offset_range(rows, run.offset_shift)
     kept = run.windows.offsets.between(first, last)
     set_horizon = run.options.delete_horizon_ms is not None and not run.windows.tombstones.empty
     tombstones = run.windows.tombstones.between(first, last) if set_horizon else kept[:0]
@@ -213,15 +219,9 @@ def _filter_group(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
     ]
 
 
-def _span(rows: BatchRows, offset_shift: int) -> tuple[int, int]:
-    """Return the first and last offset."""
-    last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
-    return int(rows["base_offset"][0]) + offset_shift, last + offset_shift
-
-
 def _filter_long(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
     """Filter one batch with many records in chunks, with bounded memory."""
-    first, last = _span(rows, run.offset_shift)
+    first, last = offset_range(rows, run.offset_shift)
     count, record_count = run.windows.offsets.count(first, last), int(rows["record_count"][0])
     attributes = int(rows["attributes"][0])
     if count > record_count:
@@ -340,8 +340,7 @@ def _write(run: _FilterRun, plan: _Plan, slot: ArraySlot) -> list[memoryview]:
     )
     slot.clear()
     if fault:
-        compressed = plan.rows["attributes"][row] & CODEC_MASK
-        raise MalformedBatchError.at(fault, int(plan.rows["position"][row]) if compressed else position)
+        raise record_error(fault, plan.rows[row], position)
     run.note(opened + capacity)
     out.resize(length, refcheck=False)  # frees memory for compression
     return _finish(run, out, rewritten[:count])

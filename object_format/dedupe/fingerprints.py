@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInputError
-from object_format.errors import MalformedBatchError
-from object_format.kernels.batches.layout import CODEC_MASK
 from object_format.kernels.dedupe.fingerprints import WORDS, fingerprint_rows
 from object_format.record_batch.decompression import Scratch, open_batches
-from object_format.record_batch.headers import scan_ordered_batches
+from object_format.record_batch.headers import record_error, scan_ordered_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -147,7 +145,5 @@ class Fingerprinter:
             columns.count,
         )
         if fault:
-            row = rows[cursor[0]]
-            compressed = int(row["attributes"]) & CODEC_MASK
-            raise MalformedBatchError.at(fault, int(row["position"]) if compressed else position)
+            raise record_error(fault, rows[cursor[0]], position)
         return int(cursor[0]) < rows.size

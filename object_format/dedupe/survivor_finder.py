@@ -42,7 +42,6 @@ extremely compressed.
 _STEP_RECORDS: Final = 32_768
 """Records that are fingerprinted at a time if nothing has to be retained."""
 
-
 _GROUP_BYTES: Final = 1 << 20
 """Stored size of the pieces that are decided together."""
 
@@ -97,11 +96,9 @@ class SurvivorFinder:
         """
         if self._in_section:
             raise FatalError("a section begins before the previous one has ended")
-        self._in_section, self._unique_keys, self._no_older_records = (
-            True,
-            unique_keys or no_older_records,
-            no_older_records,
-        )
+        self._in_section = True
+        self._unique_keys = unique_keys or no_older_records
+        self._no_older_records = no_older_records
         self._long.begin()
         self._fingerprinter.restart()
         if self._early_filter is not None:

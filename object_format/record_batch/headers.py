@@ -253,6 +253,21 @@ def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> Ordered
     return OrderedBatches(rows, first_offset, next_offset, compressed)
 
 
+def offset_range(rows: BatchRows, offset_shift: int) -> tuple[int, int]:
+    """Return the first and last absolute offset of at least one batch, in offset order."""
+    last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
+    return int(rows["base_offset"][0]) + offset_shift, last + offset_shift
+
+
+def record_error(fault: int, row: np.void, position: int) -> MalformedBatchError:
+    """Return the error for a fault that a kernel found in the records of a batch.
+
+    `position` refers to the uncompressed records. In a compressed batch, only the batch has a position.
+    """
+    is_compressed = int(row["attributes"]) & CODEC_MASK
+    return MalformedBatchError.at(fault, int(row["position"]) if is_compressed else position)
+
+
 def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> None:
     """Raise MalformedBatchError unless the CRC-32C of the batch at `position` matches its header."""
     view = memoryview(data).cast("B")
@@ -367,9 +382,11 @@ __all__ = [
     "assign_offsets",
     "first_corrupt",
     "iter_headers",
+    "offset_range",
     "patch_offsets",
     "peek_attributes",
     "read_header",
+    "record_error",
     "scan_batches",
     "scan_ordered_batches",
     "scan_until_malformed",

@@ -17,10 +17,9 @@ from pyroaring import BitMap64
 from object_format.bitmaps import bitmap_of
 from object_format.buffers import readable
 from object_format.errors import MalformedBatchError
-from object_format.kernels.batches.layout import CODEC_MASK
 from object_format.kernels.batches.offsets import full_ranges, record_offsets, spread_ranges
 from object_format.record_batch.decompression import Scratch, decompress_batches, runs_by_compression
-from object_format.record_batch.headers import scan_batches
+from object_format.record_batch.headers import record_error, scan_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -130,9 +129,7 @@ class RecordOffsets:
                 records, rows, indexes, cursor, offset_shift, pending.offsets, pending.count
             )
             if fault:
-                row = rows[indexes[cursor[0]]]
-                compressed = int(row["attributes"]) & CODEC_MASK
-                raise MalformedBatchError.at(fault, int(row["position"]) if compressed else position)
+                raise record_error(fault, rows[indexes[cursor[0]]], position)
             if cursor[0] == indexes.size:
                 return
             pending.flush(self._bitmap)

@@ -17,7 +17,6 @@ from object_format.kernels.batches.encode import MAX_RECORD_OVERHEAD
 from object_format.kernels.batches.encode import encode_records as encode_records_into
 from object_format.kernels.batches.layout import (
     BATCH_OVERHEAD,
-    CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
     LENGTH_OVERHEAD,
@@ -30,7 +29,9 @@ from object_format.record_batch.headers import (
     BatchRows,
     TimestampType,
     first_corrupt,
+    offset_range,
     read_header,
+    record_error,
     scan_batches,
     verify_checksum,
 )
@@ -197,7 +198,7 @@ def verify_rows(array: Bytes, rows: BatchRows) -> None:
 
 
 def _next_offset(rows: BatchRows, offset_shift: int) -> int:
-    return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1 + offset_shift
+    return offset_range(rows, offset_shift)[1] + 1
 
 
 def _decode(data: Bytes, rows: BatchRows, offset_shift: int) -> RecordColumns:
@@ -206,8 +207,7 @@ def _decode(data: Bytes, rows: BatchRows, offset_shift: int) -> RecordColumns:
     lengths = np.empty((3, count), np.int32)
     fault, position, row = decode_rows(data, rows, offset_shift, longs, lengths)
     if fault:
-        compressed = int(rows["attributes"][row]) & CODEC_MASK
-        raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
+        raise record_error(fault, rows[row], position)
     return RecordColumns(
         offsets=longs[0],
         timestamps=longs[1],

@@ -1,9 +1,4 @@
-"""Splits the batches of a section into DATA blocks, by walking over batch headers in a kernel.
-
-A v2 batch (Kafka's DefaultRecordBatch) starts with 61 bytes of fixed layout, big-endian: baseOffset i64 at 0,
-batchLength i32 at 8 (counts the bytes that follow it), magic i8 at 16, lastOffsetDelta i32 at 23,
-maxTimestamp i64 at 35, recordCount i32 at 57.
-"""
+"""Splits the batches of a section into DATA blocks, by walking over batch headers in a kernel."""
 
 from __future__ import annotations
 
@@ -13,15 +8,23 @@ import numpy as np
 from numba import njit
 
 from core.errors import InvalidInputError
+from object_format.kernels.batches.layout import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    LAST_OFFSET_DELTA,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from object_format.kernels.runtime.primitives import load_i32, load_i64
 from object_format.segment_file.layout import MAX_INT64, MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-
-BATCH_HEADER = 61
-_BEFORE_LENGTH = 12
 
 # State of the walk over one section, one int64 each.
 PENDING_BYTES, PENDING_BASE, PENDING_TIMESTAMP, LAST_OFFSET, BATCHES, RECORDS, FIRST_OFFSET = range(7)
@@ -34,7 +37,7 @@ _FAULTS = (
     "",
     "ends within a record batch",
     "is not a v2 record batch (magic)",
-    f"is not a record batch of {BATCH_HEADER} to {MAX_PAYLOAD} bytes",
+    f"is not a record batch of {BATCH_OVERHEAD} to {MAX_PAYLOAD} bytes",
     "has a negative offset, last offset delta or record count",
     "has an offset that does not follow the batch before it",
 )
@@ -42,32 +45,21 @@ _TRUNCATED, _MAGIC, _SIZE, _NEGATIVE, _ORDER = range(1, 6)
 
 
 @njit(nogil=True, cache=True)
-def _integer(data: npt.NDArray[np.uint8], start: int, length: int) -> int:
-    """Return a signed big-endian integer."""
-    value = np.int64(data[start])
-    if value >= 128:
-        value -= 256
-    for i in range(start + 1, start + length):
-        value = value << 8 | np.int64(data[i])
-    return int(value)
-
-
-@njit(nogil=True, cache=True)
 def _fault(data: npt.NDArray[np.uint8], start: int, last_offset: int) -> int:
     """Return what is wrong with the batch at `start`, or 0; `last_offset` is that of the previous batch."""
     left = len(data) - start
-    if left < BATCH_HEADER:
+    if left < BATCH_OVERHEAD:
         return _TRUNCATED
-    if data[start + 16] != 2:
+    if data[start + MAGIC] != 2:
         return _MAGIC
-    size = _BEFORE_LENGTH + _integer(data, start + 8, 4)
-    if size < BATCH_HEADER or size > MAX_PAYLOAD:
+    size = LENGTH_OVERHEAD + load_i32(data, start + BATCH_LENGTH)
+    if size < BATCH_OVERHEAD or size > MAX_PAYLOAD:
         return _SIZE
     if size > left:
         return _TRUNCATED
-    base = _integer(data, start, 8)
-    delta = _integer(data, start + 23, 4)
-    if base < 0 or delta < 0 or base > MAX_INT64 - delta or _integer(data, start + 57, 4) < 0:
+    base = load_i64(data, start + BASE_OFFSET)
+    delta = load_i32(data, start + LAST_OFFSET_DELTA)
+    if base < 0 or delta < 0 or base > MAX_INT64 - delta or load_i32(data, start + RECORD_COUNT) < 0:
         return _NEGATIVE
     return _ORDER if base <= last_offset else 0
 
@@ -83,9 +75,9 @@ def _walk(
         fault = _fault(data, start, state[LAST_OFFSET])
         if fault:
             return count, fault, start
-        size = _BEFORE_LENGTH + _integer(data, start + 8, 4)
-        base = _integer(data, start, 8)
-        newest = _integer(data, start + 35, 8)
+        size = LENGTH_OVERHEAD + load_i32(data, start + BATCH_LENGTH)
+        base = load_i64(data, start + BASE_OFFSET)
+        newest = load_i64(data, start + MAX_TIMESTAMP)
         if state[PENDING_BYTES] > 0 and state[PENDING_BYTES] + size > target:
             boundaries[count, BOUNDARY_END] = start
             boundaries[count, BOUNDARY_BASE] = state[PENDING_BASE]
@@ -99,9 +91,9 @@ def _walk(
             state[FIRST_OFFSET] = base
         state[PENDING_BYTES] += size
         state[PENDING_TIMESTAMP] = max(state[PENDING_TIMESTAMP], newest)
-        state[LAST_OFFSET] = base + _integer(data, start + 23, 4)
+        state[LAST_OFFSET] = base + load_i32(data, start + LAST_OFFSET_DELTA)
         state[BATCHES] += 1
-        state[RECORDS] += _integer(data, start + 57, 4)
+        state[RECORDS] += load_i32(data, start + RECORD_COUNT)
         start += size
     return count, 0, start
 

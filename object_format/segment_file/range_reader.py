@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from core.errors import InvalidInputError
+from object_format.kernels.batches.layout import BATCH_OVERHEAD, LENGTH_OVERHEAD
 from object_format.segment_file.block_checker import BlockChecker, type_name
 from object_format.segment_file.block_payloads import SectionHeader
 from object_format.segment_file.checksum import block_seed, extend, file_seed
@@ -34,9 +35,8 @@ ever decompressed.
 _WINDOW: Final = 64 << 10
 _DATA_HEADER: Final = bytes((BlockType.DATA, 0, 0, 0))
 _BATCH_START: Final = Struct(">qiiB")  # base offset, length, leader epoch, magic
-_BATCH_LENGTH_END: Final = 12
 _MAGIC: Final = 2
-_MIN_BLOCK: Final = BLOCK_HEADER.size + 61
+_MIN_BLOCK: Final = BLOCK_HEADER.size + BATCH_OVERHEAD
 
 
 class RangeReader:
@@ -192,7 +192,7 @@ class RangeReader:
         plausible = (
             magic == _MAGIC
             and base >= 0
-            and 0 < length <= header.length - _BATCH_LENGTH_END
+            and 0 < length <= header.length - LENGTH_OVERHEAD
             and header.size <= min(self._data_end - self.position, MAX_SPLIT_BLOCK_BYTES)
         )
         if not plausible or self._buffer.ensure(header.size) < header.size:

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from core.errors import InvalidInputError
+from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_OVERHEAD, LENGTH_OVERHEAD
 from object_format.kernels.hashing.checksums import extend_by_number, extend_by_part
 from object_format.segment_file.layout import BLOCK_HEADER, MAX_PAYLOAD, BlockType
 
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
 _DATA = int(BlockType.DATA)
 _HEADER = BLOCK_HEADER.size
-_MIN_BATCH = 61
-_BEFORE_LENGTH = 12
 _MAGIC = 2
-_UNCOVERED = 21
 _SIZE, _ORDER = 1, 2
 
 
@@ -77,11 +75,11 @@ def check_columns(batches: VerifiedBatches) -> None:
 def _extend_by_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Integer) -> Integer:
     """Return the checksum after a batch of `size` bytes with leader epoch 0, whose own checksum is `own`."""
     checksum = extend_by_number(checksum, base_offset, 8)
-    checksum = extend_by_number(checksum, size - _BEFORE_LENGTH, 4)
+    checksum = extend_by_number(checksum, size - LENGTH_OVERHEAD, 4)
     checksum = extend_by_number(checksum, 0, 4)
     checksum = extend_by_number(checksum, _MAGIC, 1)
     checksum = extend_by_number(checksum, own, 4)
-    return extend_by_part(checksum, own, size - _UNCOVERED)
+    return extend_by_part(checksum, own, size - ATTRIBUTES)
 
 
 @njit(nogil=True, cache=True)
@@ -99,7 +97,7 @@ def _split(
     while start < sizes.size:
         length, end = 0, start
         while end < sizes.size and (end == start or length + sizes[end] <= target):
-            if sizes[end] < _MIN_BATCH or sizes[end] > MAX_PAYLOAD:
+            if sizes[end] < BATCH_OVERHEAD or sizes[end] > MAX_PAYLOAD:
                 return count, _SIZE, end
             if base_offsets[end] < 0 or (end > 0 and base_offsets[end] <= base_offsets[end - 1]):
                 return count, _ORDER, end
@@ -133,7 +131,7 @@ def split_verified(batches: VerifiedBatches, *, target: int, seed: int, position
     blocks = np.empty((min(len(sizes), 2 * (sum(sizes) // target) + 1), 3), np.int64)
     count, fault, number = _split(columns[0], columns[1], columns[2], target, seed, position, blocks)
     if fault == _SIZE:
-        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not in {_MIN_BATCH}..{MAX_PAYLOAD}")
+        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not in {BATCH_OVERHEAD}..{MAX_PAYLOAD}")
     if fault == _ORDER:
         raise InvalidInputError(
             f"a batch at offset {base_offsets[number]} does not follow the previous one",
