@@ -141,7 +141,7 @@ def _delete_dead_files(
     while files := catalog.garbage.dead_files(before_ms, batch):
         remaining = _delete(store, [file.object_name for file in files])
         gone = [file for file in files if file.object_name not in remaining]
-        catalog.garbage.forget([file.file_id for file in gone])
+        catalog.garbage.delete_rows([file.file_id for file in gone])
         report.dead_files += len(gone)
         report.dead_bytes += sum(file.size for file in gone)
         report.not_deleted += len(remaining)

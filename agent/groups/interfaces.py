@@ -48,7 +48,7 @@ class OffsetTable(Protocol):
         offsets: Sequence[CommittedOffset],
         /,
         *,
-        keep_ms: int | None,
+        retention_ms: int | None,
     ) -> OffsetCommit:
         """Store offsets under a claim and, unless it is None, a generation that is not older than stored."""
         ...

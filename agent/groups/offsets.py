@@ -70,7 +70,7 @@ class GroupOffsets:
                     cached.claim_id,
                     generation,
                     accepted,
-                    keep_ms=retention_ms,
+                    retention_ms=retention_ms,
                 ),
             )
         if outcome is not CommitOutcome.COMMITTED:

@@ -43,7 +43,7 @@ class OffsetCommit(NamedTuple):
     """Outcome of an offset commit, and the topics in it that had been deleted."""
 
     outcome: CommitOutcome
-    gone: frozenset[UUID] = frozenset()
+    deleted_topic_ids: frozenset[UUID] = frozenset()
 
 
 class GroupOffsets:
@@ -59,12 +59,12 @@ class GroupOffsets:
         generation: int | None,
         offsets: Sequence[CommittedOffset],
         *,
-        keep_ms: int | None = None,
+        retention_ms: int | None = None,
     ) -> OffsetCommit:
         """Commit offsets of a group, if its claim and its generation are still current.
 
-        If a partition occurs several times, its last offset counts. Deleted topics are reported in `gone`.
-        With `keep_ms`, the offsets expire that many milliseconds from now by the catalog's clock; otherwise
+        If a partition occurs several times, its last offset counts. The result names deleted topics. With
+        `retention_ms`, the offsets expire that many milliseconds from now by the catalog's clock. Otherwise
         the general retention applies.
         """
         last = {(each.topic_id, each.partition): each for each in offsets}
@@ -77,7 +77,7 @@ class GroupOffsets:
             "leader_epochs": arrays.integers([each.leader_epoch for each in last.values()]),
             "metadata": [each.metadata.encode() for each in last.values()],
             "now_ms": self._database.injected_now_ms,
-            "keep_ms": keep_ms,
+            "retention_ms": retention_ms,
         }
 
         def work(transaction: Transaction) -> OffsetCommit:

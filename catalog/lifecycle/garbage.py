@@ -1,7 +1,7 @@
 """Garbage collection of files in two steps.
 
 1. The transaction that removes a file's last live extent marks the file as dead.
-2. After a grace period, the garbage collector deletes the object and then, never before, calls `forget`.
+2. After a grace period, the garbage collector deletes the object and then, never before, calls `delete_rows`.
 
 `dead_files` returns files that have been dead since before a given time and that no open job reads.
 """
@@ -60,7 +60,7 @@ class Garbage:
         rows = self._database.read("garbage.dead_files", _SQL["dead_files"], params)
         return [_file_from_row(row) for row in rows]
 
-    def forget(self, file_ids: Sequence[UUID]) -> int:
+    def delete_rows(self, file_ids: Sequence[UUID]) -> int:
         """Delete the rows of dead files whose objects were deleted; return their number.
 
         Live files stay.
@@ -70,7 +70,7 @@ class Garbage:
         def work(transaction: Transaction) -> int:
             return transaction.count(_SQL["delete_files"], params)
 
-        return self._database.transact("garbage.forget", work)
+        return self._database.transact("garbage.delete_rows", work)
 
     def known_files(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> list[CatalogFile]:
         """Return a page of live and dead files below a prefix, by object name, starting after `after`."""

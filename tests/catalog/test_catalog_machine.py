@@ -197,7 +197,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 5))
     def collect_garbage(self, limit: int) -> None:
         files = self.catalog.garbage.dead_files(2**62, limit)
-        assert self.catalog.garbage.forget([file.file_id for file in files]) == len(files)
+        assert self.catalog.garbage.delete_rows([file.file_id for file in files]) == len(files)
 
     @invariant()
     def invariants_hold(self) -> None:

@@ -38,7 +38,7 @@ CATALOG_CALLS: Final = {
     "commits": ("commit",),
     "sessions": ("register", "heartbeat", "fence_silent", "end"),
     "jobs": ("submit", "claim", "heartbeat", "complete", "release", "release_expired"),
-    "garbage": ("dead_files", "known_files", "forget", "remove_deleted"),
+    "garbage": ("dead_files", "known_files", "delete_rows", "remove_deleted"),
 }
 AGENT_POINTS: Final = tuple(
     f"{when} {call}"
@@ -51,7 +51,7 @@ WORKER_POINTS: Final = tuple(
         *(f"jobs.{name}" for name in ("submit", "claim", "complete")),
         *(f"store.{name}" for name in ("open_stream", "start_upload", "list", "delete", "sweep_unfinished")),
         *(f"upload.{name}" for name in UPLOAD_CALLS),
-        *(f"garbage.{name}" for name in ("dead_files", "known_files", "forget", "remove_deleted")),
+        *(f"garbage.{name}" for name in ("dead_files", "known_files", "delete_rows", "remove_deleted")),
         "sessions.fence_silent",
     )
     for when in ("before", "after")

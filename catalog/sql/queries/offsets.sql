@@ -20,7 +20,8 @@ FOR SHARE;
 INSERT INTO committed_offsets (
     group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms
 )
-SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, now_ms, now_ms + %(keep_ms)s::bigint
+SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, now_ms,
+       now_ms + %(retention_ms)s::bigint
 FROM (
     SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 ) AS clock, unnest(

@@ -152,7 +152,7 @@ def test_a_file_without_appended_runs_is_garbage_at_once(scene: Scene) -> None:
     first = scene.catalog.commits.commit(commit)
     (dead,) = scene.catalog.garbage.dead_files(2**62, 10)
     assert dead.file_id == commit.file_id
-    assert scene.catalog.garbage.forget([commit.file_id]) == 1
+    assert scene.catalog.garbage.delete_rows([commit.file_id]) == 1
     assert scene.catalog.commits.commit(commit) == first
 
 

@@ -168,7 +168,7 @@ def test_dead_files_are_returned_after_their_time(scene: Scene, clock: Clock) ->
     (dead,) = garbage.dead_files(died + 1, 10)
     assert dead.dead_ms == died
     (kept,) = scene.extents(topic)
-    assert garbage.forget([dead.file_id, kept.file_id]) == 1
+    assert garbage.delete_rows([dead.file_id, kept.file_id]) == 1
     assert garbage.dead_files(2**62, 10) == []
     assert live.high_watermark == 10
 

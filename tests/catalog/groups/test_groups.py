@@ -138,7 +138,7 @@ def test_offsets_of_a_group_without_members_expire_by_commit_time(scene: Scene, 
     catalog, topic = scene.catalog, scene.topic(partitions=3)
     catalog.groups.claim("g", OLD, create=True)
     catalog.group_offsets.commit("g", OLD, None, [offset(topic, 1, 0)])
-    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 2, 1)], keep_ms=10 * DAY_MS)
+    catalog.group_offsets.commit("g", OLD, None, [offset(topic, 2, 1)], retention_ms=10 * DAY_MS)
     clock.advance(86_400)
     catalog.group_offsets.commit("g", OLD, None, [offset(topic, 3, 2)])
     assert catalog.group_offsets.expire(["g"], DAY_MS) == []
@@ -237,7 +237,7 @@ def test_offsets_expire_by_the_clock_of_the_catalog(catalog_url: str, ids: Ids, 
         for group in ("committed", "expiring", "left"):
             wrong.groups.claim(group, OLD, create=True)
             wrong.group_offsets.commit(
-                group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "expiring" else None
+                group, OLD, None, [offset(topic, 1)], retention_ms=HOUR_MS if group == "expiring" else None
             )
         now_ms = _SkewedClock(hours).now_ms()
         wrong.groups.save(OLD, GroupRecord(group_id="left", protocol_type="consumer", state_ms=now_ms))
