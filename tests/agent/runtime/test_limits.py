@@ -1,11 +1,10 @@
-"""Memory budgets, thread pools, retries, health and the validation of settings."""
+"""Memory budgets, thread pools, retries and health."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,8 @@ from agent.runtime.errors import BusyError
 from agent.runtime.health import CallHealth
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool
-from agent.settings import AgentSettings
 from core.clock import ManualClock
-from core.errors import InvalidInputError, RetryableError, StaleStateError
+from core.errors import RetryableError, StaleStateError
 from core.ids import SeededIds
 
 if TYPE_CHECKING:
@@ -160,16 +158,3 @@ def test_calls_are_unhealthy_after_a_time_without_success() -> None:
     health.succeeded()
     states.append(health.is_healthy)
     assert states == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("flush_bytes", 0, "agent setting flush_bytes is 0"),
-        ("cache_bytes", -1, "agent setting cache_bytes is -1"),
-        ("flush_bytes", 2**28, r"flush_bytes \(268435456\) exceeds max_buffered_bytes"),
-    ],
-)
-def test_an_invalid_setting_is_named_in_the_error(name: str, value: int, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        replace(AgentSettings(), **cast("Any", {name: value}))
