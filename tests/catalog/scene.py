@@ -97,6 +97,13 @@ class Scene:
         settings |= {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)
 
+    def topic_with_extents(self, count: int) -> Topic:
+        """Create a topic and commit `count` extents of five records to its partition."""
+        topic = self.topic()
+        for _ in range(count):
+            self.commit(topic, run_of(5))
+        return topic
+
     def file(self, sections: Mapping[PartitionId, Sequence[BatchRun]]) -> FileCommit:
         """Return an uploaded file; each section has 100 bytes."""
         file_id = self.ids.new_uuid()

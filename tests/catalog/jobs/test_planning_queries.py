@@ -123,3 +123,53 @@ def test_files_to_merge_fill_the_limit_of_extents(scene: Scene) -> None:
     assert to_merge(6) == [one, two, three, seven]
     assert to_merge(4) == [one, two, five], "of two oversized files, the smaller one is returned"
     assert to_merge(1) == [one, two]
+
+
+def test_the_planner_gets_unclaimed_extents_in_commit_order(scene: Scene) -> None:
+    topic = scene.topic(partitions=3)
+    files = [
+        scene.file({PartitionId(topic.topic_id, partition): [run_of(2)] for partition in partitions})
+        for partitions in ((0, 1), (2,), (0, 2))
+    ]
+    for file in files:
+        scene.catalog.commits.commit(file)
+    seen = scene.catalog.planning.ingestion_files(10)
+    assert [file.file_id for file in seen] == [file.file_id for file in files]
+    assert [extent.partition for extent in seen[0].extents] == [0, 1]
+    assert [file.file_id for file in scene.catalog.planning.ingestion_files(2)] == [
+        file.file_id for file in files[:2]
+    ]
+    spec = scene.submitted(scene.extents(topic, 0))
+    seen = scene.catalog.planning.ingestion_files(10)
+    assert [[extent.partition for extent in file.extents] for file in seen] == [[1], [2], [2]]
+    claimed = scene.catalog.planning.extents_of(PartitionId(topic.topic_id, 0), 0, 10)
+    assert {extent.claimed_by for extent in claimed} == {spec.job_id}
+    both = scene.catalog.planning.extents_of_each(
+        [(PartitionId(topic.topic_id, 2), 0), (PartitionId(topic.topic_id, 0), 3)], 1
+    )
+    assert [(extent.partition, extent.base_offset) for extent in both] == [(0, 2), (2, 0)]
+
+
+def test_partition_sizes_are_paged(scene: Scene) -> None:
+    one, two = scene.topic("one", 3), scene.topic("two", 2)
+    scene.commit(one, run_of(2), partition=1)
+    planning = scene.catalog.planning
+    everything = planning.partition_sizes()
+    assert len(everything) == 5
+    assert planning.partition_sizes(limit=2) == everything[:2]
+    assert planning.partition_sizes(after=everything[1].partition_id) == everything[2:]
+    sizes = planning.partition_sizes([one.topic_id])
+    assert [size.live_bytes for size in sizes] == [0, 100, 0]
+    assert planning.partition_sizes([]) == []
+    assert {size.state.topic_id for size in planning.partition_sizes([two.topic_id])} == {two.topic_id}
+
+
+def test_totals_cover_the_whole_catalog(scene: Scene) -> None:
+    topic = scene.topic_with_extents(10)
+    scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic)[:4])))
+    totals = scene.catalog.planning.totals()
+    assert (totals.partitions, totals.ingestion_extents, totals.compacted_extents) == (1, 6, 1)
+    assert (totals.live_bytes, totals.dirty_bytes) == (640, 600)
+    assert totals.live_ingestion_files.count == 6
+    assert totals.live_compacted_files.count == 1
+    assert (totals.dead_files.count, totals.dead_files.size) == (4, 4 * 164)

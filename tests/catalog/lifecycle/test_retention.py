@@ -15,6 +15,7 @@ from catalog.lifecycle.retention import RetentionRule
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock, SystemClock
+from core.errors import NotFoundError
 from core.ids import SystemIds
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of
@@ -184,6 +185,37 @@ def test_concurrent_commits_and_retention_keep_the_invariants(scene: Scene) -> N
     assert ends == [3 * number for number in range(1, 41)]
     assert (removed, len(scene.extents(topic, offset=log_start(scene, topic)))) == (37, 3)
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_the_log_start_never_decreases_or_passes_the_end(scene: Scene) -> None:
+    topic = scene.topic_with_extents(10)
+    retention = scene.catalog.retention
+    assert retention.advance_log_start(topic.topic_id, 0, 12) == 12
+    assert retention.advance_log_start(topic.topic_id, 0, 3) == 12
+    assert retention.remove_expired(topic.topic_id, 0, limit=1) == 1
+    assert retention.remove_expired(topic.topic_id, 0) == 1
+    assert scene.extents(topic)[0].base_offset == 10
+    assert retention.advance_log_start(topic.topic_id, 0, 999) == 50
+    assert retention.remove_expired(topic.topic_id, 0) == 8
+    assert retention.remove_expired(scene.ids.new_uuid(), 0) == 0
+    with pytest.raises(NotFoundError):
+        retention.advance_log_start(topic.topic_id, 9, 1)
+
+
+def test_several_log_starts_advance_together(scene: Scene) -> None:
+    """Each advances within its own bounds; unknown partitions are left out."""
+    topics = [scene.topic(name, partitions=2) for name in ("u", "t")]
+    keys = [PartitionId(topic.topic_id, partition) for topic in topics for partition in (1, 0)]
+    for count, topic in enumerate(topics):
+        scene.commit(topic, run_of(5 + count))
+    offsets = dict(zip(keys, [0, 3, 1, 99], strict=True)) | {PartitionId(topics[0].topic_id, 2): 0}
+    starts = scene.catalog.retention.advance_log_starts(offsets)
+    assert starts == dict(zip(keys, [0, 3, 0, 6], strict=True))
+    states = {PartitionId(s.topic_id, s.partition): s for s in scene.catalog.topics.states(keys)}
+    assert {key: state.log_start_offset for key, state in states.items()} == starts
+    assert scene.catalog.retention.advance_log_starts(dict.fromkeys(keys, 1)) == dict(
+        zip(keys, [0, 3, 0, 6], strict=True)
+    )
 
 
 class WrongClock(SystemClock):
