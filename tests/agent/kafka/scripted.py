@@ -113,8 +113,8 @@ class ScriptedDispatcher:
 
     def __init__(self) -> None:
         self.committed = asyncio.Event()
-        self.taken: list[int] = []
-        self.held = 0
+        self.handled: list[int] = []
+        self.retained = 0
 
     def try_fast_path(self, frame: memoryview, _: str) -> Response:
         kind = chr(frame[8])
@@ -125,7 +125,7 @@ class ScriptedDispatcher:
         self._note(frame)
         number = bytes(frame[:8])
         if kind in "hg":
-            self.held += 1
+            self.retained += 1
             return RetainedBuffers([number * (LONG // 8 if kind == "g" else 1)], [self._release])
         if kind in "lse":
             return partial(self._committed, frame)
@@ -149,10 +149,10 @@ class ScriptedDispatcher:
         return chr(frame[8]) in "0ln"
 
     def _note(self, frame: memoryview) -> None:
-        self.taken.append(int.from_bytes(frame[:8], "big"))
+        self.handled.append(int.from_bytes(frame[:8], "big"))
 
     def _release(self) -> None:
-        self.held -= 1
+        self.retained -= 1
 
     async def _committed(self, frame: memoryview) -> Buffers:
         kind = chr(frame[8])
@@ -240,7 +240,7 @@ class Scripted:
         return not self._stream
 
     @property
-    def answered(self) -> list[int]:
+    def responses(self) -> list[int]:
         """The numbers of all responses, in order."""
         return [number for (number,) in struct.iter_unpack(">q", b"".join(self.transport.writes))]
 
@@ -251,7 +251,7 @@ class Scripted:
         while quiet < _QUIET_ITERATIONS:
             self.arrive()
             await asyncio.sleep(0)
-            state = (len(self._stream), len(self.transport.writes), len(self.dispatcher.taken))
+            state = (len(self._stream), len(self.transport.writes), len(self.dispatcher.handled))
             quiet = quiet + 1 if state == before else 0
             before = state
 

@@ -44,9 +44,9 @@ async def test_requests_before_the_end_get_responses(before: str, end: str) -> N
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
     assert not was_closed
-    assert scripted.answered == [at for at, kind in enumerate(before) if kind != "0"]
-    assert scripted.dispatcher.taken[: len(before)] == list(range(len(before)))
-    assert end == "e" or len(scripted.dispatcher.taken) == len(before)
+    assert scripted.responses == [at for at, kind in enumerate(before) if kind != "0"]
+    assert scripted.dispatcher.handled[: len(before)] == list(range(len(before)))
+    assert end == "e" or len(scripted.dispatcher.handled) == len(before)
     assert scripted.is_gone
     assert scripted.budget.used == 0
 
@@ -85,11 +85,11 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
     wanted = [number for number, kind in scripted.sent if kind not in "0nxye"]
-    answered = list(dict.fromkeys(scripted.answered))  # a long response repeats its number
-    assert answered == wanted[: len(answered)]
+    responses = list(dict.fromkeys(scripted.responses))  # a long response repeats its number
+    assert responses == wanted[: len(responses)]
     assert scripted.is_gone
     assert scripted.connection.has_no_requests
-    assert scripted.budget.used == scripted.dispatcher.held == 0
+    assert scripted.budget.used == scripted.dispatcher.retained == 0
 
 
 @given(_BEFORE, _END, st.booleans())

@@ -14,7 +14,7 @@ from tests.agent.kafka.scripted import Scripted
 
 pytestmark = pytest.mark.anyio
 
-_ANSWERED = "ohlcw"
+_WITH_RESPONSE = "ohlcw"
 _SIZES = st.sampled_from([9, 300, 40_000, RECEIVE_BYTES, 300_000])
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.text("oh0lcwn", min_size=1, max_size=12), _SIZES),
@@ -32,7 +32,7 @@ async def test_a_connection_handles_more_requests_than_may_be_open_at_a_time(kin
         scripted.send(kinds * (12 // len(kinds)), size=size)
         await scripted.run_until_idle()
     assert scripted.is_read_to_the_end
-    assert scripted.dispatcher.taken == list(range(120))
+    assert scripted.dispatcher.handled == list(range(120))
     assert scripted.transport.is_reading
     scripted.lose()
 
@@ -45,8 +45,8 @@ async def test_requests_behind_a_slow_one_are_handled_once_its_response_has_left
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
     assert was_full
-    assert scripted.answered == list(range(8))
-    assert scripted.dispatcher.taken == list(range(108))
+    assert scripted.responses == list(range(8))
+    assert scripted.dispatcher.handled == list(range(108))
     assert scripted.transport.is_reading
     scripted.lose()
 
@@ -72,9 +72,9 @@ async def _play(steps: list[tuple[str, ...]]) -> None:
     assert scripted.is_read_to_the_end
     assert scripted.transport.is_reading
     assert scripted.connection.has_no_requests
-    assert scripted.budget.used == scripted.dispatcher.held == 0
-    assert scripted.dispatcher.taken == list(range(len(scripted.sent)))
-    assert scripted.answered == [number for number, kind in scripted.sent if kind in _ANSWERED]
+    assert scripted.budget.used == scripted.dispatcher.retained == 0
+    assert scripted.dispatcher.handled == list(range(len(scripted.sent)))
+    assert scripted.responses == [number for number, kind in scripted.sent if kind in _WITH_RESPONSE]
     scripted.lose()
 
 

@@ -37,7 +37,7 @@ async def test_requests_that_wait_for_a_slow_one_are_bounded_in_bytes(size: int)
     await scripted.run_until_idle()
     assert not was_read
     assert _MIB < used <= _MIB + 2 * max(RECEIVE_BYTES, size)
-    assert scripted.answered == list(range(count + 1))
+    assert scripted.responses == list(range(count + 1))
     assert scripted.transport.is_reading
     assert scripted.budget.used == 0
     scripted.lose()
@@ -48,13 +48,13 @@ async def test_responses_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> 
     scripted = Scripted()
     scripted.send("l" + "b" * 20)
     await scripted.run_until_idle()
-    taken, used = len(scripted.dispatcher.taken), scripted.budget.used
+    handled, used = len(scripted.dispatcher.handled), scripted.budget.used
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
-    assert taken == 1 + _MIB // LONG + 1
+    assert handled == 1 + _MIB // LONG + 1
     assert used <= _MIB + LONG + 21 * 9
-    assert scripted.dispatcher.taken == list(range(21))
-    assert sorted(set(scripted.answered)) == list(range(21))
+    assert scripted.dispatcher.handled == list(range(21))
+    assert sorted(set(scripted.responses)) == list(range(21))
     assert scripted.budget.used == 0
     scripted.lose()
 
@@ -70,11 +70,11 @@ async def test_only_a_large_response_retains_memory_for_a_client_that_does_not_r
     scripted.send(before + kind)
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
-    used_meanwhile = scripted.dispatcher.held
+    used_meanwhile = scripted.dispatcher.retained
     scripted.transport.fill(full=False)
     await scripted.run_until_idle()
     assert used_meanwhile == used
-    assert scripted.dispatcher.held == 0
+    assert scripted.dispatcher.retained == 0
     assert not scripted.transport.is_closed
     scripted.lose()
 
@@ -84,12 +84,12 @@ async def test_waiting_responses_that_retain_memory_are_bounded() -> None:
     scripted = Scripted()
     scripted.send("l" + "g" * 20)
     await scripted.run_until_idle()
-    used = scripted.dispatcher.held
+    used = scripted.dispatcher.retained
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
     assert used == _MIB // LONG + 1
-    assert sorted(set(scripted.answered)) == list(range(21))
-    assert scripted.dispatcher.held == scripted.budget.used == 0
+    assert sorted(set(scripted.responses)) == list(range(21))
+    assert scripted.dispatcher.retained == scripted.budget.used == 0
     scripted.lose()
 
 
@@ -102,7 +102,7 @@ async def test_with_a_full_budget_only_connections_without_open_requests_receive
     was_read, used = greedy.transport.is_reading, budget.used
     modest.send("ococw")
     await modest.run_until_idle()
-    assert modest.answered == list(range(4))
+    assert modest.responses == list(range(4))
     modest.send("o" * 3)
     modest.send("o" * 3)
     is_modest_read = modest.transport.is_reading
@@ -115,8 +115,8 @@ async def test_with_a_full_budget_only_connections_without_open_requests_receive
         await greedy.run_until_idle()
     assert (was_read, is_modest_read) == (False, False)
     assert used <= 100_000 + RECEIVE_BYTES
-    assert greedy.answered == list(range(20))
-    assert modest.answered == list(range(11))
+    assert greedy.responses == list(range(20))
+    assert modest.responses == list(range(11))
     assert greedy.transport.is_reading
     assert modest.transport.is_reading
     assert budget.used == 0
@@ -163,7 +163,7 @@ async def test_a_client_that_reads_nothing_has_less_time_while_memory_is_scarce(
     assert not was_closed
     assert scripted.transport.is_closed == is_closed
     scripted.lose()
-    assert scripted.dispatcher.held == scripted.budget.used == 0
+    assert scripted.dispatcher.retained == scripted.budget.used == 0
 
 
 @pytest.mark.parametrize(("size", "used"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
@@ -174,7 +174,7 @@ async def test_an_incomplete_request_counts_in_the_budget_unless_it_is_small(siz
     scripted.send_bytes(rest)
     await scripted.run_until_idle()
     assert used_meanwhile == used
-    assert scripted.answered == [0]
+    assert scripted.responses == [0]
     assert scripted.budget.used == 0
     scripted.lose()
 
@@ -189,13 +189,13 @@ async def test_an_incomplete_request_waits_for_memory_unless_it_is_small() -> No
     with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
         scripted.send_bytes(rest)
         await scripted.run_until_idle()
-        answered = scripted.answered
+        responses = scripted.responses
         scripted.budget.release(10_000)
         while not scripted.transport.is_reading:  # noqa: ASYNC110  # a timer of the connection fires first
             await asyncio.sleep(0)
         await scripted.run_until_idle()
-    assert (was_read, answered) == (False, [0])
-    assert scripted.answered == [0, 1]
+    assert (was_read, responses) == (False, [0])
+    assert scripted.responses == [0, 1]
     assert scripted.budget.used == 0
     scripted.lose()
 

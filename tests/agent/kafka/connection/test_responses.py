@@ -71,12 +71,12 @@ async def test_responses_that_are_ready_together_leave_in_one_write() -> None:
     assert writes == []
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
-    assert scripted.answered == list(range(40))
+    assert scripted.responses == list(range(40))
     assert len(writes) == 1
     writes.clear()
     scripted.send("l")
     await scripted.run_until_idle()
-    assert scripted.answered == [40]
+    assert scripted.responses == [40]
     assert len(writes) == 1
     scripted.lose()
 
@@ -97,11 +97,11 @@ async def test_unsent_bytes_shrink_long_before_the_transport_buffer_does() -> No
         writer = ResponseWriter(loop, transport)
         writer.write([bytes(2**25)])
         before, waiting = writer.unsent_bytes(), transport.get_write_buffer_size()
-        taken = 0
+        received = 0
         while writer.unsent_bytes() == before:
-            taken += len(reader.recv(2**14))
+            received += len(reader.recv(2**14))
         assert waiting <= before <= 2**25
-        assert taken < 2**20
+        assert received < 2**20
         assert transport.get_write_buffer_size() == waiting
         transport.abort()
     server.close()

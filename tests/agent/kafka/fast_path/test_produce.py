@@ -115,14 +115,14 @@ class _Appends:
     def __init__(self, results: Sequence[AppendResult | None], *, is_full: bool) -> None:
         self._results = results
         self._is_full = is_full
-        self.taken: list[tuple[str, int, bytes, tuple[object, ...]]] = []
+        self.accepted: list[tuple[str, int, bytes, tuple[object, ...]]] = []
         self.was_together = False
 
     def _append(self, appends: Sequence[ValidatedAppend]) -> list[AppendResult | None]:
         if self._is_full:
             raise BusyError("the write buffer is full", retry_after_seconds=1.0)
         for each in appends:
-            self.taken.append((each.topic.name, each.partition, bytes(each.data), each.batches))
+            self.accepted.append((each.topic.name, each.partition, bytes(each.data), each.batches))
         return [self._results[number % len(self._results)] for number in range(len(appends))]
 
     def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
@@ -214,7 +214,7 @@ def _compare(
     with patch.object(fast_produce, "MAX_BYTES", max_bytes):
         actual, fast = _outcome(frame, results, is_full=is_full, fast=True)
     assert actual == expected
-    assert fast.taken == ordinary.taken
+    assert fast.accepted == ordinary.accepted
     return fast.was_together
 
 
@@ -452,7 +452,7 @@ def test_the_first_batch_predicts_the_size_of_the_others(codec: Codec) -> None:
 
 
 def test_each_expensive_request_is_decompressed_in_a_thread() -> None:
-    """Even if several arrive before the first is handled: none is taken for an invalid request."""
+    """Even if several arrive before the first is handled: none of them counts as invalid."""
     frames = [memoryview(bytearray(_request_of(*_EXPENSIVE[kind]))) for kind in _EXPENSIVE]
     pool = _Pool()
     dispatcher, appends = _dispatcher([_RESULTS[0]], pool=pool)
@@ -487,7 +487,7 @@ def test_a_full_pool_is_a_retriable_error() -> None:
         assert isinstance(response_bytes, bytes)
         response = read_response("produce", 9, memoryview(response_bytes)[8:])
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.not_enough_replicas
-        assert not actual[1][1].taken
+        assert not actual[1][1].accepted
         without_response = _request_of(batch, acks=0)
         pool = _Pool(is_full=True)
         assert _outcome(without_response, [], is_full=False, fast=True, pool=pool)[0] is MalformedMessageError
@@ -512,7 +512,7 @@ def test_a_batch_rejected_by_a_full_write_buffer_is_decompressed_once() -> None:
     for acks in (-1, 0):
         full, appends = _outcome(_common(9, acks=acks), [], is_full=True, fast=True)
         assert full == _outcome(_common(9, acks=acks), [], is_full=True, fast=False)[0]
-        assert not appends.taken
+        assert not appends.accepted
 
 
 def test_bytes_after_the_tagged_fields_are_ignored() -> None:
