@@ -19,14 +19,13 @@ from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.bitmaps import next_value
 from object_format.kernels.bitmaps.complement import (
     CONTAINER,
-    COOKIE,
     COOKIE_WITH_RUNS,
     FEW_CONTAINERS,
-    MAX_CONTAINER_BYTES,
     SINGLE_RUN_BYTES,
     copy_containers,
     write_complement,
 )
+from object_format.kernels.bitmaps.roaring import COOKIE, MAX_CONTAINER_BYTES
 from object_format.limits import MAX_SPAN
 
 if TYPE_CHECKING:

@@ -41,8 +41,10 @@ CHUNK_RECORDS: Final = 1 << 20
 BLOB_RECORDS: Final = 1 << 16
 """Maximum number of records in a blob: 1 MiB."""
 
-MAX_BITS: Final = 16
-RECORD_BYTES: Final = 16
+MAX_BUCKET_BITS: Final = 16
+"""Maximum number of fingerprint bits that select a bucket."""
+BLOB_RECORD_BYTES: Final = 16
+"""Size of a record in a blob."""
 _BASE: Final = struct.Struct("<q")
 
 
@@ -60,7 +62,7 @@ class Blob(NamedTuple):
     @property
     def records(self) -> int:
         """Number of records."""
-        return (len(self.data) - _BASE.size) // RECORD_BYTES
+        return (len(self.data) - _BASE.size) // BLOB_RECORD_BYTES
 
 
 class BucketSplitter:
@@ -79,8 +81,8 @@ class BucketSplitter:
         chunk_records: int = CHUNK_RECORDS,
         scratch: Scratch | None = None,
     ) -> None:
-        if not 0 <= bits <= MAX_BITS:
-            raise InvalidInputError(f"{bits} leading bits are not in 0..{MAX_BITS}")
+        if not 0 <= bits <= MAX_BUCKET_BITS:
+            raise InvalidInputError(f"{bits} leading bits are not in 0..{MAX_BUCKET_BITS}")
         self._fingerprinter = Fingerprinter(seed, now_ms=now_ms, scratch=scratch)
         self._bits = bits
         self._ends = np.empty(1 << bits, np.int64)
@@ -90,7 +92,7 @@ class BucketSplitter:
     @property
     def nbytes(self) -> int:
         """Memory of the columns before and after a split."""
-        return self._columns.nbytes + self._columns.offsets.size * RECORD_BYTES
+        return self._columns.nbytes + self._columns.offsets.size * BLOB_RECORD_BYTES
 
     @property
     def max_opened_bytes(self) -> int:
@@ -183,7 +185,7 @@ class BucketSurvivorFinder:
 
     def finish(self) -> Survivors:
         """Return the survivors after the last blob."""
-        return self._collector.finish(max_buffer_bytes=BLOB_RECORDS * RECORD_BYTES)
+        return self._collector.finish(max_buffer_bytes=BLOB_RECORDS * BLOB_RECORD_BYTES)
 
 
 def read_blob(
@@ -191,7 +193,7 @@ def read_blob(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Return the fingerprints, offsets and flags of a blob. Raises CorruptDataError if it is not one."""
     view = memoryview(data)
-    count, remainder = divmod(view.nbytes - _BASE.size, RECORD_BYTES)
+    count, remainder = divmod(view.nbytes - _BASE.size, BLOB_RECORD_BYTES)
     if count < 1 or remainder:
         raise CorruptDataError(f"{view.nbytes} bytes are not a blob of fingerprints")
     (base,) = _BASE.unpack_from(view)

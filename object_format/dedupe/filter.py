@@ -290,7 +290,7 @@ def _filter_uncompressed(
 
 
 def _may_be_long(array: Bytes, rows: BatchRows) -> bool:
-    """Return True if the records may be too many for one call. Mostly the size in bytes rules it out."""
+    """Return True if the records may be too many for one call. The size in bytes usually rules it out."""
     return array.size > MAX_RECORDS * SMALLEST_RECORD and is_long(rows)
 
 

@@ -23,7 +23,7 @@ from object_format.kernels.dedupe.retained_records import compact_columns, mark_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_BITS: Final = 32
+_WORD_BITS: Final = 32
 _EMPTY: Final = np.empty(0, np.int32)
 _COPIED_RECORDS: Final = 1 << 18
 """Records copied at a time: 5 MiB."""
@@ -65,13 +65,13 @@ class LongSection:
     def unsampled(self, columns: Columns) -> Mask:
         """Return a mask of the records whose key is not in the sample, or that have no key."""
         count = columns.count
-        if self._bits == MAX_BITS:
+        if self._bits == _WORD_BITS:
             return np.ones(count, np.bool_)
         without_key: Mask = columns.flags[:count] & np.uint8(CONTROL_RECORD | KEYLESS) != 0
         if not self._bits:
             return without_key
         second = columns.words[1 : count * WORDS : WORDS]
-        without_key |= second >> np.uint32(MAX_BITS - self._bits) != 0
+        without_key |= second >> np.uint32(_WORD_BITS - self._bits) != 0
         return without_key
 
     def halve_sample(self) -> None:

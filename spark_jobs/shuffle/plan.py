@@ -51,7 +51,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from object_format.dedupe import MAX_RETAINED_RECORDS, key_capacity
-from object_format.dedupe.buckets import MAX_BITS, RECORD_BYTES
+from object_format.dedupe.buckets import BLOB_RECORD_BYTES, MAX_BUCKET_BITS
 from spark_jobs.shuffle.shares import ShareSizes, make_shares
 from spark_jobs.task.arrangement import arrange
 
@@ -184,7 +184,7 @@ def _records_that_fit(table_bytes: int) -> int:
 def _bits(records: int, fitting: int) -> int:
     needed = _doublings(records / fitting)
     quick = min(_doublings(records / BUCKET_RECORDS), _BITS_FOR_SPEED)
-    return min(max(needed, quick), MAX_BITS)
+    return min(max(needed, quick), MAX_BUCKET_BITS)
 
 
 def _doublings(parts: float) -> int:
@@ -192,5 +192,5 @@ def _doublings(parts: float) -> int:
 
 
 def _judges(records: int) -> int:
-    wanted = -(-records * RECORD_BYTES // _JUDGE_BYTES)
+    wanted = -(-records * BLOB_RECORD_BYTES // _JUDGE_BYTES)
     return min(max(wanted, _MIN_JUDGES), _MAX_JUDGES)

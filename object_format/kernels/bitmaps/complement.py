@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
-from object_format.kernels.bitmaps.roaring import container_bytes, store_little_endian
+from object_format.kernels.bitmaps.roaring import (
+    MAX_CONTAINER_BYTES,
+    MAX_IN_ARRAY,
+    container_bytes,
+    store_little_endian,
+)
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
@@ -20,13 +25,9 @@ if TYPE_CHECKING:
 CONTAINER = 1 << 16
 SINGLE_RUN_BYTES = 6
 """Size of a container that is one run."""
-MAX_CONTAINER_BYTES = 8192
-"""Maximum size of a container."""
-COOKIE = 12346
 COOKIE_WITH_RUNS = 12347
 FEW_CONTAINERS = 4
 """Bitmaps with run containers and fewer containers than this have no table of positions."""
-_MAX_IN_ARRAY = 4096
 _GROUP_HEAD = 12
 
 
@@ -64,7 +65,7 @@ def write_values(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
     """Write the complement as values, or as a bitmap if it is large; return the next position."""
-    as_bits = stop - start - (end - first) > _MAX_IN_ARRAY
+    as_bits = stop - start - (end - first) > MAX_IN_ARRAY
     if as_bits:
         out[at : at + MAX_CONTAINER_BYTES] = 0
     hole = start

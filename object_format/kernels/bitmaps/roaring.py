@@ -17,9 +17,14 @@ from object_format.kernels.runtime.intrinsics import borrowed
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
-_COOKIE = 12346
-_MAX_IN_ARRAY = 4096
-_BITMAP_BYTES = 8192
+COOKIE = 12346
+"""Magic number of a 32-bit bitmap without run containers."""
+
+MAX_IN_ARRAY = 4096
+"""Maximum number of values of an array container."""
+
+MAX_CONTAINER_BYTES = 8192
+"""Size of a bitmap container, the largest kind."""
 
 
 @njit(nogil=True, cache=True)
@@ -35,7 +40,7 @@ def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def container_bytes(cardinality: Integer) -> Integer:
     """Return the size of a container."""
-    return 2 * cardinality if cardinality <= _MAX_IN_ARRAY else _BITMAP_BYTES
+    return 2 * cardinality if cardinality <= MAX_IN_ARRAY else MAX_CONTAINER_BYTES
 
 
 @njit(nogil=True, cache=True)
@@ -73,7 +78,7 @@ def serialize_group(
     while i < end:
         containers += 1
         i = run_end(values, i, 16)
-    descriptions = store_little_endian(out, store_little_endian(out, start, _COOKIE, 4), containers, 4)
+    descriptions = store_little_endian(out, store_little_endian(out, start, COOKIE, 4), containers, 4)
     positions = descriptions + 4 * containers
     at = positions + 4 * containers
     i = first
@@ -82,15 +87,15 @@ def serialize_group(
         descriptions = store_little_endian(out, descriptions, (values[i] >> 16) & 0xFFFF, 2)
         descriptions = store_little_endian(out, descriptions, stop - i - 1, 2)
         positions = store_little_endian(out, positions, at - start, 4)
-        if stop - i <= _MAX_IN_ARRAY:
+        if stop - i <= MAX_IN_ARRAY:
             for k in range(i, stop):
                 at = store_little_endian(out, at, values[k] & 0xFFFF, 2)
         else:
-            out[at : at + _BITMAP_BYTES] = 0
+            out[at : at + MAX_CONTAINER_BYTES] = 0
             for k in range(i, stop):
                 low = values[k] & 0xFFFF
                 out[at + (low >> 3)] |= 1 << (low & 7)
-            at += _BITMAP_BYTES
+            at += MAX_CONTAINER_BYTES
         i = stop
     return at
 
