@@ -274,7 +274,7 @@ class EarlyFilter:
     def filter(self, piece: RetainedPiece, surviving: SurvivingOffsets, *, exact: bool) -> None:
         """Filter an open piece whose survivors are among `surviving`.
 
-        `exact` tells whether the survivors are exact so far.
+        `exact` is True if the survivors are exact so far.
         """
         self._reserved -= piece.data.size
         if self._gave_up:

@@ -35,7 +35,7 @@ class CorruptSegmentError(CorruptDataError):
         self.position = position
 
 
-class NeedMoreTail(InvalidInputError):  # noqa: N818  not a fault: it tells how long the next tail read must be
+class NeedMoreTail(InvalidInputError):  # noqa: N818  not a fault: it contains the length of the next read
     """The tail does not contain the whole directory; the last `length` bytes of the file do."""
 
     def __init__(self, file: str, length: int) -> None:
