@@ -63,7 +63,7 @@ def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(
         scene.claimed(scene.extents(topic))
         refused = fsck("--restored", *where)
         assert refused.exit_code != 0
-        assert "1 agents and of 1 running jobs" in " ".join(refused.stderr.split())
+        assert "1 agents and 1 running jobs" in " ".join(refused.stderr.split())
         catalog.sessions.end(scene.session_id)
         assert fsck("--restored", *where).exit_code != 0, "the driver is at work"
         scene = Scene.set_up(catalog, SeededIds(3, clock))
