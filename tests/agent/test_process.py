@@ -56,7 +56,7 @@ run(
 
 @pytest.fixture
 def process(tmp_path: Path, catalog_url: str) -> Iterator[subprocess.Popen[str]]:
-    """An agent with the longest flush interval, in a process of its own."""
+    """An agent with the longest flush interval, in a separate process."""
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(tmp_path / "objects"), catalog_url, "60000"],
         stdout=subprocess.PIPE,
@@ -88,9 +88,9 @@ def test_a_signal_flushes_and_acknowledges_accepted_records(
             process.send_signal(number)
             return await waiting
 
-    answer = asyncio.run(produce_and_stop())
+    response = asyncio.run(produce_and_stop())
 
-    assert (answer.status_code, answer.json()["results"][0]["offset"]) == (200, 0)
+    assert (response.status_code, response.json()["results"][0]["offset"]) == (200, 0)
     assert (process.wait(timeout=240), process.stderr and process.stderr.read()) == (0, "")
     found = catalog.sessions.get(session.session_id)
     assert found is not None
@@ -136,8 +136,8 @@ async def test_a_fenced_agent_continues_with_a_new_session(agents: Agents, catal
         await running.create_topic("t")
         old = running.agent.session.session_id
         catalog.sessions.fence(old)
-        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "append_failed")
+        response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "append_failed")
         while running.agent.session.session_id == old:  # noqa: ASYNC110  # set by the heartbeat's task
             await asyncio.sleep(0.001)
         assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
@@ -159,9 +159,9 @@ async def test_a_long_outage_of_the_store_is_a_retryable_error(agents: Agents, s
     async with agents.running() as running:
         await running.create_topic("t")
         store.fail_puts = 10**6
-        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "append_failed")
-        assert "retry-after" in answer.headers
+        response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "append_failed")
+        assert "retry-after" in response.headers
         store.fail_puts = 0
         assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
 

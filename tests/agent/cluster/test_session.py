@@ -1,4 +1,4 @@
-"""What an agent's session knows about late heartbeats."""
+"""Sessions and late heartbeats."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_open_files_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
-    """The test runs in a process of its own, whose soft limit is lower."""
+    """The test uses a separate process, whose soft limit is lower."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = (
         "import resource; from agent.runtime import process_resources;"
