@@ -126,7 +126,7 @@ def test_the_tools_administer_topics_and_settings(agents: Agents, tools: Tools) 
     everything = tools(f"kafka-configs --describe --topic {name} --all")
     assert all(f"  {setting}=" in everything for setting in TOPIC_SETTINGS)
     output = tools.failing(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
-    assert "give false: storage.mode says" in output
+    assert "use false: storage.mode decides" in output
     assert "when it starts" in tools.failing("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
     tools(f"kafka-configs --alter --group {group} --add-config {_SESSION}=50000")
     assert f"Dynamic configs for group {group} are:" in tools("kafka-configs --describe --entity-type groups")
