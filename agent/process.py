@@ -14,7 +14,7 @@ from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 
 try:
@@ -57,7 +57,7 @@ def run(
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             store.check()
-            tie(store, catalog.store_binding, ids)
+            verify_binding(store, catalog.store_binding, ids)
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from object_store.s3.store import S3Store
 

@@ -38,7 +38,7 @@ from core.clock import SystemClock
 from core.ids import SystemIds
 from object_format.codecs.codec import Codec
 from object_format.segment_file import SegmentFileWriter, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import ingestion_name
 from object_store.open import StoreConfig, open_store
 from spark_jobs.compact import run_jobs

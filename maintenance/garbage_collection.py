@@ -24,9 +24,9 @@ from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership
 from maintenance.retention import expire
 from object_store import names
-from object_store.binding import require_tied
+from object_store.accounting import Purpose
+from object_store.binding import require_bound
 from object_store.errors import ObjectsNotDeletedError
-from object_store.interface import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ def collect_garbage(
 
     Refuse a store that is not the catalog's: there every absent object would count as deleted.
     """
-    require_tied(store, catalog.store_binding)
+    require_bound(store, catalog.store_binding)
     report = GarbageReport()
     expired = expire(catalog)
     report.expired_extents, report.expired_bytes = expired.extents, expired.size
@@ -132,7 +132,7 @@ def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: 
             return begun_ms < old_before_ms
         return owner.over_since(now_ms - settings.grace_ms)
 
-    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_go=may_abort)
+    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_abort=may_abort)
 
 
 def _delete_dead_files(

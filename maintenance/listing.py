@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from catalog.lifecycle.garbage import CatalogFile
     from catalog.open import Catalog
-    from object_store.interface import ObjectInfo, ObjectStore, Purpose
+    from object_store.accounting import Purpose
+    from object_store.interface import ObjectInfo, ObjectStore
 
 L = TypeVar("L")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Every request and byte, by kind and purpose: part of the product, in metrics, reports and tests."""
+"""Counts of every request and byte, by kind and purpose, for metrics, reports and tests."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from object_store.interface import Purpose
+
+class Purpose(StrEnum):
+    """Purpose of a request, in metrics and reports."""
+
+    INGEST = "ingest"
+    FETCH = "fetch"
+    COMPACTION = "compaction"
+    GC = "gc"
+    FSCK = "fsck"
+    CHECK = "check"  # verifying that the store can be used
 
 
 class RequestKind(StrEnum):
-    """What a request does, as a store's price list sorts them."""
+    """Kind of a request, as price lists of object stores group them."""
 
     GET = "get"
     PUT = "put"  # a whole object
     PART = "part"  # one part of a multipart upload
-    POST = "post"  # beginning or completing a multipart upload
+    POST = "post"  # starting or completing a multipart upload
     HEAD = "head"
     LIST = "list"
-    DELETE = "delete"  # a batch of names, or a multipart upload that is given up
+    DELETE = "delete"  # a batch of names, or an aborted multipart upload
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was counted for one kind and purpose, or a sum of such.
+    """Counts of one kind and purpose, or a sum of such counts.
 
-    `requests` holds everything that went over the wire, so also what `retries` (the same request sent again)
-    and `resumes` (a broken stream taken up where it stopped) caused; `errors` are requests that failed, by
-    status or by silence. Bytes are those of bodies, `bytes_in` towards us.
+    `requests` counts everything on the wire, including requests that were sent again (`retries`) and requests
+    that continue a broken stream (`resumes`). `errors` counts requests that failed, by status or without a
+    response. Bytes are bytes of bodies; `bytes_in` are received.
     """
 
     requests: int = 0
@@ -42,7 +51,7 @@ class Tally:
     resumes: int = 0
 
     def values(self) -> tuple[int, int, int, int, int, int]:
-        """The six numbers, in the order of the fields."""
+        """Return the six numbers, in the order of the fields."""
         return (
             self.requests,
             self.bytes_in,
@@ -65,7 +74,7 @@ _FIELDS = tuple(field.name for field in fields(Tally))
 
 @dataclass(frozen=True, slots=True)
 class CountsSnapshot:
-    """The counts at one moment; subtract an earlier one to see what happened in between."""
+    """Counts at one moment; subtract an earlier snapshot for the difference."""
 
     tallies: Mapping[tuple[RequestKind, Purpose], Tally]
 
@@ -74,14 +83,14 @@ class CountsSnapshot:
         return CountsSnapshot({key: tally for key, tally in differences.items() if tally != _NOTHING})
 
     def __add__(self, other: CountsSnapshot) -> CountsSnapshot:
-        """The counts of two stores, for a report over many tasks."""
+        """Return the counts of two stores together, for a report over many tasks."""
         keys = self.tallies.keys() | other.tallies.keys()
         return CountsSnapshot(
             {key: self.tallies.get(key, _NOTHING) + other.tallies.get(key, _NOTHING) for key in keys}
         )
 
     def of(self, kind: RequestKind | None = None, purpose: Purpose | None = None) -> Tally:
-        """The sum over everything of that kind and purpose; None means any."""
+        """Return the sum over the given kind and purpose; None means any."""
         total = _NOTHING
         for (each_kind, each_purpose), tally in self.tallies.items():
             if kind in (None, each_kind) and purpose in (None, each_purpose):
@@ -89,9 +98,9 @@ class CountsSnapshot:
         return total
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """For reports: purpose → `get_requests`, `put_requests`, … `bytes_in`, `bytes_out`, `resumes`, ….
+        """Return a report: purpose → `get_requests`, `put_requests`, … `bytes_in`, `bytes_out`, `resumes`, ….
 
-        Purposes that asked for nothing are left out; those that are there have every name.
+        Purposes without requests are left out; the others have every name.
         """
         report: dict[str, dict[str, int]] = {}
         for purpose in sorted({purpose for _, purpose in self.tallies}):
@@ -103,7 +112,7 @@ class CountsSnapshot:
 
 
 class RequestCounts:
-    """The running counts of one store; threads add to it, anybody may take a snapshot."""
+    """Running counts of one store; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,6 +143,6 @@ class RequestCounts:
             numbers[5] += resumes
 
     def snapshot(self) -> CountsSnapshot:
-        """The counts as they are now."""
+        """Return the current counts."""
         with self._lock:
             return CountsSnapshot({key: Tally(*numbers) for key, numbers in self._numbers.items()})

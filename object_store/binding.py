@@ -1,8 +1,9 @@
-"""Which store this is: a marker object at its root, and the tie between a store and a catalog.
+"""Identity of a store, and the binding between a catalog and its store.
 
-The marker is a small JSON object with a UUID that the store keeps for good, wherever it is moved. A catalog
-notes the id of the store that holds its objects; a process that works with both calls `tie` before it writes,
-deletes or judges anything, at the cost of one GET. Several catalogs may share a store: the id is the store's.
+A marker object at the store's root is a small JSON object with a UUID, which the store keeps wherever it is
+moved. A catalog records the id of the store that holds its objects. A process that works with both calls
+`verify_binding` before it writes, deletes or judges anything; this costs one GET. Several catalogs may share
+a store: the id belongs to the store.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from uuid import UUID
 import orjson
 
 from core.errors import CorruptDataError, InvalidInputError
+from object_store.accounting import Purpose
 from object_store.errors import (
     ForeignStoreError,
     LostIdentityError,
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
@@ -29,44 +30,44 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 FORMAT_VERSION: Final = 1
-_LONGEST_MARKER: Final = 4096
+_MAX_MARKER_BYTES: Final = 4096
 
 
-class NotedStore(Protocol):
-    """What a catalog has noted of its store: `catalog.database.store_binding.StoreBinding`."""
+class RecordedStore(Protocol):
+    """The store that a catalog has recorded: `catalog.database.store_binding.StoreBinding`."""
 
     @property
     def store_id(self) -> UUID:
-        """The id in the store's marker."""
+        """Id in the store's marker."""
         ...
 
     @property
     def url(self) -> str:
-        """Where the store was last found."""
+        """URL at which the store was last found."""
         ...
 
 
-class StoreNotes(Protocol):
-    """Where a catalog notes its store: `Catalog.home`."""
+class BindingRecord(Protocol):
+    """The part of a catalog that records its store."""
 
-    def recorded(self) -> NotedStore | None:
-        """What is noted, if anything is."""
+    def recorded(self) -> RecordedStore | None:
+        """Return the recorded store, if there is one."""
         ...
 
-    def bind(self, store_id: UUID, url: str) -> NotedStore:
-        """Note a store unless one is noted; returns what is noted afterwards."""
+    def bind(self, store_id: UUID, url: str) -> RecordedStore:
+        """Record a store unless one is recorded; return the recorded one."""
         ...
 
     def move(self, store_id: UUID, url: str) -> None:
-        """Note where that store is found now."""
+        """Record the URL at which the store is found now."""
         ...
 
 
 def identify(store: ObjectStore, ids: Ids, *, make: bool) -> UUID | None:
-    """The store's id, by one GET; None when it has no marker, unless `make` gives it one.
+    """Return the store's id with one GET; None if it has no marker, unless `make` creates one.
 
-    Of several processes that make one, all return the winner's. Raises CorruptDataError for a marker that
-    makes no sense, InvalidInputError for one of a newer format.
+    If several processes create a marker, all return the winner's id. Raise CorruptDataError for a marker that
+    cannot be parsed, InvalidInputError for a newer format.
     """
     found = read_identity(store)
     if found is not None or not make:
@@ -80,59 +81,59 @@ def identify(store: ObjectStore, ids: Ids, *, make: bool) -> UUID | None:
 
 
 def read_identity(store: ObjectStore) -> UUID | None:
-    """The store's id, by one GET; None when it has no marker. Raises as `identify` does."""
+    """Return the store's id with one GET; None if it has no marker. Raises as `identify` does."""
     try:
-        data, _ = store.read_tail(IDENTITY_NAME, _LONGEST_MARKER, purpose=Purpose.CHECK)
+        data, _ = store.read_tail(IDENTITY_NAME, _MAX_MARKER_BYTES, purpose=Purpose.CHECK)
     except ObjectNotFoundError:
         return None
     return _parse(data, store.url)
 
 
-def tie(store: ObjectStore, notes: StoreNotes, ids: Ids) -> None:
-    """Make sure that `store` holds the objects of the catalog whose notes these are.
+def verify_binding(store: ObjectStore, record: BindingRecord, ids: Ids) -> None:
+    """Verify that `store` holds the objects of the catalog with this record.
 
-    A catalog that has noted no store gets this one, which gets a marker when it has none. A store that was
-    moved and has kept its marker is noted where it is now. Raises ForeignStoreError when the catalog has
-    another store, LostIdentityError when the marker is gone from where it was.
+    A catalog without a recorded store records this one, which gets a marker if it has none. For a store that
+    was moved together with its marker, the new URL is recorded. Raise ForeignStoreError if the catalog has
+    another store, LostIdentityError if the marker is gone from where it was.
     """
-    noted = notes.recorded()
-    found = identify(store, ids, make=noted is None)
-    if noted is None and found is not None:
-        noted = notes.bind(found, store.url)
-    if noted is None:  # the marker went while it was made
+    recorded = record.recorded()
+    found = identify(store, ids, make=recorded is None)
+    if recorded is None and found is not None:
+        recorded = record.bind(found, store.url)
+    if recorded is None:  # the marker was deleted while it was created
         raise LostIdentityError(
             f"the marker {IDENTITY_NAME!r} of {store.url} was deleted", remedy="try again"
         )
-    _compare(store, noted, found)
-    if noted.url != store.url:
-        notes.move(noted.store_id, store.url)
+    _compare(store, recorded, found)
+    if recorded.url != store.url:
+        record.move(recorded.store_id, store.url)
 
 
-def require_tied(store: ObjectStore, notes: StoreNotes) -> None:
-    """As `tie`, but writes nothing; a catalog that has noted no store has nothing to compare."""
-    noted = notes.recorded()
-    if noted is not None:
-        _compare(store, noted, read_identity(store))
+def require_bound(store: ObjectStore, record: BindingRecord) -> None:
+    """Verify the binding without writing; accept a catalog without a recorded store."""
+    recorded = record.recorded()
+    if recorded is not None:
+        _compare(store, recorded, read_identity(store))
 
 
-def _compare(store: ObjectStore, noted: NotedStore, found: UUID | None) -> None:
-    if found == noted.store_id:
+def _compare(store: ObjectStore, recorded: RecordedStore, found: UUID | None) -> None:
+    if found == recorded.store_id:
         return
-    if found is None and noted.url == store.url:
+    if found is None and recorded.url == store.url:
         raise LostIdentityError(
             f"the marker {IDENTITY_NAME!r} is gone from {store.url}, which holds this catalog's objects:"
-            " the store was emptied, restored in part, or is not the one that was meant",
+            " the store was emptied or restored in part, or it is another store",
             remedy=(
-                f"{_endpoint_first(noted.url)}restore the store; if nothing but the marker is missing,"
-                f" write it again: {_marker(noted.store_id).decode()}"
+                f"{_endpoint_first(recorded.url)}restore the store; if only the marker is missing,"
+                f" write it again: {_marker(recorded.store_id).decode()}"
             ),
         )
     other = (
-        "is another object store" if noted.url != store.url else "is now another object store of that name"
+        "is another object store" if recorded.url != store.url else "is now another object store at that URL"
     )
     raise ForeignStoreError(
-        f"this catalog's objects are in {noted.url}, and {store.url} {other}",
-        remedy=f"give --object-store {noted.url}{_endpoint_too(noted.url)}",
+        f"this catalog's objects are in {recorded.url}, and {store.url} {other}",
+        remedy=f"give --object-store {recorded.url}{_endpoint_too(recorded.url)}",
     )
 
 
@@ -155,12 +156,12 @@ def _parse(data: bytearray, where: str) -> UUID:
         parsed = UUID(store_id)
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptDataError(
-            f"{IDENTITY_NAME!r} in {where} does not say which object store that is",
+            f"{IDENTITY_NAME!r} in {where} is not a valid store marker",
             remedy="restore it from a copy",
         ) from error
     if version > FORMAT_VERSION:
         raise InvalidInputError(
-            f"{IDENTITY_NAME!r} in {where} has format {version}, this Siltstone knows only {FORMAT_VERSION}",
-            remedy="use the newer Siltstone that has written it",
+            f"{IDENTITY_NAME!r} in {where} has format {version}, this Siltstone knows {FORMAT_VERSION}",
+            remedy="use the newer Siltstone that wrote it",
         )
     return parsed

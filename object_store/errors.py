@@ -1,23 +1,23 @@
-"""What an object store can refuse, sorted by what the caller must do about it.
+"""Errors of object stores, grouped by what the caller must do.
 
 ::
 
     RetryableError
-    ├── StoreUnavailableError    the store is busy, away or full: wait, then make the same call again
-    └── ObjectsNotDeletedError   some of a batch are still there: call again with those
+    ├── StoreUnavailableError    the store is busy, unreachable or full: wait, then repeat the call
+    └── ObjectsNotDeletedError   some objects of a batch still exist: repeat the call with those
     StaleStateError
-    ├── ObjectExistsError        create: somebody has the name
+    ├── ObjectExistsError        create: the name is taken
     ├── ObjectChangedError       the object was replaced while it was read
-    └── UploadLostError          an upload was swept away while it was written: begin anew
+    └── UploadLostError          an upload was swept away while it was written: start again
     InvalidInputError
     ├── StoreAccessError         wrong credentials, bucket, endpoint or file permissions
     ├── ForeignStoreError        the catalog's objects are in another store
-    ├── LostIdentityError        the store does not say any more which it is
-    └── StoreClosedError         the store, stream or upload was closed before
+    ├── LostIdentityError        the store has lost its marker
+    └── StoreClosedError         the store, stream or upload is closed
     NotFoundError
     └── ObjectNotFoundError      no object of that name
     CorruptDataError
-    └── ObjectTooShortError      the object ends before the range that was asked for
+    └── ObjectTooShortError      the object ends before the requested range
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ if TYPE_CHECKING:
 
 
 class StoreUnavailableError(RetryableError):
-    """The store did not do it, and may later; after a write, whether it was done is unknown."""
+    """The store failed now and may succeed later; the outcome of a failed write is unknown."""
 
 
 class ObjectsNotDeletedError(RetryableError):
-    """A delete went through in part; `failures` says which names are still there, and why."""
+    """A delete succeeded in part; `failures` has the names that still exist and the reasons."""
 
     def __init__(self, where: str, failures: Mapping[str, str]) -> None:
         name, reason = next(iter(failures.items()))
         super().__init__(
             f"{len(failures)} objects could not be deleted from {where}; the first is {name!r}: {reason}",
-            remedy="delete those that `failures` names again",
+            remedy="delete the names in `failures` again",
         )
         self.failures = dict(failures)
 
 
 class ObjectExistsError(StaleStateError):
-    """An object of that name exists and was written by somebody else."""
+    """An object of that name exists and was written by another caller."""
 
 
 class ObjectChangedError(StaleStateError):
-    """The object that is there now is not the one whose reading was begun."""
+    """The object was replaced after reading began."""
 
 
 class UploadLostError(StaleStateError):
-    """What was uploaded so far is gone: it was swept away as unfinished."""
+    """The parts uploaded so far are gone: they were swept away as unfinished."""
 
 
 class StoreAccessError(InvalidInputError):
-    """The store cannot be used as it is configured: credentials, bucket, endpoint or permissions."""
+    """The store's configuration is wrong: credentials, bucket, endpoint or permissions."""
 
 
 class ForeignStoreError(InvalidInputError):
-    """The catalog's objects are in another store than the one that was given."""
+    """The catalog's objects are in another store than the given one."""
 
 
 class LostIdentityError(InvalidInputError):
-    """There is no marker where the catalog's store was: it was emptied, or restored without it."""
+    """The catalog's store has no marker: it was emptied, or restored without it."""
 
 
 class StoreClosedError(InvalidInputError):
-    """A call on a store, stream or upload that was closed."""
+    """The store, stream or upload is closed."""
 
 
 class ObjectNotFoundError(NotFoundError):
-    """There is no object of that name."""
+    """No object has that name."""
 
 
 class ObjectTooShortError(CorruptDataError):
-    """The object has fewer bytes than the caller was told that it has."""
+    """The object is shorter than expected."""

@@ -1,14 +1,12 @@
-"""The one small interface behind which objects live: S3, or a local directory.
+"""The interface of object stores: S3, or a local directory.
 
-Every call names its purpose, and is counted by kind and purpose: the counts are part of the product.
-All calls block; the agent makes them in a bounded pool. Names are relative to the store's root and come
-from `object_store.names` alone.
+Every call names its purpose and is counted by kind and purpose. All calls block; the agent makes them in a
+bounded pool. Names are relative to the store's root and come from `object_store.names` only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import InvalidInputError
@@ -16,161 +14,150 @@ from core.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from object_store.accounting import RequestCounts
+    from object_store.accounting import Purpose, RequestCounts
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Purpose(StrEnum):
-    """What a request is for, in metrics and reports."""
-
-    INGEST = "ingest"
-    FETCH = "fetch"
-    COMPACTION = "compaction"
-    GC = "gc"
-    FSCK = "fsck"
-    CHECK = "check"  # may this store be used as it is configured?
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One listed object; `modified_ms` is the store's own clock."""
+    """A listed object; `modified_ms` is by the store's clock."""
 
     name: str
     size: int
     modified_ms: int
 
 
-def check_stretch(name: str, position: int, end: int | None) -> None:
-    """Raise InvalidInputError unless one can read `name` from byte `position` up to byte `end`."""
+def check_range(name: str, position: int, end: int | None) -> None:
+    """Raise InvalidInputError unless [position, end) is a range that can be read from `name`."""
     if position < 0:
         raise InvalidInputError(f"position {position} of {name!r} is negative")
     if end is not None and end <= position:
-        raise InvalidInputError(f"nothing of {name!r} lies between byte {position} and byte {end}")
+        raise InvalidInputError(f"{name!r} has no bytes between byte {position} and byte {end}")
 
 
 class ForwardStream(Protocol):
-    """An object read once from some position to another one, or to its end.
+    """Stream that reads an object once, from a position to another position or to its end.
 
-    It costs one GET, made at the first read. A stream that breaks is resumed with a ranged GET from where
-    it stopped, a bounded number of times; `resumes` counts those apart.
+    It costs one GET, sent at the first read. A stream that breaks is resumed with a ranged GET, a bounded
+    number of times; `resumes` counts them.
     """
 
     @property
     def resumes(self) -> int:
-        """How often the stream broke and was taken up again."""
+        """Number of times that the stream was resumed."""
         ...
 
     def readinto(self, target: memoryview) -> int:
-        """Fill up to len(target) bytes; 0 only at the end of what is wanted (or for an empty target)."""
+        """Fill up to len(target) bytes; return 0 only at the end of the range, or for an empty target."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection; reading afterwards is an error."""
+        """Close the connection; reading afterwards is an error."""
         ...
 
 
 class Upload(Protocol):
-    """A large object written in order. Nothing is visible before `complete`."""
+    """A large object written in order; invisible before `complete`."""
 
     def write(self, data: Buffer) -> None:
-        """Take bytes; may send a part. The caller may reuse `data` afterwards."""
+        """Take bytes, and perhaps send a part. The caller may reuse `data` afterwards."""
         ...
 
     def complete(self) -> int:
-        """Make the object visible and durable; returns its size."""
+        """Make the object visible and durable; return its size."""
         ...
 
     def abort(self) -> None:
-        """Drop what was sent; safe to call at any time, also twice and after `complete` (then nothing)."""
+        """Drop what was sent. May be called at any time and repeatedly; does nothing after `complete`."""
         ...
 
 
 class ObjectStore(Protocol):
-    """Objects by name. Implementations are safe to use from many threads.
+    """Objects by name. Implementations are thread-safe.
 
-    Every call may raise `StoreUnavailableError` (wait and call again), `StoreAccessError` (credentials,
-    bucket or permissions are wrong) and `InvalidInputError` (the name is none, see `names.check_name`).
+    Every call may raise StoreUnavailableError (wait and repeat), StoreAccessError (credentials, bucket or
+    permissions are wrong) and InvalidInputError (not a name, see `names.check_name`).
     """
 
     @property
     def url(self) -> str:
-        """Where the objects live, without secrets."""
+        """Location of the objects, without secrets."""
         ...
 
     @property
     def counts(self) -> RequestCounts:
-        """Every request that this store object made, by kind and purpose."""
+        """Counts of every request that this store sent, by kind and purpose."""
         ...
 
     def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """Write the concatenation of `body` in one PUT; durable on return. Returns the size.
+        """Write the concatenation of `body` with one PUT and return its size; durable on return.
 
-        Replaces what is there; readers see the old or the new object, never a mixture.
+        Replaces an existing object; readers see the old or the new one, never a mixture.
         """
         ...
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """As `put`, but raises `ObjectExistsError` when the name is taken; one of several racers wins.
+        """Write as `put` does, but raise ObjectExistsError if the name is taken; one of several racers wins.
 
-        After `StoreUnavailableError` it is unknown whether the name was taken by this call.
+        After StoreUnavailableError it is unknown whether this call took the name.
         """
         ...
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
-        """Exactly `length` bytes from `position` in one GET.
+        """Return exactly `length` bytes from `position`, with one GET.
 
-        Raises `ObjectTooShortError` when the object ends before, `ObjectNotFoundError` when there is none.
+        Raise ObjectTooShortError if the object ends before, ObjectNotFoundError if it does not exist.
         """
         ...
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
-        """The last min(length, size) bytes in one GET, and the object's size."""
+        """Return the last min(length, size) bytes, with one GET, and the object's size."""
         ...
 
     def open_stream(
         self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
     ) -> ForwardStream:
-        """Read forward from `position` up to byte `end` (None: all).
+        """Return a stream from `position` up to byte `end` (None: the object's end).
 
-        No request is made before the first read. That raises `ObjectNotFoundError`, or `ObjectTooShortError`
-        when the object ends before `position` or `end`.
+        No request is sent before the first read, which raises ObjectNotFoundError, or ObjectTooShortError if
+        the object ends before `position` or `end`.
         """
         ...
 
     def start_upload(self, name: str, *, purpose: Purpose) -> Upload:
-        """Begin a large object."""
+        """Start a large object."""
         ...
 
     def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
-        """Objects whose name starts with `prefix`, in name order, page by page."""
+        """Yield objects whose name starts with `prefix`, in name order, page by page."""
         ...
 
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
-        """Remove objects in batches; names that do not exist are no error.
+        """Delete objects in batches; names that do not exist are not an error.
 
-        Goes through all of them before it raises `ObjectsNotDeletedError` for those that are still there.
+        Try all of them before raising ObjectsNotDeletedError for those that still exist.
         """
         ...
 
     def sweep_unfinished(
-        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
     ) -> int:
-        """Drop what crashed writers left invisible: begun before `before_ms` and never completed.
+        """Drop uploads that were started before `before_ms` and never completed; return their number.
 
-        Where the store knows what an upload is to become, `may_go(name, begun_ms)` decides instead, if given.
-        Returns how many. An upload that is still alive and that old is lost (`UploadLostError` tells it), so
-        leave more time than any upload takes.
+        If the store knows the name of an upload's object, `may_abort(name, started_ms)` decides instead of
+        the age. An upload that is still running is lost (UploadLostError), so allow more time than any upload
+        takes.
         """
         ...
 
     def check(self) -> None:
-        """Make sure that the store can be reached and used; raises `StoreAccessError` with a remedy if not.
+        """Verify that the store can be reached and used; raise StoreAccessError with a remedy otherwise.
 
-        A local directory is made when it is missing; a bucket is not.
+        A missing local directory is created; a missing bucket is not.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections; calls afterwards are errors."""
+        """Close all connections; later calls are errors."""
         ...

@@ -1,4 +1,4 @@
-"""From a URL to a store.
+"""Open a store by URL.
 
 ::
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _FORMS = "write s3://bucket/prefix, file:///absolute/path or a path"
-# The rules of S3, with the underscores and capitals that old buckets and other servers allow
+# The rules of S3, plus underscores and capitals, which old buckets and other servers allow
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Where objects live: plain values that may be written down, logged and sent to Spark tasks; no secrets.
+    """Location of objects: plain values without secrets that may be logged and sent to Spark tasks.
 
-    A plain path is made absolute at once, so that it means the same in every process. `endpoint` and `region`
-    are for S3 alone; without them, boto3 finds its own (environment, profile, instance).
+    A plain path becomes absolute at once, so that it means the same in every process. `endpoint` and `region`
+    apply to S3 only; without them, boto3 uses its own sources (environment, profile, instance).
     """
 
     url: str
@@ -49,15 +49,15 @@ class StoreConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether only processes of this machine (or of a shared file system) can read it."""
+        """Return True if only processes of this machine, or of a shared file system, can read it."""
         return self.url.startswith("file:")
 
 
 def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
-    """A store for one process; makes no request. `check` tells whether it can be used."""
+    """Return a store for one process; sends no request. `check` verifies that it can be used."""
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
-    from object_store.s3.store import S3Store  # noqa: PLC0415 - boto3 takes its time, and is needed for S3 alone
+    from object_store.s3.store import S3Store  # noqa: PLC0415 - boto3 loads slowly and is needed for S3 only
 
     bucket, prefix = _bucket_and_prefix(config.url)
     return S3Store(bucket, prefix, endpoint=config.endpoint, region=config.region, clock=clock, ids=ids)
@@ -70,24 +70,24 @@ def _directory(url: str) -> Path:
     if not separator:
         return Path(url).expanduser().absolute()
     if scheme != "file":
-        # Only the scheme is repeated: what follows may hold a password.
-        raise InvalidInputError(f"an object store of kind {scheme!r} is not known", remedy=_FORMS)
+        # Print only the scheme: the rest may contain a password.
+        raise InvalidInputError(f"unknown kind of object store: {scheme!r}", remedy=_FORMS)
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
     if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or not path.is_absolute():
-        raise InvalidInputError(f"{url!r} names no local directory", remedy=_FORMS)
+        raise InvalidInputError(f"{url!r} does not name a local directory", remedy=_FORMS)
     return path
 
 
 def _bucket_and_prefix(url: str) -> tuple[str, str]:
-    """The bucket, and the prefix without the slash at its end."""
+    """Return the bucket, and the prefix without its final slash."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not _BUCKET.fullmatch(bucket):
-        # Not repeated: somebody may have put credentials there.
+        # Do not print the URL: it may contain credentials.
         raise InvalidInputError(
             "the object store's URL has no valid bucket name after s3://",
             remedy=f"{_FORMS}; a bucket's name has at least two letters, digits, dots, dashes or "
-            "underscores, and credentials never belong into the URL",
+            "underscores, and credentials do not belong into the URL",
         )
     prefix = prefix.removesuffix("/")
     if prefix:
@@ -103,9 +103,9 @@ def _check_endpoint(endpoint: str | None) -> None:
         reachable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         reachable = False
-    # Not repeated either.
+    # Do not print the endpoint either.
     if not reachable or "@" in endpoint:
         raise InvalidInputError(
             "the S3 endpoint is not of the form http://host:port or https://host:port",
-            remedy="correct it; credentials never belong into it",
+            remedy="correct it; credentials do not belong into it",
         )

@@ -10,7 +10,7 @@ from catalog.open import EmbeddedPostgres, open_catalog
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import SystemIds
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def open_context(
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
         if check_binding:
-            tie(store, catalog.store_binding, ids)
+            verify_binding(store, catalog.store_binding, ids)
         yield AppContext(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 

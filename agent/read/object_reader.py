@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from agent.cluster.errors import ReadFailedError
 from agent.read.range_cache import ByteRange
 from core.errors import RetryableError
+from object_store.accounting import Purpose
 from object_store.errors import ObjectNotFoundError, StoreAccessError
-from object_store.interface import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

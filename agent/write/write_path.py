@@ -39,7 +39,7 @@ from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.errors import SessionFencedError
 from core.errors import SiltstoneError
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,7 +16,7 @@ from object_format.holes import survivors_between
 from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
 from object_format.segment_file import ForwardReader
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

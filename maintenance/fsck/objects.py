@@ -9,7 +9,7 @@ from maintenance.fsck.report import Difference, DifferenceKind
 from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership
 from object_store import names
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from catalog.lifecycle.garbage import CatalogFile

@@ -11,7 +11,7 @@ from maintenance.fsck.partitions import check_partitions
 from maintenance.fsck.report import Difference, DifferenceKind, Findings
 from maintenance.listing import known_files
 from object_store import names
-from object_store.binding import require_tied
+from object_store.binding import require_bound
 from object_store.errors import LostIdentityError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def fsck(
 def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) -> None:
     """Report a store that lost its marker as the first difference, because it explains the others."""
     try:
-        require_tied(store, catalog.store_binding)
+        require_bound(store, catalog.store_binding)
     except LostIdentityError as error:
         findings.add(
             Difference(

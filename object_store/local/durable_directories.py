@@ -1,9 +1,10 @@
-"""Which directories are known to stay, so that a new name in one costs one synchronisation.
+"""Directories whose names are known to be durable, so that a new file in one costs a single fsync.
 
-A new file's name survives a crash once its directory is synchronised, and all directories above in which that
-one and they are named. What was synchronised above a directory holds for as long as this very directory is
-there: it cannot be removed while it has a name in it, nor be made again without becoming another one. So an
-open descriptor is kept of it, for as long as it is open no other directory gets its number.
+The name of a new file survives a crash once its directory is synchronized, and also every directory above it.
+Once the directories above are synchronized, that remains true as long as this very directory exists: it
+cannot be removed while it contains a name, and a directory that is created again is another one. Therefore an
+open descriptor is kept for each known directory; while it is open, no other directory gets the same inode
+number.
 """
 
 from __future__ import annotations
@@ -17,63 +18,63 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_MOST = 16  # an agent writes to one at a time
+_MAX_DIRECTORIES = 16  # an agent writes to one at a time
 
 
 class _OpenDirectory:
-    """A directory's descriptor, closed with the last reference: another thread may be using it."""
+    """Descriptor of a directory, closed with its last reference, because another thread may use it."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def is_at(self, path: Path) -> bool:
-        """Whether that is what this is; no also where a file system that others share has lost this one."""
+        """Return True if `path` is this directory; False also if a shared file system has lost it."""
         try:
             return os.path.samestat(path.stat(), os.fstat(self.descriptor))
         except OSError:
             return False
 
-    def synchronise(self) -> None:
-        """Make the names in it durable."""
+    def synchronize(self) -> None:
+        """Make the names in the directory durable."""
         os.fsync(self.descriptor)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # As an argument: when the interpreter ends, the module's own names may be gone before this is.
+        # An argument, because the module's globals may be gone before this object when the interpreter exits.
         if self.descriptor >= 0:
             close(self.descriptor)
 
 
-def synchronise_directory(directory: Path) -> None:
+def synchronize_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
-    _OpenDirectory(directory).synchronise()
+    _OpenDirectory(directory).synchronize()
 
 
 class DurableDirectories:
-    """Directories below `root` whose own names are durable, the latest few. Safe for many threads."""
+    """The most recent directories below `root` whose own names are durable. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()
         self._known: dict[Path, _OpenDirectory] = {}
 
-    def synchronise(self, directory: Path) -> None:
-        """Make the names in `directory` durable, and those of the directories that lead to it."""
+    def synchronize(self, directory: Path) -> None:
+        """Make the names in `directory` durable, and the names of the directories that lead to it."""
         with self._lock:
             known = self._known.get(directory)
         if known is not None and known.is_at(directory):
-            known.synchronise()
+            known.synchronize()
             return
-        # Gone already: then what was named there was deleted again, and nothing is left to be kept.
+        # If the directory is gone, its files were deleted again, and nothing needs to be durable.
         opened = None
         with suppress(FileNotFoundError):
             opened = _OpenDirectory(directory)
-            opened.synchronise()
+            opened.synchronize()
         above = directory
         while above != self._root:
             above = above.parent
             with suppress(FileNotFoundError):
-                synchronise_directory(above)
+                synchronize_directory(above)
         if opened is not None:
             self._remember(directory, opened)
 
@@ -81,10 +82,10 @@ class DurableDirectories:
         with self._lock:
             self._known.pop(path, None)
             self._known[path] = opened
-            while len(self._known) > _MOST:
+            while len(self._known) > _MAX_DIRECTORIES:
                 del self._known[next(iter(self._known))]
 
-    def forget(self) -> None:
-        """Let go of all."""
+    def clear(self) -> None:
+        """Close all descriptors."""
         with self._lock:
             self._known.clear()

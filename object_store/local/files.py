@@ -1,9 +1,9 @@
-"""Files that are either there in full or not at all, and stay there through a crash of the machine.
+"""Files that exist completely or not at all, and survive a crash of the machine.
 
-Every new file is written below `.unfinished/` in the same file system, synchronised, and only then given its
-name, by `rename` (replaces) or by `link` (fails when the name is taken, also among racers). Afterwards its
-directory is synchronised, and unless that was done before (`durable_directories`) all directories above, up
-to the root: another writer may have made them a moment ago without having come so far.
+Every new file is written below `.unfinished/` in the same file system, synchronized, and then named by
+`rename` (replaces) or by `link` (fails if the name is taken, also among racers). Then its directory is
+synchronized, and all directories above up to the root unless they are known to be durable
+(`durable_directories`): another writer may have created them just before without synchronizing them yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from object_store.errors import (
     StoreUnavailableError,
     UploadLostError,
 )
-from object_store.local.durable_directories import synchronise_directory
+from object_store.local.durable_directories import synchronize_directory
 from object_store.names import RESERVED_COMPONENT
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from object_store.interface import Buffer
     from object_store.local.durable_directories import DurableDirectories
 
-# writev takes no more buffers at once (IOV_MAX of Linux and macOS)
-_BUFFERS_AT_ONCE = 1024
-# A directory may be pruned between its making and its use; each try loses to one concurrent deletion.
-_PLACING_TRIES = 64
+# IOV_MAX of Linux and macOS: the most buffers of one writev
+_MAX_BUFFERS = 1024
+# A concurrent deletion may prune a directory between its creation and its use; each try allows for one.
+_LINK_TRIES = 64
 
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -51,13 +51,13 @@ def _error_for(error: OSError, doing: str, root: Path) -> SiltstoneError:
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
         return StoreAccessError(reason, remedy="choose a directory for the objects")
     if error.errno in _FULL:
-        return StoreUnavailableError(reason, remedy="free space, then the same call works")
+        return StoreUnavailableError(reason, remedy="free some space, then repeat the call")
     return StoreUnavailableError(reason)
 
 
 @contextmanager
 def reading(name: str, root: Path) -> Iterator[None]:
-    """Turn the operating system's errors into the store's, for calls that need an object."""
+    """Translate errors of the operating system for calls that need an existing object."""
     try:
         yield
     except OSError as error:
@@ -68,29 +68,29 @@ def reading(name: str, root: Path) -> Iterator[None]:
 
 @contextmanager
 def changing(doing: str, root: Path) -> Iterator[None]:
-    """Turn the operating system's errors into the store's, for calls that write or delete."""
+    """Translate errors of the operating system for calls that write or delete."""
     try:
         yield
     except OSError as error:
         if error.errno in _UNNAMEABLE and root.is_dir():
             raise InvalidInputError(
                 f"{doing} failed in {root}: {error.strerror}",
-                remedy="an object's name cannot also be the beginning of another's path",
+                remedy="an object's name cannot be a directory of another object's path",
             ) from error
         raise _error_for(error, doing, root) from error
 
 
 def write_fully(descriptor: int, body: Iterable[Buffer]) -> int:
-    """Write all buffers in order without joining them; returns the bytes written."""
+    """Write all buffers in order without joining them; return the number of bytes."""
     buffers = [buffer for buffer in body if len(buffer)]
     return sum(
-        _write_some(descriptor, buffers[start : start + _BUFFERS_AT_ONCE])
-        for start in range(0, len(buffers), _BUFFERS_AT_ONCE)
+        _write_some(descriptor, buffers[start : start + _MAX_BUFFERS])
+        for start in range(0, len(buffers), _MAX_BUFFERS)
     )
 
 
 def _write_some(descriptor: int, buffers: Sequence[Buffer]) -> int:
-    """As `write_fully`, of no more buffers than go at once, none of them empty."""
+    """Write at most as many non-empty buffers as one system call takes."""
     size = sum([memoryview(buffer).nbytes for buffer in buffers])
     written = os.writev(descriptor, buffers)
     if written < size:
@@ -98,12 +98,12 @@ def _write_some(descriptor: int, buffers: Sequence[Buffer]) -> int:
         while _drop(pending, written):
             written = os.writev(descriptor, list(pending))
             if written == 0:
-                raise OSError(errno.EIO, "the file takes no more bytes")
+                raise OSError(errno.EIO, "the file accepts no more bytes")
     return size
 
 
 def _drop(pending: deque[memoryview], count: int) -> bool:
-    """Take the first `count` bytes off; whether anything is left."""
+    """Remove the first `count` bytes; return True if any are left."""
     while count:
         first = pending[0]
         if count < len(first):
@@ -115,12 +115,12 @@ def _drop(pending: deque[memoryview], count: int) -> bool:
 
 
 def _make_durably(directory: Path) -> None:
-    """Make a directory and those above it where they are missing, each synchronised into its parent."""
+    """Create a directory and its missing parents, each synchronized into its parent."""
     if directory.is_dir():
         return
     _make_durably(directory.parent)
     directory.mkdir(exist_ok=True)
-    synchronise_directory(directory.parent)
+    synchronize_directory(directory.parent)
 
 
 class UnfinishedFile:
@@ -136,24 +136,27 @@ class UnfinishedFile:
         self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     def publish(self, name: str, *, replace: bool) -> None:
-        """Give the file its name, durably; raises `ObjectExistsError` unless it may replace."""
+        """Give the file its name, durably.
+
+        Raise ObjectExistsError if the name is taken and `replace` is False.
+        """
         os.fsync(self.descriptor)
         self._close()
         target = self._root / name
-        self._place_in_time(target, replace=replace)
-        self._directories.synchronise(target.parent)
+        self._link_with_retries(target, replace=replace)
+        self._directories.synchronize(target.parent)
         if not replace:
             self._path.unlink(missing_ok=True)
         self._is_published = True
 
-    def _place_in_time(self, target: Path, *, replace: bool) -> None:
-        """Make the directories and place the file before a concurrent deletion prunes them again."""
-        for remaining in reversed(range(_PLACING_TRIES)):
+    def _link_with_retries(self, target: Path, *, replace: bool) -> None:
+        """Create the directories and name the file before a concurrent deletion prunes them again."""
+        for remaining in reversed(range(_LINK_TRIES)):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                self._place(target, replace=replace)
+                self._link(target, replace=replace)
             except (FileNotFoundError, FileExistsError) as error:
-                # It existed, as mkdir was told, and did not any more when mkdir looked what it is.
+                # mkdir found the directory, and it was gone when mkdir checked its type.
                 if not self._path.exists():
                     raise UploadLostError(
                         f"what was written for {target} was swept away as unfinished"
@@ -163,7 +166,7 @@ class UnfinishedFile:
             else:
                 return
 
-    def _place(self, target: Path, *, replace: bool) -> None:
+    def _link(self, target: Path, *, replace: bool) -> None:
         if replace:
             self._path.replace(target)
             return
@@ -174,7 +177,7 @@ class UnfinishedFile:
             raise ObjectExistsError(f"{name!r} exists in {self._root}") from error
 
     def discard(self) -> None:
-        """Drop the file; does nothing after `publish`, and never fails: a sweep finds what stays."""
+        """Drop the file. Does nothing after `publish` and never fails; a sweep removes what remains."""
         self._close()
         if not self._is_published:
             with suppress(OSError):
@@ -187,7 +190,7 @@ class UnfinishedFile:
 
 
 def write_durably(file: UnfinishedFile, name: str, body: Iterable[Buffer], *, replace: bool) -> int:
-    """Write a whole object into a new file and give it its name; returns its size."""
+    """Write a complete object into a new file and name it; return its size."""
     try:
         size = write_fully(file.descriptor, body)
         file.publish(name, replace=replace)
@@ -197,10 +200,10 @@ def write_durably(file: UnfinishedFile, name: str, body: Iterable[Buffer], *, re
 
 
 def prune_empty(root: Path, directory: Path) -> None:
-    """Remove directories that became empty, upwards, without touching the root.
+    """Remove directories that became empty, upwards, but not the root.
 
-    `rmdir` itself refuses a directory that a concurrent writer has filled; one that it was about to fill
-    comes back by that writer's next try.
+    `rmdir` refuses a directory that a concurrent writer has filled. If it removes one that a writer is about
+    to fill, that writer creates it again in its next attempt.
     """
     while directory != root:
         try:

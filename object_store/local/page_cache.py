@@ -1,10 +1,9 @@
-"""How much of what was written stays in the operating system's page cache.
+"""Bound on how much of the written data stays in the operating system's page cache.
 
-A file that is written fills as many fresh pages as it has bytes, and those of a store that only grows push
-out what others keep there. Fresh pages are dear as well where a host gives its guests memory at the first
-touch: there a copy into them takes six times as long as one into pages that were in use a moment ago. So the
-pages of the newest files stay, for those who read what was just written, and those of older ones are given
-back: the next file gets them.
+A written file fills as many fresh pages as it has bytes, so a store that only grows evicts everything else.
+Fresh pages are also slow where a hypervisor provides memory at first touch: there a copy into them takes six
+times as long as a copy into recently used pages. So the newest files stay in the cache for readers of new
+data, and the pages of older files are released for the next file.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Eight full ingestion files. The agent that wrote them has more of them in its own memory."""
+"""Eight full ingestion files. The agent that wrote them has more in its own memory."""
 
 _MAX_FILES = 1024
 
 
-class WrittenLately:
-    """The newest files that were written and synchronised, `limit` bytes of them. Safe for many threads."""
+class WrittenFiles:
+    """The newest files that were written and synchronized, up to `limit` bytes. Thread-safe."""
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
         self._limit = limit
@@ -34,23 +33,23 @@ class WrittenLately:
         self._size = 0
 
     def add(self, path: Path, size: int) -> None:
-        """Count a file that is durable; older ones that are too much by it leave the page cache."""
-        if not hasattr(os, "posix_fadvise"):  # macOS has none
+        """Add a durable file; release the pages of older files beyond the limit."""
+        if not hasattr(os, "posix_fadvise"):  # not on macOS
             return
-        leaving = []
+        released = []
         with self._lock:
             self._files.append((path, size))
             self._size += size
             while self._size > self._limit or len(self._files) > _MAX_FILES:
                 oldest, freed = self._files.popleft()
                 self._size -= freed
-                leaving.append(oldest)
-        for each in leaving:
-            _let_go(each)
+                released.append(oldest)
+        for each in released:
+            _release(each)
 
 
-def _let_go(path: Path) -> None:
-    """Advice, and no more: a file that is gone needs none, and a system may refuse it."""
+def _release(path: Path) -> None:
+    """Advise the system to drop the file's pages; ignore files that are gone and systems that refuse."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,8 +1,9 @@
 """Objects as files of a local directory: the embedded default, and the store of small installations.
 
-An object's name is its path below the root. Files appear in full or not at all (`local_files`). Requests are
-counted as S3 would count them, so that reports of both stores can be compared. What a crashed writer leaves
-lies below `.unfinished/`, is never listed, and goes with `sweep_unfinished`.
+An object's name is its path below the root. Files exist completely or not at all
+(`object_store.local.files`). Requests are counted as S3 would count them, so that reports of both stores can
+be compared. Files of crashed writers stay below `.unfinished/`, are never listed, and are removed by
+`sweep_unfinished`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError, SiltstoneError
-from object_store.accounting import RequestCounts, RequestKind
+from object_store.accounting import Purpose, RequestCounts, RequestKind
 from object_store.errors import (
     ObjectsNotDeletedError,
     ObjectTooShortError,
     StoreClosedError,
 )
-from object_store.interface import ObjectInfo, Purpose, check_stretch
+from object_store.interface import ObjectInfo, check_range
 from object_store.local.durable_directories import DurableDirectories
 from object_store.local.files import UnfinishedFile, changing, prune_empty, reading, write_durably
-from object_store.local.page_cache import WrittenLately
+from object_store.local.page_cache import WrittenFiles
 from object_store.local.streams import LocalStream, LocalUpload, read_fully
 from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
 
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 # S3 takes so many names in one request; counted alike here
 _DELETED_AT_ONCE = 1000
-# S3 lists so many names in one request; counted alike here
-_LISTED_AT_ONCE = 1000
+# Names per LIST request of S3; counted the same way here
+_LIST_PAGE = 1000
 
 
 class LocalStore:
-    """Objects below `root`, an absolute path, which is made with the first. Safe for many threads."""
+    """Objects below `root`, an absolute path that is created with the first object. Thread-safe."""
 
     def __init__(self, root: Path, ids: Ids) -> None:
         if not root.is_absolute():
@@ -47,7 +48,7 @@ class LocalStore:
         self._root = root
         self._ids = ids
         self._counts = RequestCounts()
-        self._written = WrittenLately()
+        self._written = WrittenFiles()
         self._directories = DurableDirectories(root)
         self._closed = False
 
@@ -58,11 +59,11 @@ class LocalStore:
 
     @property
     def counts(self) -> RequestCounts:
-        """What was asked of this store object."""
+        """Counts of the requests to this store."""
         return self._counts
 
     def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """Write a file, replacing what is there."""
+        """Write a file, replacing an existing one."""
         return self._write(name, body, purpose, replace=True)
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
@@ -70,7 +71,7 @@ class LocalStore:
         return self._write(name, body, purpose, replace=False)
 
     def _write(self, name: str, body: Sequence[Buffer], purpose: Purpose, *, replace: bool) -> int:
-        self._begin(name)
+        self._start(name)
         with (
             self._counted(RequestKind.PUT, purpose),
             changing(f"writing {name!r}", self._root),
@@ -82,27 +83,27 @@ class LocalStore:
         return size
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
-        """Exactly `length` bytes from `position`."""
+        """Return exactly `length` bytes from `position`."""
         if position < 0 or length < 0:
             raise InvalidInputError(f"range {position}+{length} of {name!r} is negative")
-        self._begin(name)
+        self._start(name)
         if length == 0:
             return bytearray()
         with self._counted(RequestKind.GET, purpose), self._reading(name) as descriptor:
             size = os.fstat(descriptor).st_size
             if position + length > size:
                 raise ObjectTooShortError(
-                    f"{name!r} in {self._root} has {size} bytes, but {length} from {position} were asked for"
+                    f"{name!r} in {self._root} has {size} bytes, too few for {length} from {position}"
                 )
             data = read_fully(descriptor, position, length)
         self._counts.record(RequestKind.GET, purpose, bytes_in=len(data))
         return data
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
-        """The last min(length, size) bytes, and the size."""
+        """Return the last min(length, size) bytes, and the size."""
         if length < 1:
-            raise InvalidInputError(f"a tail of {length} bytes of {name!r} is none")
-        self._begin(name)
+            raise InvalidInputError(f"a tail of {length} bytes of {name!r} is empty")
+        self._start(name)
         with self._counted(RequestKind.GET, purpose), self._reading(name) as descriptor:
             size = os.fstat(descriptor).st_size
             length = min(length, size)
@@ -113,18 +114,18 @@ class LocalStore:
     def open_stream(
         self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
     ) -> LocalStream:
-        """Read forward from `position` up to `end`; the file is opened at the first read."""
-        check_stretch(name, position, end)
-        self._begin(name)
+        """Return a stream from `position` up to `end`; the file is opened at the first read."""
+        check_range(name, position, end)
+        self._start(name)
         return LocalStream(self._root, name, (position, end), self._counts, purpose)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> LocalUpload:
-        """Begin a large object; the file is made with the first bytes."""
-        self._begin(name)
+        """Start a large object; the file is created with the first bytes."""
+        self._start(name)
         return LocalUpload(self._root, self._unfinished, name, self._counts, purpose)
 
     def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
-        """Objects below a prefix in the order of their names; holds one directory of each level at a time."""
+        """Yield objects below a prefix in name order; one directory of each level is in memory at a time."""
         self._require_open()
         return self._list(prefix, purpose)
 
@@ -133,24 +134,24 @@ class LocalStore:
         listed = 0
         with changing(f"listing {prefix!r}", self._root):
             for info in self._walk("", prefix):
-                if listed and listed % _LISTED_AT_ONCE == 0:
+                if listed and listed % _LIST_PAGE == 0:
                     self._counts.record(RequestKind.LIST, purpose, requests=1)
                 listed += 1
                 yield info
 
     def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Everything below `directory` ("" or ending in a slash) that starts with `prefix`, sorted."""
+        """Yield everything below `directory` ("" or ending in a slash) that starts with `prefix`, sorted."""
         for name in self._children(directory):
             if name.endswith("/"):
                 if name.startswith(prefix) or prefix.startswith(name):
                     yield from self._walk(name, prefix)
             elif name.startswith(prefix) and is_name(name):
-                with suppress(FileNotFoundError):  # deleted since
+                with suppress(FileNotFoundError):  # deleted in the meantime
                     status = (self._root / name).lstat()
                     yield ObjectInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _children(self, directory: str) -> Sequence[str]:
-        """Files, and directories with a slash at their end, in the order of the names that they lead to."""
+        """Return files, and directories with a final slash, in the order of the names that they lead to."""
         try:
             with os.scandir(self._root / directory) as entries:
                 return sorted(
@@ -159,7 +160,7 @@ class LocalStore:
                     if (directory or entry.name != RESERVED_COMPONENT)
                     and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
                 )
-        except FileNotFoundError:  # pruned since, or nothing was ever written
+        except FileNotFoundError:  # pruned in the meantime, or never written
             return []
 
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
@@ -181,17 +182,17 @@ class LocalStore:
         try:
             path.unlink()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None  # there is no such object
+            return None  # no such object
         except OSError as error:
             return error.strerror or str(error)
         prune_empty(self._root, path.parent)
         return None
 
     def sweep_unfinished(
-        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
     ) -> int:
-        """Drop files that a writer left before it could name them; so their age alone decides."""
-        del may_go
+        """Remove files that a writer left before it could name them; without names, age alone decides."""
+        del may_abort
         self._require_open()
         self._counts.record(RequestKind.LIST, purpose, requests=1)
         swept = 0
@@ -207,22 +208,22 @@ class LocalStore:
         return swept
 
     def check(self) -> None:
-        """Make the directory, and make sure that it can be written to."""
+        """Create the directory, and verify that it is writable."""
         self._require_open()
         probe = str(self._ids.new_uuid())
-        with changing("a trial of writing", self._root):
+        with changing("a test write", self._root):
             write_durably(self._unfinished(), probe, [], replace=False)
             (self._root / probe).unlink()
 
     def close(self) -> None:
         """Refuse further calls."""
         self._closed = True
-        self._directories.forget()
+        self._directories.clear()
 
     def _unfinished(self) -> UnfinishedFile:
         return UnfinishedFile(self._root, self._ids, self._directories)
 
-    def _begin(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         self._require_open()
         check_name(name)
 

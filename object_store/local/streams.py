@@ -1,4 +1,4 @@
-"""Large local objects, read and written in order."""
+"""Streams and uploads of large local objects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from object_store.interface import Buffer, Purpose
+    from object_store.accounting import Purpose
+    from object_store.interface import Buffer
     from object_store.local.files import UnfinishedFile
 
-# Small writes are gathered up to so many bytes, so that a header of a few bytes costs no system call.
-_GATHERED_BYTES = 1 << 20
+# Small writes are buffered up to this size, so that a header of a few bytes costs no system call.
+_BUFFER_BYTES = 1 << 20
 
 
 def read_fully(descriptor: int, position: int, length: int) -> bytearray:
-    """Exactly `length` bytes from `position`; the caller knows that they are there."""
+    """Return exactly `length` bytes from `position`; the caller knows that they exist."""
     data = bytearray(length)
     target = memoryview(data)
     done = 0
@@ -30,7 +31,7 @@ def read_fully(descriptor: int, position: int, length: int) -> bytearray:
         count = os.preadv(descriptor, [target[done:]], position + done)
         if count == 0:
             raise ObjectTooShortError(
-                f"a file was cut to {position + done} bytes while {position + length} were read"
+                f"a file was truncated to {position + done} bytes while {position + length} were read"
             )
         done += count
     return data
@@ -40,12 +41,17 @@ class LocalStream:
     """A `ForwardStream` over one file, opened at the first read; for one thread at a time."""
 
     def __init__(
-        self, root: Path, name: str, wanted: tuple[int, int | None], counts: RequestCounts, purpose: Purpose
+        self,
+        root: Path,
+        name: str,
+        byte_range: tuple[int, int | None],
+        counts: RequestCounts,
+        purpose: Purpose,
     ) -> None:
-        """`wanted`: from where to where; None is the file's end."""
+        """`byte_range` is start and end; an end of None is the file's end."""
         self._root = root
         self._name = name
-        self._position, self._end = wanted
+        self._position, self._end = byte_range
         self._counts = counts
         self._purpose = purpose
         self._descriptor = -1
@@ -53,11 +59,11 @@ class LocalStream:
 
     @property
     def resumes(self) -> int:
-        """Always 0: a local file does not break off."""
+        """Always 0: a local file does not break."""
         return 0
 
     def readinto(self, target: memoryview) -> int:
-        """Fill up to len(target) bytes; 0 only at the end of what is wanted."""
+        """Fill up to len(target) bytes; return 0 only at the end of the range."""
         if self._closed:
             raise StoreClosedError(f"the stream over {self._name!r} is closed")
         if not len(target):
@@ -66,7 +72,7 @@ class LocalStream:
             with reading(self._name, self._root):
                 if self._descriptor < 0:
                     self._open()
-                count = os.readv(self._descriptor, [target[: self._left(len(target))]])
+                count = os.readv(self._descriptor, [target[: self._remaining(len(target))]])
         except SiltstoneError:
             self._counts.record(RequestKind.GET, self._purpose, errors=1)
             raise
@@ -74,8 +80,8 @@ class LocalStream:
         self._counts.record(RequestKind.GET, self._purpose, bytes_in=count)
         return count
 
-    def _left(self, most: int) -> int:
-        return most if self._end is None else min(most, self._end - self._position)
+    def _remaining(self, limit: int) -> int:
+        return limit if self._end is None else min(limit, self._end - self._position)
 
     def _open(self) -> None:
         self._counts.record(RequestKind.GET, self._purpose, requests=1)
@@ -83,7 +89,7 @@ class LocalStream:
         size = os.fstat(self._descriptor).st_size
         if max(self._position, self._end or 0) > size:
             raise ObjectTooShortError(
-                f"{self._name!r} in {self._root} has {size} bytes, but was to be read from {self._position}"
+                f"{self._name!r} in {self._root} has {size} bytes, but the read starts at {self._position}"
                 + (f" to {self._end}" if self._end is not None else "")
             )
         os.lseek(self._descriptor, self._position, os.SEEK_SET)
@@ -108,12 +114,12 @@ class LocalUpload:
         purpose: Purpose,
     ) -> None:
         self._root = root
-        self._begin = begin
+        self._start = begin
         self._name = name
         self._counts = counts
         self._purpose = purpose
         self._file: UnfinishedFile | None = None
-        self._gathered = bytearray()
+        self._buffer = bytearray()
         self._size = 0
         self._ended = False
 
@@ -122,8 +128,8 @@ class LocalUpload:
         self._require_open()
         view = memoryview(data).cast("B")
         self._size += len(view)
-        if len(self._gathered) + len(view) < _GATHERED_BYTES:
-            self._gathered += view
+        if len(self._buffer) + len(view) < _BUFFER_BYTES:
+            self._buffer += view
             return
         with changing(f"writing {self._name!r}", self._root):
             self._flush(view)
@@ -140,15 +146,15 @@ class LocalUpload:
     def abort(self) -> None:
         """Drop the file."""
         self._ended = True
-        self._gathered.clear()
+        self._buffer.clear()
         if self._file is not None:
             self._file.discard()
 
     def _flush(self, last: memoryview) -> UnfinishedFile:
         if self._file is None:
-            self._file = self._begin()
-        write_fully(self._file.descriptor, (self._gathered, last))
-        self._gathered.clear()
+            self._file = self._start()
+        write_fully(self._file.descriptor, (self._buffer, last))
+        self._buffer.clear()
         return self._file
 
     def _require_open(self) -> None:

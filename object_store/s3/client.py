@@ -1,4 +1,4 @@
-"""The S3 client: how it is set up, how its requests are counted, and how they are tried again."""
+"""The S3 client: its configuration, its retries, and the counts of its requests."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from core.ids import Ids
-    from object_store.accounting import RequestCounts
-    from object_store.interface import Purpose
+    from object_store.accounting import Purpose, RequestCounts
 
 T = TypeVar("T")
 
@@ -40,20 +39,20 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Limits:
-    """Bounds on time, tries and memory.
+    """Bounds on time, attempts and memory.
 
-    A request is tried `attempts` times; between tries lies a random time up to `first_pause_seconds`, doubled
-    with each failure up to `longest_pause_seconds` ("full jitter", AWS Builders' Library, "Timeouts, retries,
-    and backoff with jitter").
+    A request is sent up to `attempts` times. The pause between attempts is random, up to
+    `first_pause_seconds` doubled with each failure and at most `max_pause_seconds` ("full jitter", AWS
+    Builders' Library, "Timeouts, retries, and backoff with jitter").
     """
 
     attempts: int = 6
     first_pause_seconds: float = 0.2
-    longest_pause_seconds: float = 10.0
+    max_pause_seconds: float = 10.0
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 30.0
     connections: int = 64
-    #: A stream may be resumed so often, and once more for each `bytes_per_resume` that it has delivered.
+    #: Resumes allowed per stream, plus one for each `bytes_per_resume` that it has delivered.
     resumes: int = 16
     bytes_per_resume: int = MIB
     part_size: int = 8 * MIB
@@ -70,55 +69,55 @@ _KINDS: Final[Mapping[str, RequestKind]] = {
     "ListObjectsV2": RequestKind.LIST,
     "ListMultipartUploads": RequestKind.LIST,
     "HeadObject": RequestKind.HEAD,
-    "HeadBucket": RequestKind.HEAD,  # botocore's own, when a bucket turns out to be in another region
+    "HeadBucket": RequestKind.HEAD,  # sent by botocore if a bucket is in another region
 }
-# The service's description, read once per process: opening a store then takes 20 ms instead of 200.
+# The service description, read once per process: opening a store then takes 20 ms instead of 200 ms.
 _LOADER: Final = create_loader()
-# Nothing was sent: there was no connection to send it by.
+# Faults after which nothing was sent, because there was no connection.
 _NEVER_SENT: Final = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
 
 class _Current(threading.local):
-    """What the calling thread is doing; botocore sends in the thread that calls it."""
+    """The request that the calling thread sends; botocore sends in the calling thread."""
 
     purpose: Purpose | None = None
     kind: RequestKind = RequestKind.GET
     bytes_out: int = 0
-    unanswered: bool = False
+    pending: bool = False
 
 
 class WireMeter:
-    """Counts what goes over the wire, by hooks that botocore calls for each single send."""
+    """Counts requests on the wire, by hooks that botocore calls for each send."""
 
     def __init__(self, client: S3Client, counts: RequestCounts) -> None:
         self._counts = counts
         self._current = _Current()
-        client.meta.events.register("before-send.s3", self._sent)
-        client.meta.events.register("response-received.s3", self._answered)
+        client.meta.events.register("before-send.s3", self._on_send)
+        client.meta.events.register("response-received.s3", self._on_response)
 
     @contextmanager
     def purpose(self, purpose: Purpose) -> Iterator[None]:
-        """All requests of this thread are for `purpose` inside the block."""
+        """Attribute all requests of this thread inside the block to `purpose`."""
         outer, self._current.purpose = self._current.purpose, purpose
         try:
             yield
         finally:
-            self._settle()
+            self._flush()
             self._current.purpose = outer
 
     def retried(self) -> None:
-        """The last request of this thread will be sent again."""
+        """Count that the last request of this thread will be sent again."""
         assert self._current.purpose is not None
         self._counts.record(self._current.kind, self._current.purpose, retries=1)
 
-    def _sent(self, request: object, event_name: str, **_: object) -> None:
-        self._settle()
+    def _on_send(self, request: object, event_name: str, **_: object) -> None:
+        self._flush()
         self._current.kind = _KINDS.get(event_name.rpartition(".")[2], RequestKind.POST)
         headers: Mapping[str, str | bytes] = getattr(request, "headers", {})
         self._current.bytes_out = int(headers.get("Content-Length", 0))
-        self._current.unanswered = True
+        self._current.pending = True
 
-    def _answered(
+    def _on_response(
         self,
         response_dict: Mapping[str, object] | None,
         parsed_response: Mapping[str, object] | None,
@@ -127,25 +126,25 @@ class WireMeter:
     ) -> None:
         if response_dict is None or parsed_response is None:
             if isinstance(exception, _NEVER_SENT):
-                self._current.unanswered = False
+                self._current.pending = False
             else:
                 self._record(errors=1)
             return
         body = response_dict.get("body")
         self._record(
-            bytes_in=len(body) if isinstance(body, bytes) else 0,  # a stream counts its own
-            # S3 also tells errors in answers of status 200, which the client finds when it parses them.
+            bytes_in=len(body) if isinstance(body, bytes) else 0,  # streams count their own bytes
+            # S3 also reports errors in responses with status 200, which the client finds while parsing.
             errors=int("Error" in parsed_response),
         )
 
-    def _settle(self) -> None:
-        """Count a request whose answer never came to light: botocore could not parse it."""
-        if self._current.unanswered:
+    def _flush(self) -> None:
+        """Count a request whose response botocore could not parse."""
+        if self._current.pending:
             self._record(errors=1)
 
     def _record(self, *, errors: int, bytes_in: int = 0) -> None:
         current = self._current
-        current.unanswered = False
+        current.pending = False
         assert current.purpose is not None, "a request without a purpose"
         self._counts.record(
             current.kind,
@@ -158,7 +157,7 @@ class WireMeter:
 
 
 class S3Calls:
-    """One client and what every call through it needs; shared by a store, its streams and its uploads."""
+    """One client with retries and counts, shared by a store, its streams and its uploads."""
 
     def __init__(
         self,
@@ -189,10 +188,10 @@ class S3Calls:
         *,
         on_fault: Callable[[Exception], T | None] = lambda _: None,
     ) -> T:
-        """Make a request, again after transient faults; raises the store's errors.
+        """Send a request, with retries after transient faults; raise the store's errors.
 
-        `on_fault` sees each fault first: it may raise, or give an answer that counts as the request's, or
-        None to let the fault take its usual way.
+        `on_fault` sees each fault first. It may raise, or return a result that counts as the request's, or
+        return None for the usual handling.
         """
         self.require_open()
         with self._meter.purpose(purpose):
@@ -200,24 +199,22 @@ class S3Calls:
                 try:
                     return request(self._client)
                 except REQUEST_FAULTS as error:
-                    answer = on_fault(error)
-                    if answer is not None:
-                        return answer
+                    result = on_fault(error)
+                    if result is not None:
+                        return result
                     if attempt == self.limits.attempts or not is_transient(error):
                         raise translate(error, doing, self.place) from error
                 self.pause(attempt)
                 self._meter.retried()
-        raise AssertionError("a request is tried at least once")
+        raise AssertionError("a request is sent at least once")
 
     def pause(self, failures: int) -> None:
-        """Wait after so many failures in a row."""
-        longest = min(
-            self.limits.longest_pause_seconds, self.limits.first_pause_seconds * 2 ** (failures - 1)
-        )
-        self._clock.sleep(self.ids.random() * longest)
+        """Sleep after that many consecutive failures."""
+        max_pause = min(self.limits.max_pause_seconds, self.limits.first_pause_seconds * 2 ** (failures - 1))
+        self._clock.sleep(self.ids.random() * max_pause)
 
     def require_open(self) -> None:
-        """Refuse calls after `close`."""
+        """Raise StoreClosedError after `close`."""
         if self._closed:
             raise StoreClosedError(f"the store in {self.place} is closed")
 
@@ -228,7 +225,7 @@ class S3Calls:
 
 
 def new_session() -> boto3.session.Session:
-    """A session of one's own: boto3's default one is shared state that threads may not make at once."""
+    """Return a new session: boto3's default session is shared state that is not thread-safe."""
     session = botocore.session.Session()
     session.register_component("data_loader", _LOADER)
     return boto3.session.Session(botocore_session=session)
@@ -236,18 +233,17 @@ def new_session() -> boto3.session.Session:
 
 def _make_client(place: Place, endpoint: str | None, region: str | None, limits: S3Limits) -> S3Client:
     config = Config(
-        # Tries are ours (S3Calls.send): with the injected clock, and aware of which requests may not be
-        # repeated blindly.
+        # S3Calls.send retries, with the injected clock and the knowledge which requests may be repeated.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=limits.connect_timeout_seconds,
         read_timeout=limits.read_timeout_seconds,
         max_pool_connections=limits.connections,
         tcp_keepalive=True,
-        # Many S3-compatible servers do not know the newer checksums. Bodies stay protected: every block of
-        # ours has its CRC-32C, and the request's signature covers the SHA-256 of what we send.
+        # Many S3-compatible servers lack the newer checksums. Bodies stay protected: each block has a CRC-32C,
+        # and the request's signature covers the SHA-256 of the body.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # Other servers seldom have a DNS name for each bucket.
+        # Other servers rarely have a DNS name for each bucket.
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     try:

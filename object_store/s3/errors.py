@@ -1,4 +1,4 @@
-"""What the S3 client's errors mean, and which of them are worth another try."""
+"""Translation of the S3 client's errors, and the decision which of them are transient."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from core.errors import SiltstoneError
 
-#: What a request may raise.
+#: Exceptions of a request.
 REQUEST_FAULTS: Final = (ClientError, BotoCoreError, ResponseParserError)
-#: What reading a body may raise: the client wraps some faults of the network, not all.
+#: Exceptions of reading a body: the client wraps only some network faults.
 BODY_FAULTS: Final = (BotoCoreError, HTTPError, OSError)
 
-# Those of botocore's "standard" mode, and 408 and 429, which other servers and proxies answer
+# As botocore's "standard" mode, plus 408 and 429, which other servers and proxies return
 _TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _TRANSIENT_CODES: Final = frozenset(
     {
@@ -80,7 +80,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which bucket at which server, for messages."""
+    """Bucket and server, for messages."""
 
     bucket: str
     endpoint: str
@@ -91,7 +91,7 @@ class Place:
 
 
 def error_code(error: BaseException) -> str:
-    """The server's code for an error, such as `NoSuchKey`; HEAD gives the status alone."""
+    """Return the server's error code, such as `NoSuchKey`; for HEAD it is only the status."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
@@ -100,7 +100,7 @@ def _status(error: ClientError) -> int:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later. Whether it took effect is then unknown."""
+    """Return True if the same request may succeed later. Then it is unknown whether it took effect."""
     if isinstance(error, ClientError):
         return _status(error) in _TRANSIENT_STATUS or error_code(error) in _TRANSIENT_CODES
     if isinstance(error, SSLError):
@@ -109,14 +109,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_refused_condition(error: BaseException) -> bool:
-    """Whether a conditional write was refused because the name is taken."""
+    """Return True if a conditional write was refused because the name is taken."""
     return isinstance(error, ClientError) and _status(error) == 412
 
 
 def translate(
     error: ClientError | BotoCoreError | ResponseParserError, doing: str, place: Place
 ) -> SiltstoneError:
-    """The store's error for a request that failed for good. Never holds credentials."""
+    """Return the store's error for a request that failed finally. It never contains credentials."""
     if is_transient(error):
         unreachable = isinstance(error, BotoConnectionError)
         return StoreUnavailableError(

@@ -1,18 +1,18 @@
-"""Objects in a bucket of S3, or of any server that speaks its protocol, through boto3."""
+"""Objects in a bucket of S3, or of any compatible server, through boto3."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError
-from object_store.accounting import RequestCounts
+from object_store.accounting import Purpose, RequestCounts
 from object_store.errors import ObjectsNotDeletedError
-from object_store.interface import ObjectInfo, Purpose, check_stretch
+from object_store.interface import ObjectInfo, check_range
 from object_store.names import ROOT_PREFIX, check_name, parse
 from object_store.s3 import upload as s3_upload
 from object_store.s3.client import S3Calls, S3Limits
 from object_store.s3.errors import error_code
-from object_store.s3.stream import S3Stream, Wanted
+from object_store.s3.stream import RequestedRange, S3Stream
 from object_store.s3.upload import S3Upload
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ _DEFAULT_LIMITS: Final = S3Limits()
 
 
 class S3Store:
-    """Objects below `prefix` in `bucket`; the bucket must exist. Safe for many threads.
+    """Objects below `prefix` in an existing `bucket`. Thread-safe.
 
-    Credentials are found as boto3 finds them (environment, profile, instance) and are never logged.
+    Credentials come from boto3's sources (environment, profile, instance) and are never logged.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class S3Store:
 
     @property
     def counts(self) -> RequestCounts:
-        """Every request that went over the wire, those that were sent again included."""
+        """Counts of every request on the wire, retries included."""
         return self._counts
 
     def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """Write an object by one PUT, replacing what is there."""
+        """Write an object with one PUT, replacing an existing one."""
         key = self._key(name)
         data = s3_upload.joined(body)
         self._calls.send(
@@ -83,40 +83,40 @@ class S3Store:
         return len(data)
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """Write an object by one conditional PUT unless one of that name exists."""
+        """Write an object with one conditional PUT unless one of that name exists."""
         return s3_upload.create(self._calls, self._key(name), name, body, purpose)
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
-        """Exactly `length` bytes from `position`; a connection that breaks costs another GET."""
+        """Return exactly `length` bytes from `position`; a broken connection costs another GET."""
         if position < 0 or length < 0:
             raise InvalidInputError(f"range {position}+{length} of {name!r} is negative")
         key = self._key(name)
         if length == 0:
             return bytearray()
-        stream = S3Stream(self._calls, key, name, Wanted(position, position + length), purpose)
+        stream = S3Stream(self._calls, key, name, RequestedRange(position, position + length), purpose)
         return _read_all(stream, length)
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
-        """The last min(length, size) bytes, and the size."""
+        """Return the last min(length, size) bytes, and the size."""
         if length < 1:
-            raise InvalidInputError(f"a tail of {length} bytes of {name!r} is none")
-        stream = S3Stream(self._calls, self._key(name), name, Wanted(suffix=length), purpose)
+            raise InvalidInputError(f"a tail of {length} bytes of {name!r} is empty")
+        stream = S3Stream(self._calls, self._key(name), name, RequestedRange(suffix=length), purpose)
         size = stream.start().size
         return _read_all(stream, min(length, size)), size
 
     def open_stream(
         self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
     ) -> S3Stream:
-        """Read forward from `position` up to `end`; the GET is made at the first read."""
-        check_stretch(name, position, end)
-        return S3Stream(self._calls, self._key(name), name, Wanted(position, end), purpose)
+        """Return a stream from `position` up to `end`; the GET is sent at the first read."""
+        check_range(name, position, end)
+        return S3Stream(self._calls, self._key(name), name, RequestedRange(position, end), purpose)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> S3Upload:
-        """Begin a large object; the first request is made when a part is full."""
+        """Start a large object; the first request is sent when a part is full."""
         return S3Upload(self._calls, self._key(name), name, purpose)
 
     def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
-        """Objects whose name starts with `prefix`, a page of at most 1,000 at a time."""
+        """Yield objects whose name starts with `prefix`, at most 1,000 per page."""
         self._calls.require_open()
         return self._list(prefix, purpose)
 
@@ -137,18 +137,18 @@ class S3Store:
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
-        """Remove objects, 1,000 with one request."""
+        """Delete objects, up to 1,000 per request."""
         keys = {self._key(name): name for name in names}
         failures: dict[str, str] = {}
-        batch_start = list(keys)
-        for start in range(0, len(batch_start), _DELETED_AT_ONCE):
-            failed = self._delete(batch_start[start : start + _DELETED_AT_ONCE], purpose)
+        all_keys = list(keys)
+        for start in range(0, len(all_keys), _DELETED_AT_ONCE):
+            failed = self._delete(all_keys[start : start + _DELETED_AT_ONCE], purpose)
             failures.update((keys[key], reason) for key, reason in failed.items())
         if failures:
             raise ObjectsNotDeletedError(str(self._calls.place), failures)
 
     def _delete(self, keys: Sequence[str], purpose: Purpose) -> Mapping[str, str]:
-        """Remove one batch; the keys that are still there, with the server's reasons."""
+        """Delete one batch; return the keys that still exist, with the server's reasons."""
         response = self._calls.send(
             f"deleting {len(keys)} objects",
             purpose,
@@ -164,13 +164,13 @@ class S3Store:
         }
 
     def sweep_unfinished(
-        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
     ) -> int:
-        """Abort multipart uploads of our objects that were begun before `before_ms`.
+        """Abort multipart uploads of Siltstone's objects that were started before `before_ms`.
 
-        Others may keep uploads of theirs in the same bucket, and below the same prefix.
+        Other applications may have uploads in the same bucket and below the same prefix; these stay.
         """
-        may_go = may_go or (lambda _, begun_ms: begun_ms < before_ms)
+        may_abort = may_abort or (lambda _, started_ms: started_ms < before_ms)
         swept = 0
         request: ListMultipartUploadsRequestTypeDef = {
             "Bucket": self._bucket,
@@ -184,7 +184,7 @@ class S3Store:
             )
             for upload in page.get("Uploads", []):
                 name = upload["Key"].removeprefix(self._prefix)
-                if parse(name) is not None and may_go(name, _milliseconds(upload["Initiated"])):
+                if parse(name) is not None and may_abort(name, _milliseconds(upload["Initiated"])):
                     self._abort(upload["Key"], upload["UploadId"], purpose)
                     swept += 1
             if not page.get("IsTruncated"):
@@ -201,14 +201,14 @@ class S3Store:
             f"sweeping the upload of {key!r}",
             purpose,
             request,
-            # It may have ended since it was listed.
+            # The upload may have ended after it was listed.
             on_fault=lambda error: True if error_code(error) == "NoSuchUpload" else None,
         )
 
     def check(self) -> None:
-        """Make sure that the bucket is there and may be read: lists at most one object."""
+        """Verify that the bucket exists and may be read: list at most one object."""
         self._calls.send(
-            "listing, to see whether it may be read,",
+            "a test listing",
             Purpose.CHECK,
             lambda client: client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1),
         )

@@ -1,9 +1,10 @@
-"""Reading an S3 object forward, over as many connections as it takes.
+"""Forward reading of an S3 object, over as many connections as necessary.
 
-The first answer fixes what is read: its entity tag and its end. A connection that breaks, or that the server
-cuts because it was idle, is replaced by a GET of the remaining range, whose answer must carry the same tag.
-The tag is compared here and not sent as `If-Match`: an answer's body belongs to its tag, so both are equally
-sound, and some servers (Ceph's gateway) refuse a quoted tag in the header while others require the quotes.
+The first response fixes what is read: the entity tag and the end. If the connection breaks, or the server
+closes it because it was idle, a GET of the remaining range replaces it, and its response must have the same
+tag. The tag is compared here and not sent as `If-Match`: a response's body belongs to its tag, so both ways
+are equally safe. Some servers (Ceph's gateway) refuse a quoted tag in the header, while others require the
+quotes.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
 
-    from object_store.interface import Purpose
+    from object_store.accounting import Purpose
     from object_store.s3.client import S3Calls
 
-# What one read of the socket loses when the connection breaks in it, and thus is fetched again
+# Size of one read; a read is lost if the connection breaks in it, and is then fetched again
 _READ_AT_ONCE: Final = MIB
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _UNSATISFIED_RANGE: Final = re.compile(r"bytes \*/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedRange:
     """The bytes from `start` up to `end` (None: all), or the last `suffix` bytes."""
 
     start: int = 0
@@ -50,7 +51,7 @@ class Wanted:
     suffix: int = 0
 
     def header(self) -> str | None:
-        """The value of `Range`; None when the whole object is wanted."""
+        """Return the value of the `Range` header; None for the whole object."""
         if self.suffix:
             return f"bytes=-{self.suffix}"
         if self.end is not None:
@@ -59,10 +60,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a GET promises to deliver."""
+class _Response:
+    """The range that a GET's response delivers."""
 
-    body: StreamingBody | None  # None: nothing lies in that range
+    body: StreamingBody | None  # None: the range is empty
     start: int
     end: int
     size: int
@@ -72,26 +73,28 @@ class _Answer:
 class S3Stream:
     """A `ForwardStream` over one object or a range of it; for one thread at a time."""
 
-    def __init__(self, calls: S3Calls, key: str, name: str, wanted: Wanted, purpose: Purpose) -> None:
+    def __init__(
+        self, calls: S3Calls, key: str, name: str, requested: RequestedRange, purpose: Purpose
+    ) -> None:
         self._calls = calls
         self._key = key
         self._name = name
-        self._wanted = wanted
+        self._wanted = requested
         self._purpose = purpose
-        self._first: _Answer | None = None
+        self._first: _Response | None = None
         self._body: StreamingBody | None = None
-        self._position = wanted.start
+        self._position = requested.start
         self._resumes = 0
         self._breaks_in_a_row = 0
         self._closed = False
 
     @property
     def resumes(self) -> int:
-        """How often the stream broke and was taken up again."""
+        """Number of times that the stream was resumed."""
         return self._resumes
 
     def readinto(self, target: memoryview) -> int:
-        """Fill up to len(target) bytes; 0 only at the end of what is wanted."""
+        """Fill up to len(target) bytes; return 0 only at the end of the range."""
         self._require_open()
         if not len(target):
             return 0
@@ -102,8 +105,8 @@ class S3Stream:
                 return count
         return 0
 
-    def start(self) -> _Answer:
-        """Make the first GET unless it was made; tells where the bytes lie and how large the object is."""
+    def start(self) -> _Response:
+        """Send the first GET unless it was sent; return the delivered range and the object's size."""
         if self._first is None:
             self._first = self._get(self._wanted, None)
             self._body = self._first.body
@@ -111,17 +114,17 @@ class S3Stream:
         return self._first
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._closed = True
         self._drop()
 
     def _read(self, target: memoryview) -> int:
-        """One read of the socket; 0 when the connection broke."""
+        """Read from the socket once; return 0 if the connection broke."""
         if self._body is None:
             self._resume()
         assert self._body is not None
         try:
-            # The stub asks for a file, by mistake: it is the buffer to fill.
+            # The stub's type is wrong: the argument is the buffer to fill.
             count = self._body.readinto(target)  # type: ignore[arg-type]
         except BODY_FAULTS as fault:
             self._broke(fault)
@@ -138,7 +141,7 @@ class S3Stream:
         return count
 
     def _broke(self, fault: BaseException | None) -> None:
-        """Count a broken connection, and give up when there were too many."""
+        """Count a broken connection, and raise StoreUnavailableError after too many."""
         self._drop()
         assert self._first is not None
         self._calls.counts.record(RequestKind.GET, self._purpose, errors=1)
@@ -148,7 +151,7 @@ class S3Stream:
         if self._resumes >= allowed or self._breaks_in_a_row >= limits.attempts:
             raise StoreUnavailableError(
                 f"reading {self._name!r} broke off at byte {self._position} of {self._first.size} in "
-                f"{self._calls.place}, and {self._resumes} resumes did not help: {fault or 'the body is cut'}"
+                f"{self._calls.place}, after {self._resumes} resumes: {fault or 'the body ended early'}"
             ) from fault
 
     def _resume(self) -> None:
@@ -157,12 +160,12 @@ class S3Stream:
         self._calls.pause(self._breaks_in_a_row)
         self._resumes += 1
         self._calls.counts.record(RequestKind.GET, self._purpose, resumes=1)
-        self._body = self._get(Wanted(self._position, first.end), first).body
+        self._body = self._get(RequestedRange(self._position, first.end), first).body
 
-    def _get(self, wanted: Wanted, first: _Answer | None) -> _Answer:
-        header = wanted.header()
+    def _get(self, requested: RequestedRange, first: _Response | None) -> _Response:
+        header = requested.header()
 
-        def request(client: S3Client) -> _Answer:
+        def request(client: S3Client) -> _Response:
             bucket = self._calls.bucket
             response = (
                 client.get_object(Bucket=bucket, Key=self._key)
@@ -172,26 +175,26 @@ class S3Stream:
             body, length, tag = response["Body"], response["ContentLength"], response.get("ETag")
             if match := _CONTENT_RANGE.fullmatch(response.get("ContentRange", "")):
                 start, last, size = map(int, match.groups())
-                return _Answer(body, start, last + 1, size, tag)
-            return _Answer(body, 0, length, length, tag)
+                return _Response(body, start, last + 1, size, tag)
+            return _Response(body, 0, length, length, tag)
 
-        def on_fault(error: Exception) -> _Answer | None:
+        def on_fault(error: Exception) -> _Response | None:
             if isinstance(error, ClientError) and error_code(error) in {"InvalidRange", "416"}:
                 size = _size_of_unsatisfied(error)
                 size = self._ask_size() if size is None else size
-                return _Answer(None, size, size, size, None)
+                return _Response(None, size, size, size, None)
             return None
 
-        answer = self._calls.send(f"reading {self._name!r}", self._purpose, request, on_fault=on_fault)
+        response = self._calls.send(f"reading {self._name!r}", self._purpose, request, on_fault=on_fault)
         try:
-            return self._checked(answer, wanted, first)
+            return self._checked(response, requested, first)
         except BaseException:
-            if answer.body is not None:
-                answer.body.close()
+            if response.body is not None:
+                response.body.close()
             raise
 
     def _ask_size(self) -> int:
-        """The object's size, from a server that does not tell it when it refuses a range."""
+        """Return the object's size, for servers that omit it when they refuse a range."""
         response = self._calls.send(
             f"asking for the size of {self._name!r}",
             self._purpose,
@@ -199,24 +202,24 @@ class S3Stream:
         )
         return response["ContentLength"]
 
-    def _checked(self, answer: _Answer, wanted: Wanted, first: _Answer | None) -> _Answer:
-        """Hold an answer against what was asked for, and against the first answer."""
-        if first is not None and (answer.tag, answer.size) != (first.tag, first.size):
+    def _checked(self, response: _Response, requested: RequestedRange, first: _Response | None) -> _Response:
+        """Compare a response with the request and with the first response."""
+        if first is not None and (response.tag, response.size) != (first.tag, first.size):
             raise ObjectChangedError(f"{self._name!r} was replaced while it was read, in {self._calls.place}")
-        if (wanted.end if wanted.end is not None else wanted.start) > answer.size:
+        if (requested.end if requested.end is not None else requested.start) > response.size:
             raise ObjectTooShortError(
-                f"{self._name!r} in {self._calls.place} has {answer.size} bytes, but was to be read "
-                f"from {wanted.start}" + (f" to {wanted.end}" if wanted.end is not None else "")
+                f"{self._name!r} in {self._calls.place} has {response.size} bytes, but the read starts "
+                f"at {requested.start}" + (f" to {requested.end}" if requested.end is not None else "")
             )
-        start = max(0, answer.size - wanted.suffix) if wanted.suffix else wanted.start
-        end = wanted.end if wanted.end is not None else answer.size
-        if answer.start != start or answer.end < end:
+        start = max(0, response.size - requested.suffix) if requested.suffix else requested.start
+        end = requested.end if requested.end is not None else response.size
+        if response.start != start or response.end < end:
             raise StoreAccessError(
-                f"asked for bytes {start} to {end} of {self._name!r}, {self._calls.place} "
-                f"answered with {answer.start} to {answer.end}",
-                remedy="use a server, and proxies before it, that know the Range header",
+                f"requested bytes {start} to {end} of {self._name!r}, but {self._calls.place} "
+                f"responded with {response.start} to {response.end}",
+                remedy="use a server and proxies that support the Range header",
             )
-        return _Answer(answer.body, start, end, answer.size, answer.tag)
+        return _Response(response.body, start, end, response.size, response.tag)
 
     def _drop(self) -> None:
         body, self._body = self._body, None
@@ -230,7 +233,7 @@ class S3Stream:
 
 
 def _size_of_unsatisfied(error: ClientError) -> int | None:
-    """The object's size, as the refusal of a range tells it; None when it does not."""
+    """Return the object's size from the refusal of a range; None if it is not there."""
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if match := _UNSATISFIED_RANGE.fullmatch(headers.get("content-range", "")):
         return int(match[1])

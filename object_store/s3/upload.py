@@ -1,8 +1,8 @@
-"""Writing an S3 object: whole, only if its name is free, or in parts.
+"""Writes of S3 objects: whole, only if the name is free, or in parts.
 
-A write whose answer is lost may have taken effect, and its repetition is then refused as if somebody else had
-been there. Such writes carry a token in the object's metadata, and the refusal is believed only when the
-object that stands there carries another one.
+If the response to a write is lost, the write may have taken effect, and its repetition is refused as if
+another caller had taken the name. Such writes therefore carry a token in the object's metadata. A refusal
+counts only if the existing object carries another token.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-    from object_store.interface import Buffer, Purpose
+    from object_store.accounting import Purpose
+    from object_store.interface import Buffer
     from object_store.s3.client import S3Calls
 
-#: The metadata that says which call wrote an object (`x-amz-meta-siltstone-writer` on the wire).
+#: Metadata that names the writing call (`x-amz-meta-siltstone-writer` on the wire).
 WRITER_METADATA: Final = "siltstone-writer"
 
-# After so many parts their size doubles. 10,000 parts, S3's limit, then hold 8 TiB where the first has 8 MiB,
-# more than S3's largest object (5 TiB); no part exceeds S3's 5 GiB. Up to 8 GiB all parts are of one size,
-# which some other servers ask for.
+# The part size doubles after this many parts. With a first part of 8 MiB, S3's 10,000 parts hold
+# 8 TiB, more than S3's largest object (5 TiB), and no part exceeds S3's 5 GiB. Up to 8 GiB all parts have one size,
+# as some other servers require.
 _PARTS_PER_DOUBLING: Final = 1000
 
 
 def joined(body: Sequence[Buffer]) -> bytes:
-    """The concatenation of `body`, without a copy where it is one buffer that the client takes as it is.
+    """Return the concatenation of `body`, without a copy if it is one buffer that the client accepts.
 
-    A file-like object over the buffers would spare the copy. It is not faster (`benchmarks.object_store` has
-    both), because the client reads it twice and sends it in pieces of 16 KiB; and it would wait a round trip
-    for the server's consent ("Expect: 100-continue") before it sends anything.
+    A file-like object over the buffers would avoid the copy, but is not faster (`benchmarks.object_store`
+    measures both): the client reads it twice and sends it in pieces of 16 KiB. It would also wait a round
+    trip for the server's consent ("Expect: 100-continue") before sending.
     """
     if len(body) == 1 and isinstance(body[0], bytes | bytearray):
-        return cast("bytes", body[0])  # the stubs do not know that the client takes a bytearray, too
-    # Not bytes: those, the client would copy once more, to send them together with its headers.
+        return cast("bytes", body[0])  # the stubs omit that the client accepts a bytearray
+    # Not bytes: the client would copy those again, to send them together with its headers.
     return cast("bytes", bytearray().join(body))
 
 
 def part_size(index: int, first: int) -> int:
-    """The size of part `index` (from 0) when the first has `first` bytes."""
+    """Return the size of part `index` (from 0) if the first part has `first` bytes."""
     return first << (index // _PARTS_PER_DOUBLING)
 
 
 class OwnWrite:
-    """Tells an own write, whose answer was lost, from somebody else's."""
+    """Distinguishes a caller's own write, whose response was lost, from another caller's."""
 
     def __init__(self, calls: S3Calls, key: str, name: str, purpose: Purpose) -> None:
         self._calls = calls
@@ -65,15 +66,15 @@ class OwnWrite:
         self._in_doubt = False
 
     def doubt(self, error: Exception) -> None:
-        """Remember that a try failed in a way that leaves open whether it took effect."""
+        """Remember that an attempt failed in a way that leaves its effect unknown."""
         self._in_doubt = self._in_doubt or is_transient(error)
 
     def happened(self) -> bool:
-        """Whether the object that stands there is that of an earlier try."""
+        """Return True if the existing object was written by an earlier attempt of this caller."""
         if not self._in_doubt:
             return False
         found = self._calls.send(
-            f"asking who wrote {self._name!r}",
+            f"checking the writer of {self._name!r}",
             self._purpose,
             lambda client: client.head_object(Bucket=self._calls.bucket, Key=self._key)["Metadata"],
             on_fault=lambda error: {} if error_code(error) in {"404", "NoSuchKey"} else None,
@@ -82,7 +83,7 @@ class OwnWrite:
 
 
 def create(calls: S3Calls, key: str, name: str, body: Sequence[Buffer], purpose: Purpose) -> int:
-    """PUT an object if its name is free (`If-None-Match: *`); returns its size."""
+    """PUT an object if its name is free (`If-None-Match: *`); return its size."""
     data = joined(body)
     own = OwnWrite(calls, key, name, purpose)
 
@@ -102,9 +103,9 @@ def create(calls: S3Calls, key: str, name: str, body: Sequence[Buffer], purpose:
 
 
 class S3Upload:
-    """An `Upload` of many parts; one is on its way while the next is filled, so memory holds two.
+    """An `Upload` of many parts; one part is sent while the next is filled, so memory holds two.
 
-    An object that fits into one part is written by a single PUT. For one thread at a time.
+    An object that fits into one part is written with a single PUT. For one thread at a time.
     """
 
     def __init__(self, calls: S3Calls, key: str, name: str, purpose: Purpose) -> None:
@@ -117,25 +118,25 @@ class S3Upload:
         self._upload_id: str | None = None
         self._own = OwnWrite(calls, key, name, purpose)
         self._sender: ThreadPoolExecutor | None = None
-        self._on_its_way: Future[str] | None = None
+        self._in_flight: Future[str] | None = None
         self._parts: list[CompletedPartTypeDef] = []
         self._ended = False
 
     def write(self, data: Buffer) -> None:
-        """Take bytes; sends a part when one is full, and waits for the one before."""
+        """Take bytes; send a part when it is full, and wait for the part before it."""
         self._require_open()
         rest = memoryview(data).cast("B")
         self._size += len(rest)
         while len(rest):
-            room = part_size(self._part_count, self._calls.limits.part_size) - len(self._filling)
-            if not room:
+            free = part_size(self._part_count, self._calls.limits.part_size) - len(self._filling)
+            if not free:
                 self._send_part()
                 continue
-            self._filling += rest[:room]
-            rest = rest[room:]
+            self._filling += rest[:free]
+            rest = rest[free:]
 
     def complete(self) -> int:
-        """Send what is left and make the object visible."""
+        """Send the rest and make the object visible."""
         self._require_open()
         if self._upload_id is None:
             self._put_whole()
@@ -148,17 +149,17 @@ class S3Upload:
         return self._size
 
     def abort(self) -> None:
-        """Drop the parts; those that cannot be dropped now go with `sweep_unfinished`."""
+        """Drop the parts; `sweep_unfinished` removes those that cannot be dropped now."""
         if self._ended:
             return
         with suppress(SiltstoneError):
-            self._receive_part()  # a part that arrives later than the abort would stay
+            self._receive_part()  # a part that arrives after the abort would remain
         upload_id = self._upload_id
         self._end()
         if upload_id is not None:
             with suppress(SiltstoneError):
                 self._calls.send(
-                    f"giving up the upload of {self._name!r}",
+                    f"aborting the upload of {self._name!r}",
                     self._purpose,
                     lambda client: client.abort_multipart_upload(
                         Bucket=self._calls.bucket, Key=self._key, UploadId=upload_id
@@ -167,7 +168,7 @@ class S3Upload:
 
     @property
     def _part_count(self) -> int:
-        return len(self._parts) + (self._on_its_way is not None)
+        return len(self._parts) + (self._in_flight is not None)
 
     def _put_whole(self) -> None:
         body = joined([self._filling])
@@ -180,20 +181,20 @@ class S3Upload:
     def _send_part(self) -> None:
         self._receive_part()
         if self._upload_id is None:
-            self._upload_id = self._begin()
+            self._upload_id = self._start()
         if self._sender is None:
             self._sender = ThreadPoolExecutor(1, thread_name_prefix="s3-part")
         body, self._filling = joined([self._filling]), bytearray()
-        self._on_its_way = self._sender.submit(self._put_part, self._upload_id, len(self._parts) + 1, body)
+        self._in_flight = self._sender.submit(self._put_part, self._upload_id, len(self._parts) + 1, body)
 
     def _receive_part(self) -> None:
-        if self._on_its_way is not None:
-            part, self._on_its_way = self._on_its_way, None
+        if self._in_flight is not None:
+            part, self._in_flight = self._in_flight, None
             self._parts.append({"PartNumber": len(self._parts) + 1, "ETag": part.result()})
 
-    def _begin(self) -> str:
+    def _start(self) -> str:
         return self._calls.send(
-            f"beginning the upload of {self._name!r}",
+            f"starting the upload of {self._name!r}",
             self._purpose,
             lambda client: client.create_multipart_upload(
                 Bucket=self._calls.bucket, Key=self._key, Metadata=self._own.metadata

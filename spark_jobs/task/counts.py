@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from object_format.record_batch.decompression import CodecTimers
-from object_store.accounting import RequestKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose, RequestKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import OutputExtent, OutputFile
 from object_format.segment_file import SegmentFileWriter, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import compacted_name
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.segment_file import SECTION_START_LENGTH, RangeReader
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

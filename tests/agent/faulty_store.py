@@ -10,8 +10,8 @@ from object_store.errors import StoreUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from object_store.accounting import RequestCounts
-    from object_store.interface import Buffer, ForwardStream, ObjectInfo, ObjectStore, Purpose, Upload
+    from object_store.accounting import Purpose, RequestCounts
+    from object_store.interface import Buffer, ForwardStream, ObjectInfo, ObjectStore, Upload
 
 
 class FaultyStore:
@@ -79,9 +79,9 @@ class FaultyStore:
         self._inner.delete(names, purpose=purpose)
 
     def sweep_unfinished(
-        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
     ) -> int:
-        return self._inner.sweep_unfinished(before_ms, purpose=purpose, may_go=may_go)
+        return self._inner.sweep_unfinished(before_ms, purpose=purpose, may_abort=may_abort)
 
     def check(self) -> None:
         self._inner.check()

@@ -19,7 +19,7 @@ from object_format.holes import holes_between
 from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import Record, decode_batches, encode_records
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import compacted_name
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from core.clock import SystemClock
 from core.errors import SiltstoneError
 from core.ids import SystemIds
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.open import open_store
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
@@ -65,7 +65,7 @@ def _rooms(place: Place) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
         open_catalog(place.catalog_url, clock, ids) as catalog,
         contextlib.closing(open_store(place.store, clock, ids)) as store,
     ):
-        tie(store, catalog.store_binding, ids)
+        verify_binding(store, catalog.store_binding, ids)
         yield guard_catalog(catalog, points), guard_store(store, points), clock, ids
 
 

@@ -13,7 +13,7 @@ import pytest
 from core.clock import SystemClock
 from core.ids import SystemIds
 from object_format.segment_file import read_directory
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import INGESTION_PREFIX
 from object_store.open import StoreConfig, open_store
 from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers, report, siltstone

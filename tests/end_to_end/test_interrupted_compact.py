@@ -18,7 +18,7 @@ import pytest
 
 from catalog.model import JobState, PartitionId
 from core.clock import SystemClock
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers
 from tests.spark_jobs.model_log import batch
@@ -53,7 +53,7 @@ class Log(PublishedLog):
         super().__init__(catalog, LocalStore(directory, ids), ids)
         self.directory = directory
         self.partitions: list[PartitionId] = []
-        tie(self.store, catalog.store_binding, ids)
+        verify_binding(self.store, catalog.store_binding, ids)
 
     def add(self, name: str) -> Path:
         """Create a topic with a file of two records of one key, and return the file."""

@@ -13,9 +13,9 @@ import pytest
 from catalog.model import PartitionId
 from maintenance.fsck import DifferenceKind, FsckReport, fsck
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
-from object_store.binding import tie
+from object_store.accounting import Purpose
+from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError
-from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME, ingestion_name
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
@@ -110,7 +110,7 @@ def test_it_changes_nothing(lived_in: System) -> None:
 
 
 def test_its_own_store_costs_one_more_get(lived_in: System) -> None:
-    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
+    verify_binding(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     before = lived_in.store.counts.snapshot()
     assert check(lived_in).differences == ()
     asked = (lived_in.store.counts.snapshot() - before).as_dict()["check"]
@@ -120,13 +120,13 @@ def test_its_own_store_costs_one_more_get(lived_in: System) -> None:
 def test_another_store_is_refused_and_nobody_told_to_delete_records(
     lived_in: System, other_store: LocalStore
 ) -> None:
-    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
+    verify_binding(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     with pytest.raises(ForeignStoreError, match=r"objects are in file:.*is another object store"):
         fsck(lived_in.catalog, other_store, lived_in.clock)
 
 
 def test_a_store_that_was_emptied_says_so_first(lived_in: System) -> None:
-    tie(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
+    verify_binding(lived_in.store, lived_in.catalog.store_binding, lived_in.ids)
     everything = [info.name for info in lived_in.store.list("", purpose=Purpose.FSCK)]
     lived_in.store.delete(everything, purpose=Purpose.FSCK)
     first, *others = check(lived_in).differences

@@ -13,9 +13,9 @@ from catalog.errors import SessionFencedError
 from catalog.model import PartitionId, ProducerStamp, RunRefusal
 from core.errors import InvalidInputError
 from maintenance.garbage_collection import GarbageReport, GarbageSettings, collect_garbage
-from object_store.binding import tie
+from object_store.accounting import Purpose
+from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
-from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
 from object_store.open import StoreConfig, open_store
 from planner.planner import plan_and_submit
@@ -294,7 +294,7 @@ def test_unfinished_uploads_go_once_nobody_can_publish_them(
 
 def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore) -> None:
     """There, every object is absent; with its own store, the catalog lets go of what is dead."""
-    tie(system.store, system.catalog.store_binding, system.ids)
+    verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
@@ -310,7 +310,7 @@ def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore
 
 
 def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
-    tie(system.store, system.catalog.store_binding, system.ids)
+    verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
@@ -323,7 +323,7 @@ def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
 
 def test_a_dead_file_whose_object_went_before_is_forgotten(system: System) -> None:
     """A round ended between the object and the row."""
-    tie(system.store, system.catalog.store_binding, system.ids)
+    verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)

@@ -24,7 +24,7 @@ from core.errors import StaleStateError
 from core.ids import SeededIds
 from maintenance.fsck import fsck
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings

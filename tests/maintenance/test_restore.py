@@ -17,9 +17,9 @@ from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
 from maintenance.garbage_collection import DAY_MS, GarbageSettings, collect_garbage
-from object_store.binding import tie
+from object_store.accounting import Purpose
+from object_store.binding import verify_binding
 from object_store.errors import ObjectNotFoundError
-from object_store.interface import Purpose
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.planner.system import System
@@ -72,7 +72,7 @@ def restored(
     system: System, catalog_url: str, new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> Iterator[Restored]:
     """Backed up with an agent and a job at work; then both went on, garbage was collected, and more came."""
-    tie(system.store, system.catalog.store_binding, system.ids)
+    verify_binding(system.store, system.catalog.store_binding, system.ids)
     topic = system.topic("t", cleanup_policy="compact")
     key = PartitionId(topic.topic_id, 0)
     system.produce({key: [(b"a", b"1"), (b"b", b"1")]})
@@ -112,7 +112,7 @@ def _live(catalog: Catalog) -> frozenset[str]:
 
 def test_fsck_says_exactly_what_is_lost(restored: Restored) -> None:
     """Objects that went, by name; and those that came, which nobody will delete by himself."""
-    tie(
+    verify_binding(
         restored.after.store, restored.after.catalog.store_binding, restored.after.ids
     )  # as each process does
     assert restored.after.catalog.repair.remove_active_writers() == RemovedWriters(sessions=1, jobs=1)

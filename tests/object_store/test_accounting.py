@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.ids import SystemIds
-from object_store.accounting import CountsSnapshot, RequestCounts, RequestKind, Tally
+from object_store.accounting import CountsSnapshot, Purpose, RequestCounts, RequestKind, Tally
 from object_store.errors import ObjectNotFoundError
-from object_store.interface import Purpose
 from object_store.open import StoreConfig, open_store
 from tests.fixtures.s3 import bucket_of
 

@@ -14,7 +14,7 @@ import pytest
 from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
-from object_store.accounting import RequestKind, Tally
+from object_store.accounting import Purpose, RequestKind, Tally
 from object_store.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -23,7 +23,7 @@ from object_store.errors import (
     StoreUnavailableError,
     UploadLostError,
 )
-from object_store.interface import Buffer, ObjectStore, Purpose
+from object_store.interface import Buffer, ObjectStore
 from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
 

@@ -17,10 +17,9 @@ from typing_extensions import override
 from core.errors import CorruptDataError, InvalidInputError
 from core.ids import SystemIds
 from object_store import names
-from object_store.accounting import RequestKind
-from object_store.binding import identify, read_identity, require_tied, tie
+from object_store.accounting import Purpose, RequestKind
+from object_store.binding import identify, read_identity, require_bound, verify_binding
 from object_store.errors import ForeignStoreError, LostIdentityError
-from object_store.interface import Purpose
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
@@ -145,21 +144,21 @@ def test_the_first_tie_binds_and_every_later_one_costs_one_get(
     store: ObjectStore, store_config: StoreConfig, clock: ManualClock, ids: Ids
 ) -> None:
     notes = _Notes()
-    tie(store, notes, ids)
+    verify_binding(store, notes, ids)
     assert notes.noted == _Noted(read_identity(store) or UUID(int=0), store.url)
     noted = notes.noted
     with closing(open_store(store_config, clock, ids)) as again:
-        tie(again, notes, ids)
+        verify_binding(again, notes, ids)
         assert requests(again) == {RequestKind.GET: 1}
-        require_tied(again, notes)
+        require_bound(again, notes)
         assert requests(again) == {RequestKind.GET: 2}
     assert notes.noted == noted
 
 
 def test_several_catalogs_share_a_store(store: ObjectStore, ids: Ids) -> None:
     first, second = _Notes(), _Notes()
-    tie(store, first, ids)
-    tie(store, second, ids)
+    verify_binding(store, first, ids)
+    verify_binding(store, second, ids)
     assert first.noted == second.noted
 
 
@@ -168,7 +167,7 @@ def test_another_store_is_refused_and_left_as_it_is(
     store: ObjectStore, other: ObjectStore, ids: Ids, *, marked: bool
 ) -> None:
     notes = _Notes()
-    tie(store, notes, ids)
+    verify_binding(store, notes, ids)
     noted = notes.noted
     if marked:
         identify(other, ids, make=True)
@@ -178,10 +177,10 @@ def test_another_store_is_refused_and_left_as_it_is(
         f" (give --object-store {store.url}"
     )
     with pytest.raises(ForeignStoreError, match=re.escape(expected)) as caught:
-        tie(other, notes, ids)
+        verify_binding(other, notes, ids)
     assert ("--s3-endpoint" in str(caught.value)) is store.url.startswith("s3:")
     with pytest.raises(ForeignStoreError, match=re.escape(expected)):
-        require_tied(other, notes)
+        require_bound(other, notes)
     assert (notes.noted, listed(other, "")) == (noted, before)
 
 
@@ -190,34 +189,34 @@ def test_another_store_of_the_same_name_is_refused(store: ObjectStore, ids: Ids)
     notes = _Notes(_Noted(UUID(int=7), store.url))
     identify(store, ids, make=True)
     with pytest.raises(ForeignStoreError, match="is now another object store of that name"):
-        tie(store, notes, ids)
+        verify_binding(store, notes, ids)
 
 
 def test_a_store_that_was_emptied_is_refused_and_gets_no_marker(store: ObjectStore, ids: Ids) -> None:
     notes = _Notes()
-    tie(store, notes, ids)
+    verify_binding(store, notes, ids)
     remove_marker(store)
     with pytest.raises(LostIdentityError, match="is gone from") as caught:
-        tie(store, notes, ids)
+        verify_binding(store, notes, ids)
     with pytest.raises(LostIdentityError):
-        require_tied(store, notes)
+        require_bound(store, notes)
     assert listed(store, "") == []
     assert caught.value.remedy is not None
     overwrite_marker(store, caught.value.remedy.partition("again: ")[2].encode())
-    tie(store, notes, ids)
+    verify_binding(store, notes, ids)
 
 
 def test_a_store_that_moved_with_its_marker_is_noted_where_it_is(
     store: ObjectStore, other: ObjectStore, ids: Ids
 ) -> None:
     notes = _Notes()
-    tie(store, notes, ids)
+    verify_binding(store, notes, ids)
     assert notes.noted is not None
     data, _ = store.read_tail(names.IDENTITY_NAME, 4096, purpose=Purpose.CHECK)
     overwrite_marker(other, bytes(data))
-    require_tied(other, notes)
+    require_bound(other, notes)
     assert notes.noted.url == store.url
-    tie(other, notes, ids)
+    verify_binding(other, notes, ids)
     assert notes.noted == _Noted(notes.noted.store_id, other.url)
 
 
@@ -229,9 +228,9 @@ def test_a_catalog_that_was_bound_meanwhile_is_held_to_the_winner(store: ObjectS
             return super().bind(store_id, url)
 
     with pytest.raises(ForeignStoreError, match="objects are in s3://the-winner/six"):
-        tie(store, Overtaken(), ids)
+        verify_binding(store, Overtaken(), ids)
 
 
 def test_without_a_note_there_is_nothing_to_compare(store: ObjectStore) -> None:
-    require_tied(store, _Notes())
+    require_bound(store, _Notes())
     assert requests(store) == {}

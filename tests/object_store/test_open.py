@@ -12,7 +12,7 @@ import pytest
 from core.clock import ManualClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
 from object_store.s3.store import S3Store

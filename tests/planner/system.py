@@ -22,7 +22,7 @@ from catalog.model import (
 from object_format.holes import holes_between
 from object_format.record_batch.records import Record, decode_batches, encode_batch, encode_records
 from object_format.segment_file import ForwardReader, SegmentFileWriter, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import compacted_name, ingestion_name
 
 if TYPE_CHECKING:

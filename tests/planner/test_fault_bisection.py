@@ -12,7 +12,7 @@ from catalog.jobs.repository import MAX_ATTEMPTS
 from catalog.model import FileKind, JobState, PartitionId
 from core.errors import CorruptDataError
 from maintenance.fsck import DifferenceKind, fsck
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from planner.planner import plan, plan_and_submit
 from planner.settings import PlannerSettings
 from siltstone.cli.main import cli

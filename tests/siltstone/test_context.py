@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose, RequestKind
 from object_store.errors import ForeignStoreError
-from object_store.interface import Purpose
 from siltstone.cli.main import cli
 from siltstone.context import open_context
 from siltstone.settings.configuration import Settings

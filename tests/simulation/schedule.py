@@ -28,7 +28,7 @@ from catalog.open import open_catalog
 from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from tests.crash.model import Found, Model
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
@@ -159,7 +159,7 @@ async def _cancel_the_rest() -> None:
 async def _live(world: World) -> None:
     draw = world.draw
     bare = world.store(world.machine("operator")[1])
-    tie(bare, world.catalog.store_binding, world.ids)
+    verify_binding(bare, world.catalog.store_binding, world.ids)
     world.topics = [
         world.catalog.topics.create("stone", 2, {"cleanup.policy": "compact"}),
         world.catalog.topics.create("silt", 1, {"retention.ms": str(draw.choice((60_000, 10**9)))}),

@@ -18,7 +18,8 @@ from object_store.interface import ObjectInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from object_store.interface import Buffer, Purpose
+    from object_store.accounting import Purpose
+    from object_store.interface import Buffer
     from tests.simulation.network import Network
 
 T = TypeVar("T")
@@ -106,13 +107,13 @@ class SimulatedStore:
             raise ObjectsNotDeletedError("memory", dict.fromkeys(names, str(error))) from error
 
     def sweep_unfinished(
-        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
     ) -> int:
         del purpose
         old = [
             number
             for number, (name, begun_ms) in tuple(self.bucket.unfinished.items())
-            if (may_go(name, begun_ms) if may_go is not None else begun_ms < before_ms)
+            if (may_abort(name, begun_ms) if may_abort is not None else begun_ms < before_ms)
         ]
         for number in old:
             self.bucket.unfinished.pop(number, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from core.clock import ManualClock
 from core.ids import SeededIds
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.spark_jobs.model_log import ModelLog

@@ -15,7 +15,7 @@ from object_format.codecs.codec import Codec
 from object_format.record_batch.headers import assign_offsets
 from object_format.record_batch.records import Record, decode_batches, encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import ingestion_name
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from catalog.model import (
 from object_format.record_batch.headers import assign_offsets
 from object_format.record_batch.records import Record, decode_batches
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import ingestion_name
 from tests.spark_jobs.model_log import BatchToWrite, encode
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from spark_jobs import queries
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.queries import JobQueries, QueryJob
@@ -110,7 +110,7 @@ def test_the_command_runs_the_queue_on_a_connect_server(
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    tie(published.store, catalog.store_binding, published.ids)
+    verify_binding(published.store, catalog.store_binding, published.ids)
     here = fill(published, "flights")
     command = [sys.executable, "-m", "siltstone", "compact", "--once", "--object-store", store_config.url]
 
@@ -127,7 +127,7 @@ def test_the_command_uses_the_session_of_spark_submit(
     published: PublishedLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
 ) -> None:
     """It runs the job that is in the queue, and the one that it plans."""
-    tie(published.store, catalog.store_binding, published.ids)
+    verify_binding(published.store, catalog.store_binding, published.ids)
     queued = fill(published, "flights")
     planned = fill(published, "weather", submitted=False)
     submit = str(Path(sys.executable).with_name("spark-submit"))

@@ -16,8 +16,8 @@ from agent.kafka.errors import message_of
 from agent.runtime.errors import BusyError
 from catalog.errors import CatalogUnavailableError
 from core.errors import FatalError, SiltstoneError
+from object_store.accounting import Purpose
 from object_store.errors import ObjectsNotDeletedError, StoreAccessError, StoreUnavailableError
-from object_store.interface import Purpose
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.read.fetch_plan import PartitionFetch
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose, RequestKind
 from object_store.errors import StoreUnavailableError
-from object_store.interface import Purpose
 from tests.agent.small_compaction import compact
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from object_store.accounting import RequestKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose, RequestKind
 from tests.agent.small_compaction import compact
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from core.clock import SystemClock
 from core.ids import SeededIds
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import ForwardReader, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from tests.agent.fake_log import FakeLog, FakeSession
 from tests.agent.running_agents import SETTINGS
 

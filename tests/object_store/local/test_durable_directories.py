@@ -19,10 +19,10 @@ def test_a_directory_is_closed_also_when_the_interpreter_has_let_go_of_its_modul
 ) -> None:
     """As it does at its end, where the last reference may go only then."""
     directories = DurableDirectories(tmp_path)
-    directories.synchronise(tmp_path)
+    directories.synchronize(tmp_path)
     assert _is_open(tmp_path)
     monkeypatch.setattr(os, "close", None)
-    directories.forget()
+    directories.clear()
     assert not _is_open(tmp_path)
 
 
@@ -30,7 +30,7 @@ def test_a_directory_that_a_shared_file_system_has_lost_is_opened_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directories = DurableDirectories(tmp_path)
-    directories.synchronise(tmp_path)
+    directories.synchronize(tmp_path)
     synchronised: list[int] = []
 
     def lost(descriptor: int) -> os.stat_result:
@@ -39,7 +39,7 @@ def test_a_directory_that_a_shared_file_system_has_lost_is_opened_anew(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", lost)
         patch.setattr(os, "fsync", synchronised.append)
-        directories.synchronise(tmp_path)
+        directories.synchronize(tmp_path)
     assert len(synchronised) == 1
 
 

@@ -13,13 +13,13 @@ import pytest
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import SystemIds
+from object_store.accounting import Purpose
 from object_store.errors import (
     ObjectNotFoundError,
     ObjectsNotDeletedError,
     StoreAccessError,
     StoreUnavailableError,
 )
-from object_store.interface import Purpose
 from object_store.local.store import LocalStore
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_what_leads_to_a_directory_is_synchronised_once(
 
     steps.clear()
     store.delete(["v1/a/x", "v1/a/y"], purpose=GC)
-    (root / "v1/a").mkdir(parents=True)  # by one who has not come so far as to synchronise it
+    (root / "v1/a").mkdir(parents=True)  # by one who has not come so far as to synchronize it
     store.put("v1/a/x", [b"data"], purpose=INGEST)
     assert steps == [*_NAMED, *_LED_TO]
 

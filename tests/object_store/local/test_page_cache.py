@@ -9,8 +9,8 @@ import pytest
 
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.interface import Purpose
-from object_store.local.page_cache import WrittenLately
+from object_store.accounting import Purpose
+from object_store.local.page_cache import WrittenFiles
 from object_store.local.store import LocalStore
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _write(directory: Path, size: int) -> Path:
 
 def test_the_oldest_leave_once_there_is_too_much(left: list[int], tmp_path: Path) -> None:
     """The newest files stay up to the limit, and one that is larger than that leaves at once."""
-    written = WrittenLately(limit=100)
+    written = WrittenFiles(limit=100)
     for size in (40, 60):
         written.add(_write(tmp_path, size), size)
     assert left == []
@@ -50,7 +50,7 @@ def test_the_oldest_leave_once_there_is_too_much(left: list[int], tmp_path: Path
 
 def test_a_file_that_is_gone_is_no_error(left: list[int], tmp_path: Path) -> None:
     """Advice about a deleted object, or a system that refuses it, disturbs nobody."""
-    written = WrittenLately(limit=10)
+    written = WrittenFiles(limit=10)
     path = _write(tmp_path, 11)
     path.unlink()
     written.add(path, 11)
@@ -59,7 +59,7 @@ def test_a_file_that_is_gone_is_no_error(left: list[int], tmp_path: Path) -> Non
 
 def test_many_small_files_are_forgotten(left: list[int], tmp_path: Path) -> None:
     """What is remembered is bounded however small the files are."""
-    written = WrittenLately(limit=10_000)
+    written = WrittenFiles(limit=10_000)
     path = _write(tmp_path, 1)
     for _ in range(1025):
         written.add(path, 1)

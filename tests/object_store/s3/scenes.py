@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from core.ids import SystemIds
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.s3.client import S3Limits
 from object_store.s3.store import S3Store
 from tests.fixtures.s3 import bucket_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from object_store.accounting import RequestKind, Tally
+from object_store.accounting import Purpose, RequestKind, Tally
 from object_store.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
@@ -15,7 +15,6 @@ from object_store.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from object_store.interface import Purpose
 from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.scenes import ATTEMPTS, DATA, LIMITS, read_all, slow_down
 

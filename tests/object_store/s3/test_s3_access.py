@@ -12,9 +12,9 @@ import pytest
 
 from core.clock import ManualClock
 from core.ids import SystemIds
-from object_store.accounting import Tally
+from object_store.accounting import Purpose, Tally
 from object_store.errors import StoreAccessError, StoreUnavailableError
-from object_store.interface import ObjectStore, Purpose
+from object_store.interface import ObjectStore
 from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
 from tests.fixtures.s3 import FAKE_ENVIRONMENT, bucket_of

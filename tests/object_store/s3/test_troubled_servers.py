@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose, RequestKind
 from object_store.errors import (
     ObjectsNotDeletedError,
     StoreAccessError,
     StoreUnavailableError,
 )
-from object_store.interface import Purpose
 from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.scenes import ATTEMPTS, DATA, LIMITS, slow_down
 
@@ -65,7 +64,7 @@ class TestTroubledServers:
         act(store)
         tally = store.counts.snapshot().of(kind, Purpose.FSCK)
         assert (tally.requests, tally.errors, tally.retries) == (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS - 1)
-        longest = sum(min(LIMITS.longest_pause_seconds, LIMITS.first_pause_seconds * 2**i) for i in range(3))
+        longest = sum(min(LIMITS.max_pause_seconds, LIMITS.first_pause_seconds * 2**i) for i in range(3))
         assert 0 < clock.monotonic() <= longest
 
     def test_what_does_not_pass_is_given_up(

@@ -7,13 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose, RequestKind
 from object_store.errors import (
     ObjectExistsError,
     StoreUnavailableError,
     UploadLostError,
 )
-from object_store.interface import Purpose
 from object_store.names import compacted_name
 from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.scenes import DATA, read_all, slow_down

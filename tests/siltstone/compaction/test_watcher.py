@@ -16,7 +16,7 @@ from catalog.model import JobState, PartitionId
 from core.clock import SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
 from siltstone.compaction.compactor import RUN_TIMEOUT_MS, CompactionOptions, claim_jobs, plan_jobs
@@ -105,7 +105,7 @@ class Log(PublishedLog):
         self.directory = directory
         self.partitions: list[PartitionId] = []
         super().__init__(catalog, LocalStore(directory, ids), ids)
-        tie(self.store, catalog.store_binding, ids)
+        verify_binding(self.store, catalog.store_binding, ids)
 
     def add(self, name: str) -> None:
         """Create a topic with a file of two records of one key."""

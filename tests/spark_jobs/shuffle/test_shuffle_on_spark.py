@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from spark_jobs.shuffle.plan import PlanChoice
 from tests.end_to_end.processes import as_url
 from tests.spark_jobs.model_log import batch
@@ -130,7 +130,7 @@ def test_command_runs_the_shuffle_on_a_connect_server(
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    tie(published.store, catalog.store_binding, published.ids)
+    verify_binding(published.store, catalog.store_binding, published.ids)
     here = fill(published, "flights", table_bytes=1 << 20)
     command = [sys.executable, "-m", "siltstone", "compact", "--once", "--plan", "shuffle"]
     where = ["--object-store", store_config.url, "--spark-master", spark.connect_url]

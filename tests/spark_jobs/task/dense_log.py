@@ -16,7 +16,7 @@ from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec, comp
 from object_format.kernels.batches.encode import encode_records
 from object_format.record_batch.headers import write_checksum
 from object_format.segment_file import SegmentFileWriter, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from object_store.names import ingestion_name
 from tests.spark_jobs.model_log import ModelLog

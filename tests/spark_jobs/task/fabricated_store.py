@@ -14,8 +14,7 @@ from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_format.segment_file.block_payloads import SectionFooter
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import BLOCK_HEADER, BlockHeader, BlockType
-from object_store.accounting import RequestCounts, RequestKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose, RequestCounts, RequestKind
 from object_store.names import ingestion_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from object_format.bitmaps import bitmap_of
 from object_format.holes import holes_between
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.names import compacted_name
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
-from object_store.binding import tie
+from object_store.binding import verify_binding
 from object_store.names import IDENTITY_NAME
 from tests.spark_jobs.model_log import batch
 
@@ -41,7 +41,7 @@ class StruckLog:
         self._partitions = [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
         for file in range(FILES):
             published.ingest({each: [batch(*pairs_of(file, each.partition))] for each in self._partitions})
-        tie(published.store, self._catalog.store_binding, published.ids)
+        verify_binding(published.store, self._catalog.store_binding, published.ids)
         published.submit(topic, range(PARTITIONS), table_bytes=TABLE_BYTES)
         self._expected = {each: newest(published.read(each)) for each in self._partitions}
 

@@ -13,9 +13,8 @@ from catalog.model import PartitionId
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.codecs.codec import Codec
 from object_format.segment_file import ForwardReader
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose, RequestKind
 from object_store.errors import ObjectNotFoundError
-from object_store.interface import Purpose
 from object_store.local.store import LocalStore
 from object_store.names import CompactedName, parse
 from spark_jobs.errors import JobCancelledError

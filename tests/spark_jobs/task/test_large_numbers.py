@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import JobResult, JobSpec
-    from object_store.interface import Buffer, Purpose, Upload
+    from object_store.accounting import Purpose
+    from object_store.interface import Buffer, Upload
     from object_store.local.streams import LocalUpload
 
 BORDERS = [1 << 31, 1 << 32]

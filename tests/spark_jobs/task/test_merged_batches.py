@@ -12,7 +12,7 @@ from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.record_batch.headers import scan_batches
 from object_format.segment_file import parse_data_blocks
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
 from tests.spark_jobs.bench import Bench

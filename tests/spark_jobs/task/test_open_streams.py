@@ -21,7 +21,7 @@ from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from object_store.interface import Purpose
+    from object_store.accounting import Purpose
 
 FILES = 20
 

@@ -13,7 +13,7 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 from object_format.codecs.codec import Codec
 from object_format.dedupe import EarlyFilter
-from object_store.interface import Purpose
+from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.task import compaction_task
