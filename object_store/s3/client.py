@@ -239,8 +239,8 @@ def _make_client(place: Place, endpoint: str | None, region: str | None, limits:
         read_timeout=limits.read_timeout_seconds,
         max_pool_connections=limits.connections,
         tcp_keepalive=True,
-        # Many S3-compatible servers lack the newer checksums. Bodies stay protected: each block has a CRC-32C,
-        # and the request's signature covers the SHA-256 of the body.
+        # Many S3-compatible servers lack the newer checksums. Bodies stay protected: each block has its
+        # CRC-32C, and the request's signature covers the SHA-256 of the body.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         # Other servers rarely have a DNS name for each bucket.

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 WRITER_METADATA: Final = "siltstone-writer"
 
 # The part size doubles after this many parts. With a first part of 8 MiB, S3's 10,000 parts hold
-# 8 TiB, more than S3's largest object (5 TiB), and no part exceeds S3's 5 GiB. Up to 8 GiB all parts have one size,
-# as some other servers require.
+# 8 TiB, more than S3's largest object (5 TiB), and no part exceeds S3's 5 GiB. Up to 8 GiB all parts have
+# one size, as some other servers require.
 _PARTS_PER_DOUBLING: Final = 1000
 
 

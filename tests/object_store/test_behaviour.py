@@ -23,12 +23,11 @@ from object_store.errors import (
     StoreUnavailableError,
     UploadLostError,
 )
-from object_store.interface import Buffer, ObjectStore
 from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
-    from object_store.interface import ForwardStream
+    from object_store.interface import Buffer, ForwardStream, ObjectStore
 
 ODD_NAMES = [
     "v1/a b+c%20d",
@@ -137,13 +136,13 @@ class TestPutAndRead:
         NO_NAMES,
     )
     def test_what_is_no_name_is_refused_before_a_request(self, store: ObjectStore, name: str) -> None:
-        with pytest.raises(InvalidInputError, match="no object name"):
+        with pytest.raises(InvalidInputError, match="not an object name"):
             store.put(name, [b"1"], purpose=Purpose.INGEST)
-        with pytest.raises(InvalidInputError, match="no object name"):
+        with pytest.raises(InvalidInputError, match="not an object name"):
             store.open_stream(name, purpose=Purpose.FETCH)
-        with pytest.raises(InvalidInputError, match="no object name"):
+        with pytest.raises(InvalidInputError, match="not an object name"):
             store.start_upload(name, purpose=Purpose.COMPACTION)
-        with pytest.raises(InvalidInputError, match="no object name"):
+        with pytest.raises(InvalidInputError, match="not an object name"):
             store.delete([name], purpose=Purpose.GC)
         assert store.counts.snapshot().of() == Tally()
 

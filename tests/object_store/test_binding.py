@@ -130,7 +130,7 @@ def test_all_who_make_a_marker_at_once_find_the_same(store: ObjectStore, ids: Id
 )
 def test_a_marker_without_sense_is_corrupt(store: ObjectStore, data: bytes) -> None:
     overwrite_marker(store, data)
-    with pytest.raises(CorruptDataError, match=f"{names.IDENTITY_NAME}.*does not say which"):
+    with pytest.raises(CorruptDataError, match=f"{names.IDENTITY_NAME}.*is not a valid store marker"):
         read_identity(store)
 
 
@@ -188,7 +188,7 @@ def test_another_store_of_the_same_name_is_refused(store: ObjectStore, ids: Ids)
     """As on another server, or after a bucket was made anew by somebody else."""
     notes = _Notes(_Noted(UUID(int=7), store.url))
     identify(store, ids, make=True)
-    with pytest.raises(ForeignStoreError, match="is now another object store of that name"):
+    with pytest.raises(ForeignStoreError, match="is now another object store at that URL"):
         verify_binding(store, notes, ids)
 
 

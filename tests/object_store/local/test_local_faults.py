@@ -53,8 +53,8 @@ def failing(number: int) -> object:
 
 
 FAILURES = [
-    (errno.ENOSPC, StoreUnavailableError, "free space"),
-    (errno.EDQUOT, StoreUnavailableError, "free space"),
+    (errno.ENOSPC, StoreUnavailableError, "free some space"),
+    (errno.EDQUOT, StoreUnavailableError, "free some space"),
     (errno.EIO, StoreUnavailableError, "Input/output error"),
     (errno.EMFILE, StoreUnavailableError, "Too many open files"),
     (errno.EACCES, StoreAccessError, "let this user read and write"),
@@ -116,7 +116,7 @@ def test_short_writes_and_reads_are_gone_on_with(store: LocalStore, monkeypatch:
 
 def test_a_disk_that_takes_nothing_does_not_hang(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "writev", lambda *_: 0)
-    with pytest.raises(StoreUnavailableError, match="takes no more"):
+    with pytest.raises(StoreUnavailableError, match="accepts no more"):
         store.put("v1/x", [b"data"], purpose=INGEST)
 
 

@@ -14,13 +14,13 @@ from core.clock import ManualClock
 from core.ids import SystemIds
 from object_store.accounting import Purpose, Tally
 from object_store.errors import StoreAccessError, StoreUnavailableError
-from object_store.interface import ObjectStore
 from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
 from tests.fixtures.s3 import FAKE_ENVIRONMENT, bucket_of
 from tests.object_store.s3.fault_proxy import Fault, running_proxy
 
 if TYPE_CHECKING:
+    from object_store.interface import ObjectStore
     from tests.fixtures.s3 import S3Server
 
 
