@@ -121,6 +121,51 @@ def test_migration_9_lets_all_existing_producers_continue(
         assert connection.execute(b"SELECT * FROM past_topics").fetchall() == [("past", 5, 3)]
 
 
+def test_migration_11_renames_and_keeps_the_data(new_catalog_url: Callable[..., str]) -> None:
+    (*before, step) = load_migrations()[:11]
+    with _connect(new_catalog_url(empty=True)) as connection:
+        connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        for migration in before:
+            connection.execute(migration.sql)
+        connection.execute(
+            b"INSERT INTO topics (topic_id, name, partition_count, config, created_ms)"
+            b" VALUES ('00000000-0000-0000-0000-000000000001', 't', 3, '{}', 1)"
+        )
+        connection.execute(
+            b"INSERT INTO partitions (topic_id, partition, producers_from, exactness)"
+            b" SELECT '00000000-0000-0000-0000-000000000001', number - 1, number, exactness"
+            b" FROM unnest('{exact, owed, out_of_reach}'::text[]) WITH ORDINALITY AS v (exactness, number)"
+        )
+        connection.execute(
+            b"INSERT INTO files (file_id, object_name, kind, size, directory_length, owner_id, committed_ms,"
+            b" live_extents, born_bytes) VALUES ('00000000-0000-0000-0000-000000000002', 'f', 'ingestion',"
+            b" 9, 1, '00000000-0000-0000-0000-000000000003', 1, 1, 8)"
+        )
+        connection.execute(
+            b"INSERT INTO suspects (file_id, most_files, failures, job_id, reason, failed_ms, not_before_ms)"
+            b" SELECT file_id, 4, 1, owner_id, 'r', 1, 2 FROM files"
+        )
+        connection.execute(
+            b"INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, over_ms)"
+            b" VALUES ('00000000-0000-0000-0000-000000000003', 's', 'ended', 1, 2, 3)"
+        )
+        connection.execute(b"INSERT INTO chores VALUES ('producers', 5)")
+        connection.execute(b"INSERT INTO past_topics VALUES ('past', 6, 7)")
+        connection.execute(step.sql)
+        found = connection.execute(
+            b"SELECT first_new_producer_id, exactness FROM partitions ORDER BY partition"
+        ).fetchall()
+        assert found == [(1, "exact"), (2, "dedup_incomplete"), (3, "dedup_impossible")]
+        for query, expected in (
+            (b"SELECT initial_bytes FROM files", (8,)),
+            (b"SELECT max_files, failures, reason FROM quarantine_candidates", (4, 1, "r")),
+            (b"SELECT closed_ms FROM sessions", (3,)),
+            (b"SELECT name, started_ms FROM periodic_tasks", ("producers", 5)),
+            (b"SELECT name, first_new_producer_id, deleted_ms FROM deleted_topics", ("past", 6, 7)),
+        ):
+            assert connection.execute(query).fetchall() == [expected]
+
+
 def test_several_processes_can_open_an_empty_database_at_once(
     new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
 ) -> None:
