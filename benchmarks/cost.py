@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Final
 
+from cost_model.engine.policies import policy_from_text
 from cost_model.engine.rounds import simulate_rounds
-from cost_model.engine.variants import policy_from_text
 from cost_model.report.document import markdown, with_block
 from cost_model.report.prices import load_prices
-from cost_model.workload.workload import load_workload
+from cost_model.workload.definition import load_workload
 from planner.settings import PlannerSettings
 
 WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")

@@ -1,1 +1,1 @@
-"""The planner's own policy on a simulated clock: what a workload costs, from objects to dollars."""
+"""Simulation of the cost of a workload under the planner's own policy: objects, requests, rows, dollars."""

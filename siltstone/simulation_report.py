@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cost_model.report.figures import CURVES, FIGURES, bills
+from cost_model.report.figures import CURVES, FIGURES, bills, rates_text
 from siltstone.console import report_console, table
 
 if TYPE_CHECKING:
@@ -39,20 +39,18 @@ def print_report(outcomes: Sequence[Outcome], prices: Prices) -> None:
 
 
 def _sentence(outcome: Outcome) -> str:
-    workload, front = outcome.workload, outcome.front
+    workload = outcome.workload
     how = "every event" if outcome.exact else "aggregated"
     return (
         f"{workload.partition_count:,} partitions, {workload.agents} agents in {workload.zones} zones, "
         f"{workload.mb_per_second:,.1f} MB/s before compression; {outcome.days:g} days simulated, {how}.\n"
-        f"Agents write {front.files:,.1f} files a second with {front.extents:,.0f} extents and "
-        f"{front.stored_bytes / 1e6:,.1f} MB; an ingestion job takes {front.job_seconds:.2f} s of that. "
-        f"Figures are those of the last month."
+        f"{rates_text(outcome.rates)} Figures are those of the last month."
     )
 
 
 def figures_table(outcomes: Sequence[Outcome]) -> object:
     """Return the figures, with one column for each policy."""
-    rows = [(figure.words, *(figure.write(figure.of(each)) for each in outcomes)) for figure in FIGURES]
+    rows = [(figure.label, *(figure.write(figure.of(each)) for each in outcomes)) for figure in FIGURES]
     return table(None, "figure", *(f">{each.policy}" for each in outcomes), rows=rows)
 
 
@@ -69,9 +67,9 @@ def bills_table(outcomes: Sequence[Outcome], prices: Prices) -> object:
 def terms_table(bill: Bill, policy: str | None) -> object:
     """Return the terms of one bill."""
     title = bill.name if policy is None else f"{bill.name}, policy {policy}"
-    rows = [(line.term, line.how, f"{line.dollars:,.0f}") for line in bill.lines]
+    rows = [(line.term, line.calculation, f"{line.dollars:,.0f}") for line in bill.lines]
     rows.append(("total", "", f"{bill.dollars:,.0f}"))
-    return table(title, "term", "how", ">dollars", rows=rows)
+    return table(title, "term", "calculation", ">dollars", rows=rows)
 
 
 def _print_curves(console: Console, outcome: Outcome) -> None:
@@ -80,15 +78,15 @@ def _print_curves(console: Console, outcome: Outcome) -> None:
     for curve in CURVES:
         values = [curve.of(sample) for sample in outcome.samples]
         rows.append(
-            (curve.words, sparkline(values, _WIDTH), curve.write(min(values)), curve.write(max(values)))
+            (curve.label, sparkline(values, _WIDTH), curve.write(min(values)), curve.write(max(values)))
         )
     console.print(table(None, "", "from 0 to its maximum", ">minimum", ">maximum", rows=rows))
 
 
 def _print_warning(console: Console, outcome: Outcome) -> None:
-    if outcome.front.capacity < 1:
+    if outcome.rates.capacity < 1:
         console.print(
-            f"Policy {outcome.policy}: planners take only {outcome.front.capacity:.0%} of the files that "
+            f"Policy {outcome.policy}: planners take only {outcome.rates.capacity:.0%} of the files that "
             f"agents write, and the backlog grows: raise max_plan_files, or flush_interval_ms of agents.",
             style="yellow",
             markup=False,

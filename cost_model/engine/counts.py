@@ -1,22 +1,22 @@
-"""What a simulation counts, in units of the real system, and what it looks like at one moment."""
+"""Counts of a simulation, and samples of its state, in units of the real system."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
+
+UPLOAD_PART_BYTES: Final = 8 * 2**20
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Requests, bytes and jobs since the beginning.
+    """Requests, bytes and jobs since the start.
 
-    An upload in parts is a create, its parts and a completion. `ingested_bytes` are what agents wrote,
-    `produced_bytes` what producers sent before compression; `fetch_bytes` were read of objects for consumers.
-    `planned_extents` are those that plans looked at because of jobs that came of it.
+    A multipart upload is one create, its parts and one completion. `ingested_bytes` are written by agents,
+    `read_bytes` and `written_bytes` by jobs. `fetch_bytes` are read from objects for consumers.
     """
 
-    produced_bytes: float = 0.0
     ingested_bytes: float = 0.0
-    ingestion_files: float = 0.0
     ingestion_extents: float = 0.0
     put_ingest: float = 0.0
     multipart_create: float = 0.0
@@ -37,43 +37,42 @@ class Counts:
     cleaning_jobs: float = 0.0
     merging_jobs: float = 0.0
     clustering_jobs: float = 0.0
-    planned_extents: float = 0.0
 
     def copy(self) -> Counts:
-        """What it is now."""
+        """Return a copy."""
         return Counts(**{each.name: getattr(self, each.name) for each in fields(self)})
 
     def since(self, before: Counts) -> Counts:
-        """What was added to `before`."""
+        """Return the difference to earlier counts."""
         return Counts(
             **{each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
         )
 
     def plus(self, other: Counts) -> Counts:
-        """Both together."""
+        """Return the sum of both."""
         return Counts(
             **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         )
 
     @property
     def jobs(self) -> float:
-        """Of all kinds."""
+        """Jobs of all kinds."""
         return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs + self.clustering_jobs
 
-    def upload(self, size: float, objects: float, part_bytes: int) -> None:
-        """Count `objects` uploads of `size` bytes together, each in parts of `part_bytes` and a last one."""
+    def upload(self, size: float, objects: float) -> None:
+        """Count `objects` multipart uploads with `size` bytes in total."""
         each = size / objects
         self.multipart_create += objects
         self.multipart_complete += objects
-        self.multipart_part += objects * max(1, -(-each // part_bytes))
+        self.multipart_part += objects * max(1, -(-each // UPLOAD_PART_BYTES))
 
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """One moment: what is stored, what the catalog knows of it, and what waits.
+    """State at one moment: stored data, rows of the catalog and backlog.
 
-    `ideal_bytes` are what would be left if every compacted partition were clean; `dirty_bytes` of
-    `compacted_bytes` are in compacted topics and not clean. `open_bytes` are what jobs still have to move.
+    `ideal_bytes` would be live if every compacted partition were clean. `dirty_bytes` are the part of
+    `compacted_topic_bytes` that is not clean. `open_bytes` are bytes that planned jobs still have to move.
     """
 
     day: float
@@ -86,11 +85,10 @@ class Sample:
     extents: float = 0.0
     rows: float = 0.0
     waiting_files: float = 0.0
-    waiting_bytes: float = 0.0
     open_bytes: float = 0.0
 
     def plus(self, other: Sample) -> Sample:
-        """Two parts of one system at the same moment."""
+        """Return the sum of two parts of one system at the same moment."""
         values = {
             each.name: getattr(self, each.name) + getattr(other, each.name)
             for each in fields(self)
@@ -100,15 +98,15 @@ class Sample:
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty part of all compacted topics."""
+        """Dirty share of all compacted topics."""
         return self.dirty_bytes / self.compacted_topic_bytes if self.compacted_topic_bytes else 0.0
 
     @property
     def read_amplification(self) -> float:
-        """What a reader of everything reads, for each byte that it would have to."""
+        """Live bytes, per byte that would be live if every partition were clean."""
         return self.live_bytes / self.ideal_bytes if self.ideal_bytes else 1.0
 
     @property
     def rows_per_gib(self) -> float:
-        """Rows of the catalog for each GiB that is alive."""
+        """Catalog rows per GiB of live data."""
         return self.rows / (self.live_bytes / 2**30) if self.live_bytes else 0.0

@@ -1,4 +1,4 @@
-"""Figures of simulations in docs/explanation/cost.md, between comments that name the workload."""
+"""Simulation figures in docs/explanation/cost.md, between comments that name the workload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError
-from cost_model.report.figures import FIGURES, bills, many
+from cost_model.report.figures import FIGURES, bills, human_count, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,40 +16,36 @@ if TYPE_CHECKING:
 
 
 def markdown(outcomes: Sequence[Outcome], prices: Prices) -> str:
-    """Two tables, of figures and of dollars, with a column for each policy."""
-    front = outcomes[0].front
+    """Return two tables, of figures and of dollars, with a column for each policy."""
     names = [each.policy for each in outcomes]
     lines = [
-        (
-            f"Agents write {front.files:,.1f} files a second with {front.extents:,.0f} extents and "
-            f"{front.stored_bytes / 1e6:,.1f} MB; an ingestion job takes {front.job_seconds:.2f} s of that."
-        ),
+        rates_text(outcomes[0].rates),
         "",
         f"| | {' | '.join(names)} |",
         f"|---|{'---:|' * len(names)}",
     ]
     for figure in FIGURES:
         values = " | ".join(figure.write(figure.of(each)) for each in outcomes)
-        lines.append(f"| {figure.words} | {values} |")
-    lines += ["", f"| dollars a month | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
+        lines.append(f"| {figure.label} | {values} |")
+    lines += ["", f"| dollars per month | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for index, bill in enumerate(bills(outcomes[0], prices)):
         values = " | ".join(f"**{bills(each, prices)[index].dollars:,.0f}**" for each in outcomes)
         lines.append(f"| **{bill.name}** | {values} |")
-        for number, line in enumerate(bill.lines):
-            of_each = [bills(each, prices)[index].lines[number] for each in outcomes]
+        for row, line in enumerate(bill.lines):
+            of_each = [bills(each, prices)[index].lines[row] for each in outcomes]
             if any(one.dollars >= 0.5 for one in of_each):
-                values = " | ".join(many(one.dollars) for one in of_each)
-                lines.append(f"| {line.term}: {line.how} | {values} |")
+                values = " | ".join(human_count(one.dollars) for one in of_each)
+                lines.append(f"| {line.term}: {line.calculation} | {values} |")
     return "\n".join(lines)
 
 
 def block_of(text: str, name: str) -> str:
-    """What a document has for a workload."""
+    """Return the figures of a workload in a document."""
     return _pattern(text, name)[2]
 
 
 def with_block(text: str, name: str, block: str) -> str:
-    """The document with something else in that place."""
+    """Return the document with the figures of a workload replaced."""
     found = _pattern(text, name)
     return f"{text[: found.start(2)]}{block}{text[found.end(2) :]}"
 
@@ -58,7 +54,7 @@ def _pattern(text: str, name: str) -> re.Match[str]:
     found = re.search(rf"(<!-- figures of {name} -->\n)(.*?)(\n<!-- end of {name} -->)", text, re.DOTALL)
     if found is None:
         raise InvalidInputError(
-            f"the document has no place for the figures of {name}",
+            f"the document has no figures of {name}",
             remedy=f"add <!-- figures of {name} --> and <!-- end of {name} -->",
         )
     return found

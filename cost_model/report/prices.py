@@ -1,4 +1,4 @@
-"""What things cost: a price file in TOML, each table with its source and date."""
+"""Prices in TOML; each table names its source and date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ GB: Final = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePrices:
-    """An object store's, in dollars; storage in steps of (from how many GB on, dollars a GB and month)."""
+    """Prices of an object store in dollars.
+
+    Storage has steps: a price per GB and month, and the number of GB from which it applies.
+    """
 
     storage_gb_month: tuple[tuple[float, float], ...]
     put_thousand: float
@@ -30,7 +33,7 @@ class StorePrices:
     retrieval_gb: float
 
     def storage(self, size: float) -> float:
-        """Dollars a month for so many bytes."""
+        """Return the dollars per month for that many bytes."""
         gigabytes, dollars = size / GB, 0.0
         steps = [*self.storage_gb_month, (float("inf"), 0.0)]
         for (begin, price), (end, _) in pairwise(steps):
@@ -40,7 +43,7 @@ class StorePrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """All of them; `sources` are where each table is from, and of when."""
+    """All prices; `sources` has the source and date of each table."""
 
     region: str
     date: str
@@ -53,9 +56,9 @@ class Prices:
 
 
 def load_prices(file: Path | None = None) -> Prices:
-    """The list prices that come with the package, those in `file` taking their places one by one.
+    """Return the list prices of the package; prices in `file` replace them one by one.
 
-    InvalidInputError names a table or a price that there is not.
+    Raise InvalidInputError if a table or a price is unknown.
     """
     text = (resources.files("cost_model.report") / "prices.toml").read_text()
     tables = tomllib.loads(text)
@@ -88,25 +91,25 @@ def _read(file: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as failure:
         raise InvalidInputError(
             f"price file {file} is not TOML: {failure}",
-            remedy="correct it; docs/explanation/cost.md has the prices",
+            remedy="correct the file; docs/explanation/cost.md has the prices",
         ) from None
 
 
-def _override(tables: dict[str, Any], own: Mapping[str, Any], origin: str) -> None:
-    for name, value in own.items():
+def _override(tables: dict[str, Any], overrides: Mapping[str, Any], origin: str) -> None:
+    for name, value in overrides.items():
         _require_known(name, tables, origin)
         if not isinstance(tables[name], dict):
             tables[name] = str(value)
             continue
         for key, price in value.items():
             _require_known(key, tables[name], f"{origin}, {name}")
-            good = isinstance(price, type(tables[name][key])) or (
+            valid = isinstance(price, type(tables[name][key])) or (
                 isinstance(price, int | float) and isinstance(tables[name][key], float)
             )
-            if not good:
+            if not valid:
                 raise InvalidInputError(
                     f"price file {origin}: {name}.{key} is {price!r}",
-                    remedy=f"give it as {tables[name][key]!r} is given",
+                    remedy=f"give a value such as {tables[name][key]!r}",
                 )
             tables[name][key] = price
 
@@ -114,7 +117,7 @@ def _override(tables: dict[str, Any], own: Mapping[str, Any], origin: str) -> No
 def _require_known(name: str, known: Mapping[str, Any], origin: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        remedy = f"did you mean {near[0]}?" if near else f"known names are {', '.join(known)}"
         raise InvalidInputError(f"price file {origin}: there is no {name!r}", remedy=remedy)
 
 

@@ -1,9 +1,9 @@
-"""How many keys are distinct among n records: expected by formula, or drawn one by one.
+"""Distinct keys among n records: their expected number by formula, or keys drawn one by one.
 
-For keys drawn independently with probabilities p, the expected number of distinct ones among n records is
-the sum of 1 - (1 - p)^n. For uniform keys that is K·(1 - (1 - 1/K)^n). For Zipf's law (p proportional to
-rank^-s) the sum is taken over ranges of ranks, each with the probability of its geometric middle, and is
-tabulated: its error is below 1 % of the exact sum, which a test bounds.
+If keys are drawn independently with probabilities p, the expected number of distinct keys among n records is
+the sum of 1 - (1 - p)^n. For K uniform keys that is K·(1 - (1 - 1/K)^n). For Zipf's law (p proportional to
+rank^-s), the sum is taken over ranges of ranks, each with the probability of its geometric mean rank, and
+tabulated. The error is below 1 % of the exact sum, which a test checks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from cost_model.workload.workload import TopicClass
+    from cost_model.workload.definition import TopicClass
 
 _RANGES: Final = 2_000
 _EXACT_RANKS: Final = 200
@@ -24,7 +24,7 @@ _MAX_RECORDS: Final = 1e15
 
 
 class ExpectedKeys:
-    """The expected number of distinct keys among the newest n records of a partition."""
+    """The expected number of distinct keys among consecutive records of a partition."""
 
     def __init__(self, topic: TopicClass) -> None:
         self._keys = float(topic.keys)
@@ -34,13 +34,13 @@ class ExpectedKeys:
             self._table = _zipf_table(topic.keys, topic.zipf_exponent)
 
     def distinct(self, records: float) -> float:
-        """Of so many records in a row, how many have a key that none of the later ones has."""
+        """Return the expected number of distinct keys among that many consecutive records."""
         if records <= 0:
             return 0.0
         drawn = records * self._update_ratio
-        return min(records - drawn + self._of_the_set(drawn), records)
+        return min(records - drawn + self._distinct_updates(drawn), records)
 
-    def _of_the_set(self, drawn: float) -> float:
+    def _distinct_updates(self, drawn: float) -> float:
         if drawn <= 0:
             return 0.0
         if self._table is None:
@@ -52,9 +52,9 @@ class ExpectedKeys:
 
 
 def rank_ranges(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The probability of a key, and how many keys have about that, for ranges of ranks.
+    """Return, for ranges of ranks, the probability of one key and the number of keys.
 
-    The first ranks stand for themselves; the others lie in ranges whose bounds grow geometrically.
+    The first ranks are ranges of one key. The bounds of the other ranges grow geometrically.
     """
     single = np.arange(1, min(keys, _EXACT_RANKS) + 1, dtype=np.float64)
     ranks, sizes = single, np.ones_like(single)
@@ -68,7 +68,7 @@ def rank_ranges(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArra
 
 
 def _zipf_table(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Logarithms of counts of records, and of the distinct keys among them."""
+    """Return the logarithms of record counts, and of the distinct keys among that many records."""
     probability, sizes = rank_ranges(keys, exponent)
     counts = np.geomspace(1, _MAX_RECORDS, _TABLE)
     log_absent = np.log1p(-np.minimum(probability, 1 - 1e-15))
@@ -77,26 +77,26 @@ def _zipf_table(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArra
 
 
 class DrawnKeys:
-    """Draws the records of one partition: which key each has, and which are tombstones."""
+    """Random keys and tombstones of the records of one partition."""
 
     def __init__(self, topic: TopicClass, generator: np.random.Generator) -> None:
         self._topic = topic
         self._generator = generator
-        self._next_own = topic.keys
+        self._next_unique_key = topic.keys
         self._cumulative: NDArray[np.float64] | None = None
         if topic.key_distribution == "zipf":
             weights = np.arange(1, topic.keys + 1, dtype=np.float64) ** -topic.zipf_exponent
             self._cumulative = np.cumsum(weights / weights.sum())
 
     def draw(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The keys of the next `count` records as numbers, and whether each is a tombstone."""
+        """Return the keys of the next `count` records as numbers, and whether each is a tombstone."""
         topic, generator = self._topic, self._generator
         if self._cumulative is None:
             keys = generator.integers(0, topic.keys, count)
         else:
             found = np.searchsorted(self._cumulative, generator.random(count))
             keys = np.minimum(found, topic.keys - 1).astype(np.int64)
-        own = generator.random(count) >= topic.update_ratio
-        keys[own] = self._next_own + np.arange(int(own.sum()))
-        self._next_own += int(own.sum())
+        unique = generator.random(count) >= topic.update_ratio
+        keys[unique] = self._next_unique_key + np.arange(int(unique.sum()))
+        self._next_unique_key += int(unique.sum())
         return keys, generator.random(count) < topic.tombstone_ratio

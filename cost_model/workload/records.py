@@ -1,9 +1,8 @@
-"""What deduplication leaves of a partition: by expectation, or of records that were drawn one by one.
+"""Records of a partition that deduplication leaves: expected numbers, or records drawn one by one.
 
-Offsets count every record that was ever produced, so a range of offsets says how many draws it stands for,
-whatever was dropped of it before. Of records drawn independently, those that are left of a range are the
-newest of their keys, as many as there are distinct keys in it, however often and in whatever pieces it was
-deduplicated on the way.
+Offsets count all records ever produced. A range of offsets therefore says how many records were drawn for it,
+however many were dropped since. If records are drawn independently, a deduplicated range has as many records
+as distinct keys. It does not matter how often and in which pieces it was deduplicated before.
 """
 
 from __future__ import annotations
@@ -16,34 +15,37 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from cost_model.workload.definition import TopicClass
     from cost_model.workload.keys import DrawnKeys, ExpectedKeys
-    from cost_model.workload.workload import TopicClass
 
 _MAX_CLEANINGS: Final = 64
 
 
 class Records(Protocol):
-    """The records of one partition, as far as deduplication needs to know them."""
+    """The records of one partition, as far as deduplication depends on them."""
 
     def append(self, count: int) -> None:
-        """Producers sent so many more."""
+        """Append records."""
         ...
 
     def deduplicate(self, base: int, upper: int, pieces: float) -> float:
-        """How many are left of offsets [base, upper), each of so many equal pieces being deduplicated."""
+        """Deduplicate offsets [base, upper) in equal pieces, and return how many records are left."""
         ...
 
     def clean(self, base: int, upper: int, now_ms: int) -> float:
-        """As `deduplicate`, with nothing older than `base`: tombstones go whose time has come."""
+        """Deduplicate offsets [base, upper) and drop expired tombstones; `base` is the start of the log.
+
+        Return how many records are left.
+        """
         ...
 
     def distinct(self, count: float) -> float:
-        """How many distinct keys to expect among so many records in a row."""
+        """Return the expected number of distinct keys among that many consecutive records."""
         ...
 
 
 class ExpectedRecords:
-    """By expectation; offsets alone are kept, and when the partition was cleaned up to which of them."""
+    """Expected numbers of records; the state is only the times and upper offsets of earlier cleanings."""
 
     def __init__(self, topic: TopicClass, keys: ExpectedKeys, delete_retention_ms: int) -> None:
         self._keys = keys
@@ -52,17 +54,18 @@ class ExpectedRecords:
         self._cleaned: list[tuple[int, int]] = []
 
     def append(self, count: int) -> None:
-        """Nothing to remember: offsets tell."""
+        """Do nothing: the offsets are enough."""
 
     def deduplicate(self, base: int, upper: int, pieces: float) -> float:
-        """Each piece keeps its distinct keys."""
+        """Return the expected number of records if each piece keeps its distinct keys."""
         return pieces * self._keys.distinct((upper - base) / pieces)
 
     def clean(self, base: int, upper: int, now_ms: int) -> float:
-        """One record a key, and no tombstone that was clean for delete.retention.ms before this cleaning.
+        """Return the expected number of records after a cleaning.
 
-        Survivors with an offset of at least o are as many as there are distinct keys in [o, upper); a share
-        of the rest, below what was clean so long ago, are tombstones and go.
+        One record per key is left, without tombstones that were clean for delete.retention.ms. The survivors
+        at or past an offset are as many as the distinct keys in the range from there. A share of the
+        survivors below the offset that was clean long enough ago are tombstones, which are dropped.
         """
         kept = self._keys.distinct(upper - base)
         old = bisect_right(self._cleaned, (now_ms - self._delete_retention_ms, 2**63))
@@ -71,17 +74,19 @@ class ExpectedRecords:
             young = self._keys.distinct(upper - max(self._cleaned[old - 1][1], base))
             kept -= self._tombstone_ratio * (kept - young)
             del self._cleaned[: old - 1]
-        if len(self._cleaned) > _MAX_CLEANINGS:  # every other one: the horizon is late by one at the most
+        if (
+            len(self._cleaned) > _MAX_CLEANINGS
+        ):  # keep every second one: tombstones are dropped one cleaning later
             self._cleaned = self._cleaned[:1] + self._cleaned[1::2]
         return kept
 
     def distinct(self, count: float) -> float:
-        """By the formula."""
+        """Return the expected number of distinct keys."""
         return self._keys.distinct(count)
 
 
 class DrawnRecords:
-    """Every record with its key; deduplication as compaction does it, in arrays by offset."""
+    """All records with their keys, in arrays by offset; deduplication works as in compaction."""
 
     def __init__(self, drawn: DrawnKeys, keys: ExpectedKeys, delete_retention_ms: int) -> None:
         self._drawn = drawn
@@ -94,7 +99,7 @@ class DrawnRecords:
         self._count = 0
 
     def append(self, count: int) -> None:
-        """Draw them."""
+        """Draw records and append them."""
         keys, tombstone = self._drawn.draw(count)
         while self._count + count > len(self._keys):
             self._grow(max(1024, len(self._keys)))
@@ -111,19 +116,23 @@ class DrawnRecords:
         self._alive = np.concatenate([self._alive, np.zeros(more, np.bool_)])
 
     def deduplicate(self, base: int, upper: int, pieces: float) -> float:
-        """The range is one piece here: each job is carried out by itself."""
+        """Deduplicate the range, which must be one piece, since each job is simulated."""
         assert pieces == 1
         return float(len(self._survivors(base, upper)))
 
     def clean(self, base: int, upper: int, now_ms: int) -> float:
-        """KIP-534: a tombstone gets its horizon when it first becomes clean, and goes once that is over."""
+        """Deduplicate the range, and drop tombstones as KIP-534 says.
+
+        A tombstone gets a time stamp for its deletion when it first becomes clean, and is dropped by a
+        cleaning after that time.
+        """
         survivors = self._survivors(base, upper)
         deletes = survivors[self._tombstone[survivors]]
         stamped = self._horizon_ms[deletes] > 0
-        gone = deletes[stamped][self._horizon_ms[deletes[stamped]] <= now_ms]
-        self._alive[gone] = False
+        expired = deletes[stamped][self._horizon_ms[deletes[stamped]] <= now_ms]
+        self._alive[expired] = False
         self._horizon_ms[deletes[~stamped]] = now_ms + self._delete_retention_ms
-        return float(len(survivors) - len(gone))
+        return float(len(survivors) - len(expired))
 
     def _survivors(self, base: int, upper: int) -> NDArray[np.intp]:
         offsets = np.flatnonzero(self._alive[base:upper]) + base
@@ -135,5 +144,8 @@ class DrawnRecords:
         return survivors
 
     def distinct(self, count: float) -> float:
-        """By the formula; the smallest log that could be is measured by it in both modes."""
+        """Return the expected number of distinct keys.
+
+        The ideal size is computed from it, so that it is the same in both simulations.
+        """
         return self._expected.distinct(count)

@@ -11,13 +11,13 @@ import click
 from core.clock import SystemClock
 from core.errors import InvalidInputError
 from cost_model.engine.events import simulate_events
+from cost_model.engine.policies import policy_from_file, policy_from_text
 from cost_model.engine.rounds import simulate_rounds
-from cost_model.engine.variants import policy_from_file, policy_from_text
-from cost_model.report.figures import facts
-from cost_model.report.picture import draw, require_matplotlib
+from cost_model.report.figures import policy_report
+from cost_model.report.plot import draw, require_matplotlib
 from cost_model.report.prices import load_prices
-from cost_model.workload.history import recent_workload
-from cost_model.workload.workload import load_workload, named_workloads
+from cost_model.workload.definition import load_workload, named_workloads
+from cost_model.workload.from_catalog import recent_workload
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import ProgressDisplay, emit_json
 from siltstone.context import open_context
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cost_model.engine.outcome import Outcome
-    from cost_model.workload.workload import Workload
+    from cost_model.workload.definition import Workload
     from planner.settings import PlannerSettings
     from siltstone.settings.configuration import Settings
 
@@ -101,7 +101,7 @@ def command(
     if plot is not None:
         draw(outcomes, listed, plot)
     if as_json:
-        emit_json({"workload": chosen.name, "policies": [facts(each, listed) for each in outcomes]})
+        emit_json({"workload": chosen.name, "policies": [policy_report(each, listed) for each in outcomes]})
     else:
         print_report(outcomes, listed)
 

@@ -1,10 +1,10 @@
-"""Small workloads, and settings of their size."""
+"""Small workloads, and planner settings for them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from cost_model.workload.workload import TopicClass, Workload
+from cost_model.workload.definition import TopicClass, Workload
 from planner.settings import MIB, PlannerSettings
 
 SETTINGS: Final = PlannerSettings(target_file_bytes=16 * MIB, max_job_input_bytes=64 * MIB)
@@ -32,7 +32,7 @@ MIXED: Final = Workload(
         ),
     ),
 )
-"""Twelve partitions of three kinds; half a day is long enough for everything to repeat itself."""
+"""Twelve partitions of three kinds; half a day is long enough for every kind of job to repeat."""
 
 SHORT_SETTINGS: Final = PlannerSettings(
     target_file_bytes=2 * MIB,
@@ -62,4 +62,4 @@ SHORT: Final = Workload(
         ),
     ),
 )
-"""Partitions with short extents in large files, of which so many are needed that others clean than ingest."""
+"""Partitions with short extents in large files; ingestion jobs have no space to clean them."""

@@ -1,4 +1,4 @@
-"""The aggregated simulation against one of every event, on a workload that is small enough for both."""
+"""Comparison of the aggregated simulation with the exact one, on workloads small enough for both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from core.errors import InvalidInputError
 from cost_model.engine.events import simulate_events
 from cost_model.engine.rounds import simulate_rounds
-from cost_model.workload.workload import TopicClass, Workload, load_workload
+from cost_model.workload.definition import TopicClass, Workload, load_workload
 from planner.settings import PlannerSettings
 from tests.cost_model.small import MIXED, SETTINGS, SHORT, SHORT_SETTINGS
 
@@ -42,7 +42,9 @@ def aggregated() -> Outcome:
         ("read_amplification", 0.02),
     ],
 )
-def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+def test_samples_of_both_simulations_agree(
+    exact: Outcome, aggregated: Outcome, name: str, tolerance: float
+) -> None:
     """docs/explanation/cost.md states these tolerances."""
     assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
 
@@ -63,13 +65,15 @@ def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, to
         ("list_gc", 0.1),
     ],
 )
-def test_what_is_done_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+def test_counts_of_both_simulations_agree(
+    exact: Outcome, aggregated: Outcome, name: str, tolerance: float
+) -> None:
     """docs/explanation/cost.md states these tolerances."""
     assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
 
 
-def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
-    """Partitions become due, and their extents too many, one by one: docs/explanation/cost.md."""
+def test_both_simulations_agree_if_cleaning_and_clustering_need_separate_jobs() -> None:
+    """Partitions become dirty or fragmented one by one; docs/explanation/cost.md states the tolerances."""
     exact = simulate_events(SHORT, SHORT_SETTINGS, seed=1)
     aggregated = simulate_rounds(SHORT, SHORT_SETTINGS)
     assert exact.month.clustering_jobs > 2 * exact.month.cleaning_jobs > 40_000
@@ -90,27 +94,27 @@ def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
         assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
 
 
-def test_rows_of_the_catalog_are_bounded_by_what_is_long_and_the_partitions() -> None:
-    """However short the extents of ingestion are: docs/explanation/planner.md derives the bound."""
+def test_catalog_rows_are_bounded_by_live_bytes_and_partitions() -> None:
+    """The bound does not depend on ingestion; docs/explanation/planner.md derives it."""
     settings = PlannerSettings()
     waiting = settings.resting_extents + 2 * settings.merge_fan_in
     topic = TopicClass(name="t", partitions=10_000, mb_per_second=1.0, config={"retention.ms": "604800000"})
     wide = Workload(name="wide", days=20, agents=30, topics=(topic,))
-    outcome = simulate_rounds(wide, settings, most_rounds=240)
-    arriving = outcome.front.extents * (wide.planning_seconds + 7_200)  # a round's news, at the most
+    outcome = simulate_rounds(wide, settings, max_rounds=240)
+    arriving = outcome.rates.extents * (wide.planning_seconds + 7_200)  # at most the extents of a round
     bound = outcome.mean("live_bytes") / settings.section_bytes + waiting * wide.partition_count + arriving
-    assert outcome.front.extents * 604_800 > 20 * bound
+    assert outcome.rates.extents * 604_800 > 20 * bound
     assert outcome.mean("extents") < bound
 
 
-def test_the_same_seed_gives_the_same() -> None:
-    """Another seed gives another log, of about the same size."""
+def test_the_same_seed_gives_the_same_counts() -> None:
+    """Another seed gives other counts."""
     short = replace(MIXED, days=0.02)
     first, again, other = (simulate_events(short, SETTINGS, seed=seed).history[-1] for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_a_large_workload_is_not_simulated_event_by_event() -> None:
+def test_exact_simulation_of_a_large_workload_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="leave out --exact"):
         simulate_events(load_workload("platform"), PlannerSettings())

@@ -1,4 +1,4 @@
-"""Prices, and what is made of them."""
+"""Prices and bills."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def outcome() -> Outcome:
 
 
 def test_storage_is_priced_in_steps() -> None:
-    """The first 50 TB at one price, the next 450 at another."""
+    """The first 50 TB have one price, the next 450 TB another."""
     store = load_prices().s3_standard
     assert store.storage(1000 * GB) == pytest.approx(23.0)
     assert store.storage(61_200 * GB) == pytest.approx(51_200 * 0.023 + 10_000 * 0.022)
 
 
-def test_own_prices_take_the_place_of_list_prices(tmp_path: Path) -> None:
-    """Those that are not named stay as they are."""
+def test_prices_in_a_file_replace_list_prices(tmp_path: Path) -> None:
+    """Other prices do not change."""
     file = tmp_path / "prices.toml"
     file.write_text("region = 'here'\n[s3_standard]\nput_thousand = 1\nsource = 'a contract'\n")
     prices = load_prices(file)
@@ -44,7 +44,7 @@ def test_own_prices_take_the_place_of_list_prices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[s3_standart]", "did you mean s3_standard"),
         ("[s3_standard]\nget_thousands = 1", "did you mean get_thousand"),
@@ -52,18 +52,18 @@ def test_own_prices_take_the_place_of_list_prices(tmp_path: Path) -> None:
         ("put = ", "is not TOML"),
     ],
 )
-def test_a_price_that_there_is_not_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_price_files_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(text)
-    with pytest.raises(InvalidInputError, match=words):
+    with pytest.raises(InvalidInputError, match=message):
         load_prices(file)
 
 
-def test_kafka_follows_its_stated_formula(outcome: Outcome) -> None:
-    """Three replicas on disks that are 60 % full; 2/3, twice and 2/3 of the traffic cross zones."""
+def test_kafka_bill_follows_the_documented_formula(outcome: Outcome) -> None:
+    """Disks hold three replicas and are 60 % full; traffic to other zones has a price."""
     bill = kafka_bill(outcome, load_prices(), follower_fetching=False)
     dollars = {line.term: line.dollars for line in bill.lines}
-    stored = outcome.front.stored_bytes * 730 * 3600 / GB
+    stored = outcome.rates.stored_bytes * 730 * 3600 / GB
     assert dollars["disks"] == pytest.approx(outcome.mean("live_bytes") / GB * 3 / 0.6 * 0.08)
     assert dollars["producers to leaders, 2/3 from other zones"] == pytest.approx(stored * 2 / 3 * 0.02)
     assert dollars["replication, twice to other zones"] == pytest.approx(stored * 2 * 0.02)
@@ -73,8 +73,8 @@ def test_kafka_follows_its_stated_formula(outcome: Outcome) -> None:
     assert bill.dollars - nearby.dollars == pytest.approx(stored * 2 / 3 * 0.02)
 
 
-def test_requests_are_priced_by_their_kinds(outcome: Outcome) -> None:
-    """PUT, parts of uploads and LIST at one price, GET at another; Express One Zone also by the byte."""
+def test_requests_are_priced_by_kind(outcome: Outcome) -> None:
+    """PUT, upload parts and LIST have one price, GET another; Express One Zone also charges for bytes."""
     prices, month = load_prices(), outcome.month
     standard = {line.term: line.dollars for line in siltstone_bill(outcome, prices, express=False).lines}
     assert standard["PUT by agents"] == pytest.approx(month.put_ingest * 0.005 / 1000)

@@ -1,4 +1,4 @@
-"""docs/explanation/cost.md, beside what the command says."""
+"""Agreement of docs/explanation/cost.md with the simulation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from cost_model.engine.rounds import simulate_rounds
 from cost_model.report.document import block_of, markdown, with_block
 from cost_model.report.prices import load_prices
-from cost_model.workload.workload import TopicClass, Workload, load_workload
+from cost_model.workload.definition import TopicClass, Workload, load_workload
 from planner.settings import PlannerSettings
 
 _PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "cost.md"
 
 
-def test_the_page_has_the_figures_of_a_run() -> None:
-    """Those of the small workload; `make cost` writes them all."""
+def test_the_page_shows_the_simulated_figures() -> None:
+    """Only the smallest workload is simulated; `make cost` updates all."""
     outcome = simulate_rounds(load_workload("trial"), PlannerSettings(), "default")
     page = _PAGE.read_text()
     assert block_of(page, "trial") == markdown([outcome], load_prices())
@@ -23,7 +23,7 @@ def test_the_page_has_the_figures_of_a_run() -> None:
 
 
 def test_the_page_names_every_key_and_every_workload() -> None:
-    """And those that come along have their figures there."""
+    """The built-in workloads have their figures on the page."""
     page = _PAGE.read_text()
     for kind in (Workload, TopicClass):
         for field in fields(kind):

@@ -91,7 +91,7 @@ def test_curves_are_drawn_into_a_png(small: str, tmp_path: Path) -> None:
         (["trail"], "did you mean trial?"),
         (["absent.toml"], "absent.toml cannot be read"),
         (["trial", "--set", "merge_fan=3"], "did you mean merge_fan_in?"),
-        (["trial", "--set", "merge_fan_in"], "sets nothing"),
+        (["trial", "--set", "merge_fan_in"], "has no value"),
         (["trial", "--set", "merge_fan_in=few"], "merge_fan_in cannot be 'few'"),
         (["trial", "--set", "merge_fan_in=1"], "merge_fan_in is 1"),
         (["trial", "--policy", "absent.toml"], "policy file absent.toml cannot be read"),
@@ -115,7 +115,7 @@ def test_a_workload_is_derived_from_a_live_catalog(
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
     empty = simulate("--live", "--json", *where)
     assert empty.exit_code == 1
-    assert "no topic of the catalog got records" in empty.stderr
+    assert "no topic of the catalog received records" in empty.stderr
     scene = Scene.set_up(catalog, ids)
     topic = scene.topic("a", cleanup_policy="compact")
     now_ms = SystemClock().now_ms()  # the clock of the command

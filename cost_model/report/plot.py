@@ -1,4 +1,4 @@
-"""Curves as a PNG, by matplotlib where it is installed."""
+"""Curves of a simulation as a PNG, drawn by matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def require_matplotlib() -> None:
-    """InvalidInputError, with the remedy, when pictures cannot be drawn here."""
+    """Raise InvalidInputError with a remedy if matplotlib is not installed."""
     try:
         import matplotlib.figure  # noqa: F401, PLC0415 - an optional dependency
     except ImportError:
@@ -27,7 +27,7 @@ def require_matplotlib() -> None:
 
 
 def draw(outcomes: Sequence[Outcome], prices: Prices, file: Path) -> None:
-    """Write a PNG with a panel for each curve, a line for each policy, and what everything costs."""
+    """Write a PNG with a panel for each curve and for the cost, and a line for each policy."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
 
     figure = Figure(figsize=(15, 16), layout="constrained")
@@ -36,7 +36,7 @@ def draw(outcomes: Sequence[Outcome], prices: Prices, file: Path) -> None:
         for outcome in outcomes:
             days = [sample.day for sample in outcome.samples]
             axis.plot(days, [curve.of(sample) for sample in outcome.samples], label=outcome.policy)
-        _label(axis, curve.words)
+        _label(axis, curve.label)
     written, read, costs = axes[len(CURVES) : len(CURVES) + 3]
     for outcome in outcomes:
         points = amplification_over_time(outcome)
@@ -44,7 +44,7 @@ def draw(outcomes: Sequence[Outcome], prices: Prices, file: Path) -> None:
         written.plot(days, [write for _, write, _ in points], label=outcome.policy)
         read.plot(days, [reads for _, _, reads in points], label=outcome.policy)
     _label(written, "write amplification")
-    _label(read, "bytes read by jobs / written by agents")
+    _label(read, "bytes read by jobs / bytes written by agents")
     _bars(costs, outcomes, prices)
     axes[0].legend()
     figure.suptitle(f"{outcomes[0].workload.name}: {outcomes[0].workload.description}")
@@ -56,8 +56,8 @@ def draw(outcomes: Sequence[Outcome], prices: Prices, file: Path) -> None:
         ) from None
 
 
-def _label(axis: Any, words: str) -> None:  # noqa: ANN401 - matplotlib's Axes
-    axis.set_title(words)
+def _label(axis: Any, label: str) -> None:  # noqa: ANN401 - matplotlib's Axes
+    axis.set_title(label)
     axis.set_xlabel("days")
     axis.set_ylim(bottom=0)
 
@@ -67,6 +67,6 @@ def _bars(axis: Any, outcomes: Sequence[Outcome], prices: Prices) -> None:  # no
     names = [bill.name for bill in bills(outcomes[0], prices)]
     for number, outcome in enumerate(outcomes):
         dollars = [bill.dollars for bill in bills(outcome, prices)]
-        axis.barh([place + number * height for place in range(len(names))], dollars, height=height)
+        axis.barh([position + number * height for position in range(len(names))], dollars, height=height)
     axis.set_yticks(range(len(names)), names)
-    axis.set_title("dollars a month")
+    axis.set_title("dollars per month")

@@ -1,8 +1,9 @@
-"""How the news of one partition are sorted, job by job, by the policy itself.
+"""Effect of clustering jobs on the extents of one partition.
 
-In a cell the news of a round are one extent. How many extents the catalog has for them in truth, and how
-often their bytes are written anew, is found out once for each class of topics: a single partition gets an
-extent after the other, all of one length, and `planner.clustering` chooses what becomes one of them.
+In a scaled model, a partition's extents of one round are a single extent. The catalog really has several rows
+for them, and clustering jobs rewrite their bytes several times. Both numbers are measured once for each class
+of topics: a single partition receives extents of equal length one by one, and `planner.clustering` chooses
+which of them become one.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
     from planner.snapshot import TopicRules
 
 _MAX_ARRIVALS: Final = 5_000
-_LONG_ONES: Final = 8
-_AS_GOOD_AS_EVER: Final = 1e9
+_LONG_EXTENTS: Final = 8
+_UNBOUNDED_ARRIVALS: Final = 1e9
 _FILE: Final = UUID(int=1)
 
 
 @dataclass(frozen=True, slots=True)
-class SortedNews:
-    """What n extents of one length have become, by n: sums since the first of them came, and rows now.
+class ClusteredArrivals:
+    """Result of clustering after n extents of equal length have arrived, as curves over n.
 
-    `rows` are extents that are there, `written` extents' score of bytes that were written anew, `taken` the
-    extents that runs had, `runs` how many there were. Beyond what was tried out, all go on as they did;
-    `long_rows` are the extents that came out of so many, and are not sorted again.
+    `rows` is the number of extents left. The other curves are sums since the first arrival: `written` is the
+    number of rewritten bytes in units of one arriving extent, `taken` the number of extents that clustering
+    jobs took, `runs` the number of those jobs' runs of extents. Beyond the last measured n, the curves are
+    extrapolated. `long_rows` is the number of extents that are long enough never to be clustered again.
     """
 
     rows: NDArray[np.float64]
@@ -46,7 +48,7 @@ class SortedNews:
     long_rows: int = 0
 
     def of(self, curve: NDArray[np.float64], arrivals: float) -> float:
-        """The value of one of the curves after so many arrivals."""
+        """Return the value of one of the curves after a number of arrivals."""
         last = len(curve) - 1
         if arrivals <= last:
             below = min(int(arrivals), last - 1)
@@ -58,20 +60,20 @@ class SortedNews:
         return float(curve[last] + slope * (arrivals - last))
 
     def mean_rows(self, arrivals: float) -> float:
-        """How many rows there are on average while so many extents come."""
+        """Return the mean of `rows` while that number of extents arrives."""
         points = np.linspace(0.0, arrivals, 65)
         return float(np.mean([self.of(self.rows, each) for each in points]))
 
     def rate(self, curve: NDArray[np.float64], arrivals: float) -> float:
-        """By how much a curve grows with each arrival, over so many of them."""
-        most = min(arrivals, _AS_GOOD_AS_EVER)
-        return self.of(curve, most) / most if most > 0 else 0.0
+        """Return the mean growth of a curve per arrival."""
+        max_arrivals = min(arrivals, _UNBOUNDED_ARRIVALS)
+        return self.of(curve, max_arrivals) / max_arrivals if max_arrivals > 0 else 0.0
 
 
 @lru_cache(maxsize=64)
-def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> SortedNews:
-    """Let extents of `length` bytes come until some long ones have come of them."""
-    most = min(_MAX_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))
+def clustered_arrivals(rules: TopicRules, length: float, settings: PlannerSettings) -> ClusteredArrivals:
+    """Add extents of `length` bytes until several long extents exist, and return the curves."""
+    max_arrivals = min(_MAX_ARRIVALS, round(_LONG_EXTENTS * settings.section_bytes / max(length, 1.0)))
     newest = settings.max_seen_extents
     files = {
         _FILE: FileView(
@@ -83,27 +85,29 @@ def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> 
         )
     }
     snapshot = Snapshot(now_ms=0, partitions=(), files=files)
-    held: list[Extent] = []
+    extents: list[Extent] = []
     size = written = taken = runs = 0
     curves: list[tuple[float, float, float, float]] = [(0.0, 0.0, 0.0, 0.0)]
-    one = max(1, round(length))
-    for number in range(max(1, most)):
-        held.append(_extent(rules, number, number, one))
-        size += one
-        if is_fragmented(len(held), size, settings):
-            view = PartitionView(rules=rules, state=_state(rules, number + 1), extents=tuple(held[-newest:]))
+    extent_bytes = max(1, round(length))
+    for offset in range(max(1, max_arrivals)):
+        extents.append(_extent(rules, offset, offset, extent_bytes))
+        size += extent_bytes
+        if is_fragmented(len(extents), size, settings):
+            view = PartitionView(
+                rules=rules, state=_state(rules, offset + 1), extents=tuple(extents[-newest:])
+            )
             run = short_run(view, snapshot, settings, lambda _: False)
             if len(run) >= RUN_OF_FAN_IN * settings.merge_fan_in:
                 total = sum(each.length for each in run)
-                begin = held.index(run[0])
-                held[begin : begin + len(run)] = [
+                begin = extents.index(run[0])
+                extents[begin : begin + len(run)] = [
                     _extent(rules, run[0].base_offset, run[-1].last_offset, total)
                 ]
                 written, taken, runs = written + total, taken + len(run), runs + 1
-        curves.append((len(held), written / one, taken, runs))
+        curves.append((len(extents), written / extent_bytes, taken, runs))
     rows, writes, takes, counts = (np.array(each, dtype=np.float64) for each in zip(*curves, strict=True))
-    long = sum(1 for each in held if each.length >= settings.section_bytes)
-    return SortedNews(rows, writes, takes, counts, long)
+    long_rows = sum(1 for each in extents if each.length >= settings.section_bytes)
+    return ClusteredArrivals(rows, writes, takes, counts, long_rows)
 
 
 def _extent(rules: TopicRules, base: int, last: int, length: int) -> Extent:

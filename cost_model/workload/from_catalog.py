@@ -1,11 +1,11 @@
-"""A workload like the one that a catalog has had lately."""
+"""A workload like the recent one of a catalog."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from core.errors import NotFoundError
-from cost_model.workload.workload import MEGABYTE, TopicClass, Workload
+from cost_model.workload.definition import MEGABYTE, TopicClass, Workload
 
 if TYPE_CHECKING:
     from catalog.model import Topic
@@ -18,25 +18,26 @@ _MIN_WINDOW_MS: Final = 1_000
 
 
 def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
-    """Each topic as a class of its own, with the rates of the last day, or of what there is of it.
+    """Return a workload with one class for each topic and the rates of the last day.
 
-    Records are as large as they are stored, so compression is 1; keys are as many as the last cleaning left
-    in a partition, drawn uniformly. NotFoundError when nothing was produced in that time.
+    If the catalog is younger than a day, its whole history counts. Records have their stored size, so the
+    compression ratio is 1. The number of keys is what the last cleaning left in a partition, with a uniform
+    distribution. Raise NotFoundError if nothing was produced in that time.
     """
     topics = {topic.topic_id: topic for topic in catalog.topics.list()}
     found = [each for each in catalog.topic_history.since(now_ms - WINDOW_MS) if each.topic_id in topics]
     found = [each for each in found if each.records > 0 and each.live_records > 0]
     if not found:
         raise NotFoundError(
-            "no topic of the catalog got records in the last day",
-            remedy="simulate a workload from a TOML file, or one that comes along",
+            "no topic of the catalog received records in the last day",
+            remedy="simulate a workload from a TOML file, or a built-in one",
         )
     window_ms = max(_MIN_WINDOW_MS, now_ms - min(each.first_ms for each in found))
     racks = {broker.rack for broker in catalog.brokers.live(_BROKER_SILENT_MS) if broker.rack is not None}
     zones = max(1, len(racks))
     return Workload(
         name="live",
-        description=f"What the catalog's topics got in the last {window_ms / 3_600_000:.1f} hours",
+        description=f"Topics of the catalog in the last {window_ms / 3_600_000:.1f} hours",
         agents=max(zones, len(catalog.sessions.active())),
         zones=zones,
         zone_aware=zones > 1,

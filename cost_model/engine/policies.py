@@ -1,4 +1,4 @@
-"""Policies side by side: planner settings from TOML files, or from KEY=VALUE pairs."""
+"""Planner settings to compare with others, from TOML files or KEY=VALUE pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def policy_from_file(file: Path, base: PlannerSettings) -> PlannerSettings:
-    """`base`, with the settings that a TOML file has."""
+    """Return `base` with the settings of a TOML file."""
     try:
         values = tomllib.loads(file.read_text())
     except OSError as failure:
@@ -26,33 +26,35 @@ def policy_from_file(file: Path, base: PlannerSettings) -> PlannerSettings:
             f"policy file {file} cannot be read: {failure.strerror}", remedy="name a TOML file of settings"
         ) from None
     except tomllib.TOMLDecodeError as failure:
-        raise InvalidInputError(f"policy file {file} is not TOML: {failure}", remedy="correct it") from None
-    return changed(base, values, str(file))
+        raise InvalidInputError(
+            f"policy file {file} is not TOML: {failure}", remedy="correct the file"
+        ) from None
+    return with_changes(base, values, str(file))
 
 
 def policy_from_text(text: str, base: PlannerSettings) -> PlannerSettings:
-    """`base`, with settings given as KEY=VALUE, several with commas between."""
+    """Return `base` with the settings of comma-separated KEY=VALUE pairs."""
     values = {}
     for pair in text.split(","):
         name, equals, value = pair.strip().partition("=")
         if not equals:
-            raise InvalidInputError(f"{pair!r} sets nothing", remedy="give KEY=VALUE, such as merge_fan_in=4")
+            raise InvalidInputError(f"{pair!r} has no value", remedy="give KEY=VALUE, such as merge_fan_in=4")
         values[name] = value
-    return changed(base, values, f"--set {text}")
+    return with_changes(base, values, f"--set {text}")
 
 
-def changed(base: PlannerSettings, values: Mapping[str, Any], origin: str) -> PlannerSettings:
-    """`base` with changes; InvalidInputError names a setting that there is not, or a value it cannot have."""
+def with_changes(base: PlannerSettings, values: Mapping[str, Any], origin: str) -> PlannerSettings:
+    """Return `base` with changes; raise InvalidInputError if a setting is unknown or a value is invalid."""
     kinds = {each.name: str(each.type) for each in fields(PlannerSettings)}
-    made: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"settings are {', '.join(kinds)}"
             raise InvalidInputError(f"{origin}: there is no planner setting {name!r}", remedy=remedy)
         kind = "size" if name.endswith("_bytes") or "_bytes_" in name else kinds[name]
-        made[name] = _value(name, value, kind, origin)
-    return replace(base, **made)
+        changes[name] = _value(name, value, kind, origin)
+    return replace(base, **changes)
 
 
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Any]]] = {

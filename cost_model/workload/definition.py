@@ -1,7 +1,7 @@
-"""What is simulated: topics in classes of equal partitions, the agents they are sent to, and for how long.
+"""Definition of a workload: classes of topics, the agents that serve them, and the simulated time.
 
-A workload comes from TOML; `docs/explanation/cost.md` explains every key. Topics have Kafka's settings under
-`config`, checked like those of a real topic.
+Workloads are written in TOML; `docs/explanation/cost.md` explains every key. Topics have Kafka's settings
+under `config`, which are validated like those of a real topic.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 MEGABYTE: Final = 1_000_000
 DISTRIBUTIONS: Final = ("uniform", "zipf")
 _BATCH_HEADER_BYTES: Final = 61
-# A record's own varints beside key and value (KIP-98): length, attributes, deltas, sizes, no headers.
+# Bytes of a record other than key and value (KIP-98): length, attributes, deltas, sizes, no headers.
 _RECORD_OVERHEAD_BYTES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicClass:
-    """Topics that are alike: `topics` of them with `partitions` each, all partitions of one rate.
+    """Equal topics: `topics` of them with `partitions` partitions each, all with the same rate.
 
-    `mb_per_second` is what producers send to the whole class, keys and values before compression, in 10^6
-    bytes. `keys` are those of one partition; `update_ratio` is the share of records whose key is drawn from
-    them, by `key_distribution`; each of the others has a key of its own that never comes again.
-    `tombstone_ratio` is the share of records without a value. `consumers` read everything once at the tail.
+    - `mb_per_second`: what producers send to the whole class in 10^6 bytes, keys and values before
+      compression.
+    - `keys`: the keys of one partition.
+    - `update_ratio`: the share of records whose key is drawn from `keys`, by `key_distribution`. Each other
+      record has a new key that never occurs again.
+    - `tombstone_ratio`: the share of records without a value.
+    - `consumers`: consumer groups that read every record once, at the tail.
     """
 
     name: str
@@ -56,9 +59,9 @@ class TopicClass:
     def __post_init__(self) -> None:
         where = f"topic class {self.name!r}"
         for name in ("topics", "partitions", "record_bytes", "batch_records", "keys"):
-            _at_least(where, name, getattr(self, name), 1)
+            _require_at_least(where, name, getattr(self, name), 1)
         for name in ("key_bytes", "consumers", "zipf_exponent"):
-            _at_least(where, name, getattr(self, name), 0)
+            _require_at_least(where, name, getattr(self, name), 0)
         for name in ("update_ratio", "tombstone_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidInputError(
@@ -67,7 +70,7 @@ class TopicClass:
         if self.mb_per_second <= 0 or self.compression_ratio <= 0:
             raise InvalidInputError(
                 f"{where}: mb_per_second and compression_ratio must be above 0",
-                remedy="leave out a class that gets nothing",
+                remedy="remove classes without records",
             )
         if self.key_distribution not in DISTRIBUTIONS:
             raise InvalidInputError(
@@ -78,7 +81,7 @@ class TopicClass:
 
     @property
     def settings(self) -> TopicConfig:
-        """The topics' settings, defaults included."""
+        """Configuration of the topics, with defaults."""
         return TopicConfig.of(self.config)
 
     @property
@@ -88,23 +91,23 @@ class TopicClass:
 
     @property
     def stored_record_bytes(self) -> float:
-        """What a record takes in a segment file: compressed, with its share of the batch header."""
+        """Size of a record in a segment file: compressed, with its share of the batch header."""
         plain = self.record_bytes + _RECORD_OVERHEAD_BYTES
         return plain / self.compression_ratio + _BATCH_HEADER_BYTES / self.batch_records
 
     @property
     def records_per_second(self) -> float:
-        """Records that one partition gets."""
+        """Records that one partition receives."""
         return self.mb_per_second * MEGABYTE / self.record_bytes / self.partition_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """All that a simulation needs but the planner's settings.
+    """Everything that a simulation needs except the planner's settings.
 
-    With `zone_aware` clients, a partition's producers and consumers go to the agents of their own zone, so
-    that one agent in each of the `zones` has a share of it. `planning_seconds` pass between two plans.
-    `tasks` run at a time (0: as many as there are jobs), each moving `task_mb_per_second`.
+    If clients are `zone_aware`, a partition's producers and consumers use the agents of their zone. One
+    agent in each zone receives a share of it. The planner runs every `planning_seconds`. At most `tasks`
+    tasks run at a time (0 sets no limit), and each reads and writes `task_mb_per_second`.
     """
 
     name: str
@@ -123,7 +126,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("agents", "zones", "flush_interval_ms", "flush_bytes"):
-            _at_least(f"workload {self.name!r}", name, getattr(self, name), 1)
+            _require_at_least(f"workload {self.name!r}", name, getattr(self, name), 1)
         for name in ("days", "planning_seconds", "task_mb_per_second"):
             if not getattr(self, name) > 0:
                 raise InvalidInputError(
@@ -146,7 +149,7 @@ class Workload:
 
     @property
     def agents_of_partition(self) -> int:
-        """How many agents take records of one partition."""
+        """Number of agents that receive records of one partition."""
         return self.zones if self.zone_aware else 1
 
     @property
@@ -156,18 +159,18 @@ class Workload:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Simulated time."""
         return self.days * 86_400
 
 
 def named_workloads() -> tuple[str, ...]:
-    """The workloads that come with the package."""
+    """Return the names of the built-in workloads."""
     folder = resources.files("cost_model.workload") / "workloads"
     return tuple(sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.is_file()))
 
 
 def load_workload(named: str, file: Path | None = None) -> Workload:
-    """The workload that comes with the package under that name, or the one in `file`."""
+    """Return the built-in workload of that name, or the one in `file`."""
     if file is not None:
         try:
             return parse_workload(file.read_text(), str(file))
@@ -187,29 +190,29 @@ def load_workload(named: str, file: Path | None = None) -> Workload:
 
 
 def parse_workload(text: str, origin: str) -> Workload:
-    """The workload in TOML; InvalidInputError names what is wrong in `origin`, and the remedy."""
+    """Return the workload in a TOML text; raise InvalidInputError with a remedy if it is invalid."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as failure:
         raise InvalidInputError(
             f"workload {origin} is not TOML: {failure}",
-            remedy="correct it; docs/explanation/cost.md has an example",
+            remedy="correct the file; docs/explanation/cost.md has an example",
         ) from None
     tables = values.pop("topics", [])
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise InvalidInputError(
-            f"workload {origin}: topics is no list of tables", remedy="begin each class with [[topics]]"
+            f"workload {origin}: topics is not a list of tables", remedy="begin each class with [[topics]]"
         )
     topics = tuple(
-        _made(TopicClass, each, f"workload {origin}, topics[{index}]") for index, each in enumerate(tables)
+        _build(TopicClass, each, f"workload {origin}, topics[{index}]") for index, each in enumerate(tables)
     )
-    return _made(Workload, {"name": origin, **values, "topics": topics}, f"workload {origin}")
+    return _build(Workload, {"name": origin, **values, "topics": topics}, f"workload {origin}")
 
 
 _T = TypeVar("_T", TopicClass, Workload)
 
 
-def _made(kind: type[_T], values: Mapping[str, Any], where: str) -> _T:
+def _build(kind: type[_T], values: Mapping[str, Any], where: str) -> _T:
     known = {each.name: each for each in fields(kind)}
     for name, value in values.items():
         if name not in known:
@@ -228,26 +231,26 @@ def _made(kind: type[_T], values: Mapping[str, Any], where: str) -> _T:
 
 
 def _check_type(where: str, name: str, value: object, wanted: str) -> None:
-    good: bool
+    valid: bool
     match wanted:
         case "int":
-            good, words = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+            valid, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
         case "float":
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            good, words = number and math.isfinite(value), "a number"  # type: ignore[arg-type]  # it is one
+            valid, expected = number and math.isfinite(value), "a number"  # type: ignore[arg-type]  # it is one
         case "bool":
-            good, words = isinstance(value, bool), "true or false"
+            valid, expected = isinstance(value, bool), "true or false"
         case "str":
-            good, words = isinstance(value, str), "a text"
+            valid, expected = isinstance(value, str), "a string"
         case "Mapping[str, str]":
-            texts = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-            good, words = texts, 'a table of texts, such as {"retention.ms" = "86400000"}'
+            all_strings = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+            valid, expected = all_strings, 'a table of strings, such as {"retention.ms" = "86400000"}'
         case _:
             return
-    if not good:
-        raise InvalidInputError(f"{where}: {name} is {value!r}", remedy=f"give {words}")
+    if not valid:
+        raise InvalidInputError(f"{where}: {name} is {value!r}", remedy=f"give {expected}")
 
 
-def _at_least(where: str, name: str, value: float, least: float) -> None:
-    if value < least:
-        raise InvalidInputError(f"{where}: {name} is {value}", remedy=f"give at least {least}")
+def _require_at_least(where: str, name: str, value: float, minimum: float) -> None:
+    if value < minimum:
+        raise InvalidInputError(f"{where}: {name} is {value}", remedy=f"give at least {minimum}")

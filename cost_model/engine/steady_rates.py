@@ -1,0 +1,120 @@
+"""Rates of a workload within seconds, by formula.
+
+The simulation of a year takes steps of two hours. This module computes what is faster: how many files and
+extents agents write, how much of the log one ingestion job takes, how far the outputs of these jobs are
+merged, and whether the planner keeps up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cost_model.workload.definition import TopicClass, Workload
+    from planner.settings import PlannerSettings
+
+PLAN_SECONDS: Final = 0.2
+PLAN_SECONDS_PER_EXTENT: Final = 40e-6
+"""Assumed duration of a plan; a planner with more work plans again at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyRates:
+    """Rates of the whole system per second; an ingestion job takes the files of `job_seconds`.
+
+    `capacity` is the share of the written files that the planner can take; below 1 the backlog grows.
+    `passes` is how often an ingestion job reads its input.
+    """
+
+    files: float
+    extents: float
+    stored_bytes: float
+    job_seconds: float
+    capacity: float
+    passes: int
+
+    @property
+    def job_bytes(self) -> float:
+        """Bytes of the ingestion files of one job."""
+        return self.stored_bytes * self.job_seconds
+
+    @property
+    def job_extents(self) -> float:
+        """Extents of the ingestion files of one job."""
+        return self.extents * self.job_seconds
+
+
+def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRates:
+    """Return the rates of a workload under some settings."""
+    flush = flush_seconds(workload)
+    stored = sum(stored_bytes_per_second(each) for each in workload.topics)
+    batches = sum(
+        each.partition_count * each.records_per_second / each.batch_records for each in workload.topics
+    )
+    files = workload.agents / flush * -math.expm1(-batches / workload.agents * flush)
+    agents = workload.agents_of_partition
+    extents = sum(
+        each.partition_count * agents * arrival_probability(each, flush, agents) / flush
+        for each in workload.topics
+    )
+    planned = min(settings.max_plan_files, max(1.0, settings.max_plan_extents * files / extents))
+    plan_seconds = PLAN_SECONDS + PLAN_SECONDS_PER_EXTENT * planned * extents / files
+    bounds = (
+        settings.max_job_input_bytes / stored,
+        settings.max_job_files / files,
+        settings.max_job_extents / extents,
+    )
+    interval = max(
+        workload.planning_seconds,
+        min(settings.max_ingestion_age_ms / 1000, settings.min_ingestion_files / files),
+    )
+    return SteadyRates(
+        files=files,
+        extents=extents,
+        stored_bytes=stored,
+        job_seconds=max(min(interval, *bounds), 1 / files),
+        capacity=min(1.0, planned / plan_seconds / files),
+        passes=2 if any(each.settings.compacts for each in workload.topics) else 1,
+    )
+
+
+def flush_seconds(workload: Workload) -> float:
+    """Return how often an agent writes a file: by time, or by size if that limit is reached first."""
+    stored = sum(stored_bytes_per_second(each) for each in workload.topics)
+    by_size = workload.flush_bytes * workload.agents / stored
+    return min(workload.flush_interval_ms / 1000, by_size)
+
+
+def stored_bytes_per_second(topic: TopicClass) -> float:
+    """Return the bytes that a class adds to segment files, without the overhead of sections."""
+    return topic.partition_count * topic.records_per_second * topic.stored_record_bytes
+
+
+def arrival_probability(topic: TopicClass, seconds: float, agents: int = 1) -> float:
+    """Return the probability that a partition receives a batch from one of its agents in that time."""
+    return -math.expm1(-topic.records_per_second / topic.batch_records / agents * seconds)
+
+
+def merged_file_span(
+    topics: Iterable[TopicClass], rates: SteadyRates, settings: PlannerSettings
+) -> tuple[float, float]:
+    """Return how many seconds of the log a merged file of these topics covers, and how many job outputs.
+
+    Files are merged until they reach `full_bytes`, or have more extents than files that are merged may have.
+    """
+    classes = list(topics)
+    stored = sum(stored_bytes_per_second(each) for each in classes)
+    max_outputs = max(1.0, settings.full_bytes / (stored * rates.job_seconds))
+    outputs = 1.0
+    while outputs < max_outputs:
+        extents = sum(
+            each.partition_count * arrival_probability(each, outputs * rates.job_seconds) for each in classes
+        )
+        if extents > settings.max_merged_extents:
+            break
+        outputs = min(max_outputs, outputs * settings.merge_fan_in)
+    return rates.job_seconds * outputs, outputs
