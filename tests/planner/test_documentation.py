@@ -1,4 +1,4 @@
-"""What the pages for operators name is there, and what is there is named."""
+"""Pages for operators name every setting, metric and difference that exists, and no others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the tables below a heading, without those of their heads."""
+    """Return the cells of the tables below a heading, without header rows."""
     (section,) = re.findall(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -45,39 +45,42 @@ def names(cell: str) -> list[str]:
 
 
 def test_every_bound_of_the_planner_is_explained() -> None:
-    """By its name; those that no setting of the process changes also by their value."""
+    """Settings of the process have a table of their own; the table of fixed bounds also has their values."""
     bounds = [each for kind in (PlannerSettings, GarbageSettings) for each in fields(kind)]
     assert [each.name for each in bounds if f"`{each.name}`" not in PLANNER] == []
-    told = {
-        names(cells[0])[0]: int(cells[1]) for cells in rows(PLANNER, "Bounds, and why they are what they are")
-    }
-    assert told == {
+    settings = [name for cells in rows(PLANNER, "Settings") for name in names(cells[0])]
+    assert set(settings) == {each.name for each in fields(PlannerSettings) if each.name in SETTINGS}
+    fixed = {names(cells[0])[0]: int(cells[1]) for cells in rows(PLANNER, "Fixed bounds")}
+    assert fixed == {
         each.name: each.default
         for each in bounds
         if each.name not in SETTINGS and each.name not in {"force", "exact"}
     }
 
 
-def test_settings_that_operators_are_told_of_exist() -> None:
-    told = [
+def test_settings_for_operators_exist() -> None:
+    """The page does not name settings that were renamed or removed."""
+    documented = [
         name for cells in rows(OPERATIONS, "Settings that matter over the years") for name in names(cells[0])
     ]
-    assert len(told) > 5
-    assert [name for name in told if name not in SETTINGS] == []
+    assert len(documented) > 5
+    assert [name for name in documented if name not in SETTINGS] == []
 
 
 @pytest.mark.anyio
-async def test_metrics_that_operators_are_told_of_exist(system: System, ids: Ids) -> None:
-    told = set(re.findall(r"`(siltstone_[a-z_]+)`", OPERATIONS))
+async def test_metrics_for_operators_exist(system: System, ids: Ids) -> None:
+    """Agents and the watcher of compaction serve them."""
+    documented = set(re.findall(r"`(siltstone_[a-z_]+)`", OPERATIONS))
     clock = SystemClock()
     agent = Agent(settings=AgentSettings(), store=system.store, catalog=system.catalog, clock=clock, ids=ids)
     families = [*agent.metrics.registry.collect(), *WatcherCollector(WatcherStatus()).collect()]
     agent.pools.close()
     served = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    assert len(told) > 12
-    assert told - served == set()
+    assert len(documented) > 12
+    assert documented - served == set()
 
 
-def test_every_difference_that_fsck_finds_has_its_repair() -> None:
-    told = {name for cells in rows(OPERATIONS, "Repairs") for name in names(cells[0])}
-    assert told == {kind.value for kind in DifferenceKind}
+def test_every_difference_of_fsck_has_a_repair() -> None:
+    """The table of repairs has one row per kind of difference."""
+    documented = {name for cells in rows(OPERATIONS, "Repairs") for name in names(cells[0])}
+    assert documented == {kind.value for kind in DifferenceKind}
