@@ -31,7 +31,7 @@ def main() -> None:
         workload, base = load_workload(name), PlannerSettings()
         policies = [("default", base)]
         if name in COMPARED:
-            policies.append(("unsorted", policy_from_text(COMPARED[name], base)))
+            policies.append(("unclustered", policy_from_text(COMPARED[name], base)))
         begun, busy = time.perf_counter(), time.process_time()
         outcomes = [simulate_rounds(workload, policy, label) for label, policy in policies]
         text = with_block(_DOCUMENT.read_text(), name, markdown(outcomes, prices))

@@ -28,7 +28,7 @@ def test_built_in_workloads_can_be_loaded() -> None:
         ("agent = 3", "no key 'agent'", "did you mean agents?"),
         ("[[topics]]\nname = 'a'\npartition = 3", "topics[0]: there is no key 'partition'", "partitions?"),
         ("[[topics]]\npartitions = 3", "topics[0]: name is missing", "give name"),
-        ("agents = 'many'", "agents is 'human_count'", "give a whole number"),
+        ("agents = 'many'", "agents is 'many'", "give a whole number"),
         ("days = nan", "days is nan", "give a number"),
         ("zone_aware = 1", "zone_aware is 1", "true or false"),
         ("topics = 3", "topics is not a list", "[[topics]]"),
