@@ -1,7 +1,7 @@
-"""Places at which a process kills itself, without a trace of them in the product.
+"""Fail points: named points at which a child process kills itself.
 
-A child of a crash test builds the real agent or worker on a store and a catalog that are wrapped: before and
-after every call stands a named point. A plan names one of them and the passage at which it strikes.
+A child runs the real agent or worker with an instrumented store and catalog, which have a point before and
+after every call. The product itself has no fail points. A `Crash` names a point and one of its occurrences.
 """
 
 from __future__ import annotations
@@ -59,46 +59,46 @@ WORKER_POINTS: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """Die at the `passage`-th time (1 is the first) that `point` is passed."""
+class Crash:
+    """Kill the process at the given occurrence (1 is the first) of a point."""
 
     point: str
-    passage: int = 1
+    occurrence: int = 1
 
 
 class FailPoints:
-    """Counts passages; SIGKILL, as a machine that loses its power, when the plan says so."""
+    """Counts occurrences of the point, and sends SIGKILL to the own process at the right one."""
 
-    def __init__(self, strike: Strike | None) -> None:
-        self._strike = strike
-        self._passages = 0
+    def __init__(self, crash: Crash | None) -> None:
+        self._crash = crash
+        self._occurrences = 0
         self._lock = threading.Lock()
 
     def reach(self, point: str) -> None:
-        """Pass a point, or do not."""
-        if self._strike is None or self._strike.point != point:
+        """Note an occurrence of a point; this call may not return."""
+        if self._crash is None or self._crash.point != point:
             return
         with self._lock:
-            self._passages += 1
-            if self._passages == self._strike.passage:
+            self._occurrences += 1
+            if self._occurrences == self._crash.occurrence:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, name: str, call: Callable[..., T]) -> Callable[..., T]:
-        """`call` between two points."""
+        """Return `call` with a point before and after it."""
 
-        def guarded(*arguments: object, **keywords: object) -> T:
+        def instrumented(*arguments: object, **keywords: object) -> T:
             self.reach(f"before {name}")
-            answer = call(*arguments, **keywords)
+            result = call(*arguments, **keywords)
             self.reach(f"after {name}")
-            return answer
+            return result
 
-        return guarded
+        return instrumented
 
 
-class ArmedPoints(FailPoints):
-    """Strikes that are told while the process runs, by a file, to several processes.
+class ArmedFailPoints(FailPoints):
+    """Fail points whose crash is set while processes run, through a file that they share.
 
-    Each counts for itself; the first to come to the passage takes the file away, and only that one dies.
+    Each process counts for itself. The first to reach the occurrence deletes the file and kills itself.
     """
 
     def __init__(self, file: Path) -> None:
@@ -107,54 +107,55 @@ class ArmedPoints(FailPoints):
 
     @override
     def reach(self, point: str) -> None:
+        """Note an occurrence of a point; this call may not return."""
         try:
-            armed, passage = self._file.read_text(encoding="utf-8").splitlines()
+            armed_point, occurrence = self._file.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return
-        if armed != point:
+        if armed_point != point:
             return
         with self._lock:
-            self._passages += 1
-            if self._passages < int(passage):
+            self._occurrences += 1
+            if self._occurrences < int(occurrence):
                 return
         with contextlib.suppress(FileNotFoundError):
             self._file.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(file: Path, strike: Strike) -> Path:
-    """Tell those whose `ArmedPoints` look at the file; returns it."""
+def arm(file: Path, crash: Crash) -> Path:
+    """Set the crash for all processes with `ArmedFailPoints` on this file; return the file."""
     draft = file.with_suffix(".draft")
-    draft.write_text(f"{strike.point}\n{strike.passage}\n", encoding="utf-8")
+    draft.write_text(f"{crash.point}\n{crash.occurrence}\n", encoding="utf-8")
     return draft.rename(file)
 
 
-class Guarded:
-    """Stands for an object; the calls named are guarded, everything else is the object's own."""
+class Instrumented:
+    """Wrapper of an object with fail points around the named calls."""
 
     def __init__(self, inner: object, name: str, calls: Iterable[str], points: FailPoints) -> None:
         self._inner = inner
         for call in calls:
             setattr(self, call, points.around(f"{name}.{call}", getattr(inner, call)))
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the object has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any attribute of the object
         return getattr(self._inner, name)
 
 
-def guard_store(store: ObjectStore, points: FailPoints) -> ObjectStore:
-    """The same store with points around its calls, and around those of its uploads."""
-    guarded = Guarded(store, "store", STORE_CALLS, points)
-    begin = guarded.start_upload
+def instrument_store(store: ObjectStore, points: FailPoints) -> ObjectStore:
+    """Return the store with points around its calls and those of its uploads."""
+    instrumented = Instrumented(store, "store", STORE_CALLS, points)
+    begin = instrumented.start_upload
 
-    def start_upload(*arguments: object, **keywords: object) -> Guarded:
-        return Guarded(begin(*arguments, **keywords), "upload", UPLOAD_CALLS, points)
+    def start_upload(*arguments: object, **keywords: object) -> Instrumented:
+        return Instrumented(begin(*arguments, **keywords), "upload", UPLOAD_CALLS, points)
 
-    setattr(guarded, "start_upload", start_upload)  # noqa: B010  # the class does not know the name
-    return cast("ObjectStore", guarded)
+    setattr(instrumented, "start_upload", start_upload)  # noqa: B010  # the attribute is not declared
+    return cast("ObjectStore", instrumented)
 
 
-def guard_catalog(catalog: Catalog, points: FailPoints) -> Catalog:
-    """The same catalog, its parts with points around their calls."""
+def instrument_catalog(catalog: Catalog, points: FailPoints) -> Catalog:
+    """Return the catalog with points around the calls of its parts."""
     for part, calls in CATALOG_CALLS.items():
-        setattr(catalog, part, Guarded(getattr(catalog, part), part, calls, points))
+        setattr(catalog, part, Instrumented(getattr(catalog, part), part, calls, points))
     return catalog

@@ -1,4 +1,4 @@
-"""What producers were told, held against what readers find: the invariants as a slow and obvious model."""
+"""Model of what readers must find: every acknowledged record, once, at its offset."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """One record that was given to a producer."""
+class SentRecord:
+    """A record that was passed to a producer."""
 
     topic: str
     partition: int
@@ -22,8 +22,8 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One record that a reader found."""
+class ReadRecord:
+    """A record that a reader found."""
 
     offset: int
     key: bytes
@@ -32,56 +32,59 @@ class Found:
 
 @dataclass
 class Model:
-    """`values` are unique, numbered as they are sent; `acknowledged` has the offsets that came back."""
+    """The records sent so far, by their unique value, and the acknowledged ones, by partition and offset.
+
+    Topics in `compacted` keep only the newest record of each key.
+    """
 
     compacted: frozenset[str]
-    sent: dict[bytes, Sent] = field(default_factory=dict)
-    acknowledged: dict[Place, dict[int, Sent]] = field(default_factory=dict)
+    sent: dict[bytes, SentRecord] = field(default_factory=dict)
+    acknowledged: dict[Partition, dict[int, SentRecord]] = field(default_factory=dict)
 
-    def send(self, topic: str, partition: int, key: bytes) -> Sent:
-        """The next record to send."""
-        sent = Sent(topic, partition, key, b"%08d" % len(self.sent) + b"." * 40)
+    def send(self, topic: str, partition: int, key: bytes) -> SentRecord:
+        """Return the next record to send."""
+        sent = SentRecord(topic, partition, key, b"%08d" % len(self.sent) + b"." * 40)
         self.sent[sent.value] = sent
         return sent
 
-    def acknowledge(self, sent: Sent, offset: int) -> None:
-        """The producer was told that this record stands at this offset."""
-        place = self.acknowledged.setdefault((sent.topic, sent.partition), {})
-        assert offset not in place, f"two records were acknowledged at offset {offset} of {sent}"
-        place[offset] = sent
+    def acknowledge(self, sent: SentRecord, offset: int) -> None:
+        """Note that the producer got this offset for the record."""
+        partition = self.acknowledged.setdefault((sent.topic, sent.partition), {})
+        assert offset not in partition, f"two records were acknowledged at offset {offset} of {sent}"
+        partition[offset] = sent
 
-    def problems(self, logs: Mapping[Place, Sequence[Found]]) -> list[str]:
-        """What is not as it must be, in sentences."""
-        found: list[str] = []
-        for place in sorted(self.acknowledged.keys() | logs.keys()):
-            found += self._problems_of(place, logs.get(place, ()))
-        return found
+    def problems(self, logs: Mapping[Partition, Sequence[ReadRecord]]) -> list[str]:
+        """Return a sentence for each violation."""
+        problems: list[str] = []
+        for partition in sorted(self.acknowledged.keys() | logs.keys()):
+            problems += self._problems_of(partition, logs.get(partition, ()))
+        return problems
 
-    def _problems_of(self, place: Place, log: Sequence[Found]) -> list[str]:
+    def _problems_of(self, partition: Partition, log: Sequence[ReadRecord]) -> list[str]:
         found = [
-            f"{place}: {record} was never sent there"
+            f"{partition}: {record} was never sent"
             for record in log
             if (sent := self.sent.get(record.value)) is None
-            or (sent.topic, sent.partition, sent.key) != (*place, record.key)
+            or (sent.topic, sent.partition, sent.key) != (*partition, record.key)
         ]
         offsets = [record.offset for record in log]
         if offsets != sorted(set(offsets)):
-            found.append(f"{place}: offsets do not rise: {offsets}")
+            found.append(f"{partition}: offsets do not increase: {offsets}")
         values = [record.value for record in log]
         if values != sorted(set(values)):
-            found.append(f"{place}: records are there twice or out of the producer's order")
-        return found + self._lost(place, log)
+            found.append(f"{partition}: records are duplicated or out of order")
+        return found + self._lost(partition, log)
 
-    def _lost(self, place: Place, log: Sequence[Found]) -> list[str]:
+    def _lost(self, partition: Partition, log: Sequence[ReadRecord]) -> list[str]:
         by_offset = {record.offset: record for record in log}
         newest = {record.key: record.offset for record in log}
         lost = []
-        for offset, sent in self.acknowledged.get(place, {}).items():
+        for offset, sent in self.acknowledged.get(partition, {}).items():
             record = by_offset.get(offset)
             if record is None:
-                superseded = place[0] in self.compacted and newest.get(sent.key, -1) > offset
+                superseded = partition[0] in self.compacted and newest.get(sent.key, -1) > offset
                 if not superseded:
-                    lost.append(f"{place}: {sent} was acknowledged at {offset} and is not there")
+                    lost.append(f"{partition}: {sent} was acknowledged at {offset} and is missing")
             elif record.value != sent.value:
-                lost.append(f"{place}: {sent} was acknowledged at {offset}, where {record} stands")
+                lost.append(f"{partition}: {sent} was acknowledged at {offset}, where {record} is")
         return lost

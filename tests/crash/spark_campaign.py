@@ -1,4 +1,4 @@
-"""Rounds in which who compacts on Spark is killed: a watcher, Spark's Java, or one of its Python workers."""
+"""Rounds of crashes of processes that compact on Spark: watchers, Spark's Java, and its Python workers."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from typing_extensions import override
 
 from catalog.model import JobState
 from object_store.names import CompactedName, parse
-from tests.crash.campaign import PARTITIONS, PATIENCE_SECONDS, TOPICS, Campaign
-from tests.crash.children import GRACE_MS
-from tests.crash.fail_points import WORKER_POINTS, Strike, arm
-from tests.crash.spark_watcher import WATCHER_STRIKES, WORKER_STRIKES
+from tests.crash.campaign import PARTITIONS, TIMEOUT_SECONDS, TOPICS, Campaign
+from tests.crash.child_processes import GRACE_MS
+from tests.crash.fail_points import WORKER_POINTS, Crash, arm
+from tests.crash.spark_watcher import WATCHER_CRASH, WORKER_CRASH
 from tests.end_to_end.processes import as_url, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from catalog.model import Job
-    from tests.crash import children
+    from tests.crash import child_processes
     from tests.crash.campaign import Child, Process
 
 ROOT: Final = Path(__file__).parents[2]
 TASK_POINTS: Final = tuple(point for point in WORKER_POINTS if "upload" in point or "stream" in point)
 PLANNER_POINTS: Final = tuple(point for point in WORKER_POINTS if point not in TASK_POINTS)
-STRIKE_SECONDS: Final = 900.0
-"""For how long a strike waits for somebody to come to its point. Spark takes some seconds to start, and on a
-busy machine minutes."""
-SELDOM_SECONDS: Final = 30.0
-"""The same for points that may not be passed at all."""
+CRASH_TIMEOUT_SECONDS: Final = 900.0
+"""Maximum time until a process reaches the point of a crash. Spark starts in seconds, on a busy machine in
+minutes."""
+RARE_POINT_SECONDS: Final = 30.0
+"""The same for points that may not be reached at all."""
 
 
 class Watcher:
-    """A `siltstone compact --watch` process, its Java and its Python workers."""
+    """A `siltstone compact --watch` process with its Java and its Python workers."""
 
-    def __init__(self, place: children.Place, directory: Path, strikes: Path) -> None:
-        self._place = place
+    def __init__(self, config: child_processes.ChildConfig, directory: Path, crashes: Path) -> None:
+        self._config = config
         self._directory = directory
-        self._strikes = strikes
+        self._crashes = crashes
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory / "watcher.log"
-        self._begun = 0
+        self._log_start = 0
 
     def start(self) -> None:
-        """Start it; Spark follows when there is something to run."""
+        """Start the process; Spark starts with the first job."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        store = self._place.store
+        store = self._config.store
         assert store.endpoint is not None
         assert store.region is not None
-        self._begun = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tests.crash.spark_watcher", str(self._strikes)),
+                    *(sys.executable, "-m", "tests.crash.spark_watcher", str(self._crashes)),
                     *("compact", "--watch", "--interval", "0.1", "--force"),
                     *("--data-dir", str(self._directory), "--object-store", store.url),
                 ],
@@ -72,7 +72,7 @@ class Watcher:
                 | {
                     "PYTHONPATH": str(ROOT),
                     "TMPDIR": str(self._directory),
-                    "SILTSTONE_CATALOG": as_url(self._place.catalog_url),
+                    "SILTSTONE_CATALOG": as_url(self._config.catalog_url),
                     "SILTSTONE_S3_ENDPOINT": store.endpoint,
                     "SILTSTONE_S3_REGION": store.region,
                     "SILTSTONE_SPARK_MASTER": "local[2]",
@@ -81,17 +81,17 @@ class Watcher:
                 },
             )
 
-    def said(self) -> str:
-        """Since its last start."""
-        return self._log.read_bytes()[self._begun :].decode()
+    def log_output(self) -> str:
+        """Return the output since the last start."""
+        return self._log.read_bytes()[self._log_start :].decode()
 
     def wait_ready(self) -> bool:
-        """False when it ended first."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while "Polling every" not in self.said():
+        """Return False if the process ends before it is ready."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while "Polling every" not in self.log_output():
             if not self.is_alive:
                 return False
-            assert time.monotonic() < end, "a watcher neither watches nor dies"
+            assert time.monotonic() < end, "a watcher is neither ready nor stopped"
             time.sleep(0.02)
         return True
 
@@ -101,34 +101,34 @@ class Watcher:
 
     @property
     def descendants(self) -> list[psutil.Process]:
-        """Its Java, the daemon of this one, and the workers that the daemon has forked."""
+        """The Java process, its daemon, and the workers that the daemon has forked."""
         assert self._process is not None
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
     def java(self) -> list[psutil.Process]:
-        """Spark's driver, if it has been started."""
+        """Return Spark's driver, if it is running."""
         return [each for each in self.descendants if _name(each) == "java"]
 
     def workers(self) -> list[psutil.Process]:
-        """Spark's Python workers that there are at the moment, and what forks them."""
+        """Return Spark's Python workers and the daemon that forks them."""
         return [each for each in self.descendants if _name(each).startswith("python")]
 
     def kill(self) -> None:
-        """SIGKILL; its Java finds out by itself, and goes."""
+        """Send SIGKILL; the Java process notices and ends."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(PATIENCE_SECONDS)
+            self._process.wait(TIMEOUT_SECONDS)
 
     def stop(self) -> None:
-        """Let it come to its end in good order, unless a strike was its end."""
+        """Stop the process normally unless it has crashed."""
         assert self._process is not None
         if self._process.poll() == -signal.SIGKILL:
             return
-        assert self.wait_ready(), self.said()  # before that, a signal is its end
+        assert self.wait_ready(), self.log_output()  # before that, a signal kills it
         self._process.terminate()
-        assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()
+        assert self._process.wait(TIMEOUT_SECONDS) == 0, self.log_output()
 
 
 def _name(process: psutil.Process) -> str:
@@ -139,108 +139,114 @@ def _name(process: psutil.Process) -> str:
 
 @dataclass
 class SparkCampaign(Campaign):
-    """Two agents and two watchers, who share the jobs; those who shall die are told in `strikes`."""
+    """Two agents, and two watchers that share the jobs; files in `crashes` set their crashes."""
 
     watchers: list[Watcher] = field(init=False, default_factory=list)
 
     @property
-    def strikes(self) -> Path:
-        return self.disks / "strikes"
+    def crashes(self) -> Path:
+        return self.disks / "crashes"
 
     @override
     def make_compactors(self) -> Sequence[Process]:
-        self.strikes.mkdir(parents=True)
+        self.crashes.mkdir(parents=True)
         self.watchers = [
-            Watcher(self.place, self.disks / f"watcher-{number}", self.strikes) for number in range(2)
+            Watcher(self.config, self.disks / f"watcher-{number}", self.crashes) for number in range(2)
         ]
         return self.watchers
 
     @override
     def round(self) -> None:
-        """Kill an agent, or somebody who compacts; then let all records arrive."""
-        deeds = (super().round, self._some_watcher, self._some_worker, self.kill_java, self.kill_worker)
-        self.draw.choice(deeds)()
-        self.settle()
+        """Kill an agent or a compacting process, then wait until all records have arrived."""
+        actions = (
+            super().round,
+            self._crash_some_watcher,
+            self._crash_some_worker,
+            self.kill_java,
+            self.kill_worker,
+        )
+        self.random.choice(actions)()
+        self.flush()
 
     @override
-    def choose(self) -> tuple[Child, str, Strike | None]:
-        return self.choose_agent()
+    def choose_victim(self) -> tuple[Child, str, Crash | None]:
+        return self.choose_agent_crash()
 
-    def _some_watcher(self) -> None:
-        strike = Strike(self.draw.choice(PLANNER_POINTS), self.draw.randint(1, 2))
-        for dead in self.strike_watcher(strike, SELDOM_SECONDS):
-            dead.start()
+    def _crash_some_watcher(self) -> None:
+        crash = Crash(self.random.choice(PLANNER_POINTS), self.random.randint(1, 2))
+        for stopped in self.crash_watcher(crash, RARE_POINT_SECONDS):
+            stopped.start()
 
-    def _some_worker(self) -> None:
-        strike = Strike(self.draw.choice(TASK_POINTS), self.draw.randint(1, 2))
-        self.strike_worker(strike, SELDOM_SECONDS)
+    def _crash_some_worker(self) -> None:
+        crash = Crash(self.random.choice(TASK_POINTS), self.random.randint(1, 2))
+        self.crash_worker(crash, RARE_POINT_SECONDS)
 
-    def strike_watcher(self, strike: Strike, seconds: float = STRIKE_SECONDS) -> list[Watcher]:
-        """Have the watcher that comes to a point first die there; the other goes on. Returns who is dead."""
-        struck = self._strike(WATCHER_STRIKES, strike, seconds)
-        dead: list[Watcher] = []
-        while struck and not dead:
+    def crash_watcher(self, crash: Crash, seconds: float = CRASH_TIMEOUT_SECONDS) -> list[Watcher]:
+        """Crash the first watcher that reaches a point; return the crashed ones."""
+        crashed = self._crash(WATCHER_CRASH, crash, seconds)
+        stopped: list[Watcher] = []
+        while crashed and not stopped:
             self.send_for(0.02)
-            dead = [each for each in self.watchers if not each.is_alive]
-        return dead
+            stopped = [each for each in self.watchers if not each.is_alive]
+        return stopped
 
-    def strike_worker(self, strike: Strike, seconds: float = STRIKE_SECONDS) -> bool:
-        """The same for Spark's Python workers; Spark tries their tasks again."""
-        return self._strike(WORKER_STRIKES, strike, seconds)
+    def crash_worker(self, crash: Crash, seconds: float = CRASH_TIMEOUT_SECONDS) -> bool:
+        """Crash the first Python worker of Spark that reaches a point; Spark retries its task."""
+        return self._crash(WORKER_CRASH, crash, seconds)
 
     def kill_java(self) -> None:
-        """Spark's driver at some moment; its watcher starts another."""
-        self._kill_some("Java", Watcher.java)
+        """Kill Spark's driver at a random moment; its watcher starts another one."""
+        self._kill_one("Java", Watcher.java)
 
     def kill_worker(self) -> None:
-        """A Python worker of Spark's at some moment, or what forks them."""
-        self._kill_some("a Python worker", Watcher.workers)
+        """Kill a Python worker of Spark, or the daemon that forks them, at a random moment."""
+        self._kill_one("a Python worker", Watcher.workers)
 
-    def _strike(self, who: str, strike: Strike, seconds: float) -> bool:
-        """False when nobody comes to the point in time."""
-        armed = arm(self.strikes / who, strike)
+    def _crash(self, target: str, crash: Crash, seconds: float) -> bool:
+        """Return False if no process reaches the point in time."""
+        armed = arm(self.crashes / target, crash)
         end = time.monotonic() + seconds
         while armed.exists() and time.monotonic() < end:
             self.send_for(0.25)
-        struck = not armed.exists()
+        crashed = not armed.exists()
         armed.unlink(missing_ok=True)
-        self.note_death(f"{who} {strike.point}" if struck else "before its point")
-        return struck
+        self.count_kill(f"{target} {crash.point}" if crashed else "point not reached")
+        return crashed
 
-    def _kill_some(self, what: str, of: Callable[[Watcher], Sequence[psutil.Process]]) -> None:
-        end = time.monotonic() + STRIKE_SECONDS
+    def _kill_one(self, what: str, of: Callable[[Watcher], Sequence[psutil.Process]]) -> None:
+        end = time.monotonic() + CRASH_TIMEOUT_SECONDS
         while not (found := [each for watcher in self.watchers for each in of(watcher)]):
             if time.monotonic() > end:
-                self.note_death("before its point")
+                self.count_kill("point not reached")
                 return
             self.send_for(0.25)
-        self.send_for(self.draw.random())
+        self.send_for(self.random.random())
         with contextlib.suppress(psutil.NoSuchProcess):
-            self.draw.choice(found).kill()
-        self.note_death(what)
+            self.random.choice(found).kill()
+        self.count_kill(what)
 
     def await_takeover(self) -> list[Job]:
-        """Wait until no attempt goes on that does so now; those of its jobs that another attempt has done."""
+        """Wait until all present attempts have ended; return the jobs that another attempt has completed."""
         before = {job.spec.job_id: job.attempt_id for job in self.catalog.jobs.list({JobState.RUNNING})}
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while True:
             jobs = [self.catalog.jobs.get(job_id) for job_id in before]
             if all(job.state in (JobState.COMPLETED, JobState.FAILED) for job in jobs):
                 return [job for job in jobs if job.attempt_id != before[job.spec.job_id]]
-            assert time.monotonic() < end, "nobody has taken over the jobs of the dead"
+            assert time.monotonic() < end, "the jobs of the crashed watcher were not taken over"
             time.sleep(0.05)
 
     @override
-    def check(self, *, go_on: bool = True) -> None:
-        """As of every campaign; and of each job only the attempt is published that the catalog names."""
-        super().check(go_on=go_on)
+    def check(self, *, restart: bool = True) -> None:
+        """Check as every campaign does, and that only the attempt in the catalog is published."""
+        super().check(restart=restart)
         for name in self._live_objects():
             if isinstance(parsed := parse(name), CompactedName):
                 job = self.catalog.jobs.get(parsed.job_id)
                 assert (job.state, job.attempt_id) == (JobState.COMPLETED, parsed.attempt_id), name
 
     def _live_objects(self) -> set[str]:
-        """The objects that readers of the topics are sent to."""
+        """Return the objects that readers of the topics read."""
         return {
             extent.object_name
             for topic in TOPICS

@@ -1,10 +1,10 @@
-"""`siltstone compact --watch` on real Spark, which dies where it is told to: its planner, or Spark's workers.
+"""`siltstone compact --watch` on real Spark with fail points.
 
     python -m tests.crash.spark_watcher <directory> compact --watch …
 
-is the command itself, with points around what it asks of catalog and store. Strikes for it are armed by a
-file in the directory (`fail_points.ArmedPoints`), those for Spark's Python workers by another one. Spark
-starts this module once more, as `-m tests.crash.spark_watcher pyspark.…`, to fork its workers from.
+runs the command with an instrumented catalog and store. A file in the directory sets the crash of the
+watcher (`fail_points.ArmedFailPoints`), another one that of Spark's Python workers. Spark starts this module
+again, as `-m tests.crash.spark_watcher pyspark.…`, to fork its workers from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 import object_store.open as opening
-from tests.crash.fail_points import ArmedPoints, guard_catalog, guard_store
+from tests.crash.fail_points import ArmedFailPoints, instrument_catalog, instrument_store
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
 
-WATCHER_STRIKES: Final = "watcher"
-WORKER_STRIKES: Final = "worker"
+WATCHER_CRASH: Final = "watcher"
+WORKER_CRASH: Final = "worker"
 LEASE_MS: Final = 8_000
-"""More than the time between two heartbeats, and less than anybody would wait for in a test."""
+"""Longer than the heartbeat interval, and short enough for a test."""
 
-_DIRECTORY: Final = "CRASH_STRIKES"
+_DIRECTORY: Final = "CRASH_DIRECTORY"
 
 
 def fork_workers() -> None:
-    """What `pyspark.daemon` does, with stores that have points; all workers find everything imported."""
-    guard_stores(ArmedPoints(Path(os.environ[_DIRECTORY]) / WORKER_STRIKES))
+    """Run `pyspark.daemon` with instrumented stores and all modules imported."""
+    instrument_stores(ArmedFailPoints(Path(os.environ[_DIRECTORY]) / WORKER_CRASH))
     from pyspark.daemon import manager  # noqa: PLC0415  it reads the command line
 
     import spark_jobs.shuffle.query  # noqa: F401, PLC0415
@@ -44,21 +44,21 @@ def fork_workers() -> None:
     manager()
 
 
-def guard_stores(points: ArmedPoints) -> None:
-    """Every store that is opened from now on has points."""
+def instrument_stores(points: ArmedFailPoints) -> None:
+    """Add fail points to every store that is opened from now on."""
     real = opening.open_store
 
     def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
-        return guard_store(real(config, clock, ids), points)
+        return instrument_store(real(config, clock, ids), points)
 
     opening.open_store = open_store
 
 
 def watch(directory: str) -> None:
-    """The command, with leases and graces that are short."""
+    """Run the command with short leases and grace periods."""
     os.environ[_DIRECTORY] = directory
-    points = ArmedPoints(Path(directory) / WATCHER_STRIKES)
-    guard_stores(points)  # before anybody imports the function
+    points = ArmedFailPoints(Path(directory) / WATCHER_CRASH)
+    instrument_stores(points)  # before other modules import the function
 
     import siltstone.cli  # noqa: PLC0415
     from catalog.open import open_catalog  # noqa: PLC0415
@@ -67,15 +67,15 @@ def watch(directory: str) -> None:
     from siltstone.compaction import compactor, watcher  # noqa: PLC0415
     from spark_jobs.session.spark_session import SparkSettings  # noqa: PLC0415
 
-    def guarded_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
-        return guard_catalog(open_catalog(url, clock, ids), points)
+    def open_instrumented_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
+        return instrument_catalog(open_catalog(url, clock, ids), points)
 
-    collecting = partial(GarbageSettings, session_silence_ms=3_000)
-    on_spark = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
-    patch.object(context, "open_catalog", guarded_catalog).start()
+    garbage_settings = partial(GarbageSettings, session_silence_ms=3_000)
+    spark_settings = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
+    patch.object(context, "open_catalog", open_instrumented_catalog).start()
     patch.object(compactor, "RUN_TIMEOUT_MS", LEASE_MS).start()
-    patch.object(compactor, "GarbageSettings", collecting).start()
-    patch.object(watcher, "SparkSettings", on_spark).start()
+    patch.object(compactor, "GarbageSettings", garbage_settings).start()
+    patch.object(watcher, "SparkSettings", spark_settings).start()
     siltstone.cli.main()
 
 

@@ -1,4 +1,4 @@
-"""Agents and workers die at any point while records are written; nothing is lost, doubled or left behind."""
+"""Crashes of agents and workers while records are written: nothing is lost, duplicated or leaked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from core.clock import SystemClock
 from object_store.open import open_store
 from tests.crash.campaign import Campaign
-from tests.crash.children import Place
-from tests.crash.weather import Weather
+from tests.crash.child_processes import ChildConfig
+from tests.crash.fault_proxy import RandomFaultProxy
 from tests.object_store.s3.fault_proxy import serving
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-#: A long run, for another set of deaths: CRASH_ROUNDS=500 CRASH_SEED=7
+#: A long run, for another set of kills: CRASH_ROUNDS=500 CRASH_SEED=7
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "5"))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 CHECK_EVERY = 6
@@ -34,13 +34,13 @@ CHECK_EVERY = 6
 
 @pytest.fixture
 def clock() -> Clock:
-    """Processes share real time alone."""
+    """Processes share nothing but real time."""
     return SystemClock()
 
 
 @pytest.mark.timeout(1800 + 10 * ROUNDS)
-@pytest.mark.parametrize("rate", [0.0, 0.05], ids=["fair weather", "bad weather"])
-def test_whoever_dies_nothing_is_lost_doubled_or_left_behind(
+@pytest.mark.parametrize("rate", [0.0, 0.05], ids=["no S3 faults", "S3 faults"])
+def test_crashes_lose_duplicate_and_leak_nothing(
     catalog: Catalog,
     catalog_url: str,
     s3_config: StoreConfig,
@@ -52,19 +52,19 @@ def test_whoever_dies_nothing_is_lost_doubled_or_left_behind(
     assert s3_config.endpoint is not None
     with (
         contextlib.closing(open_store(s3_config, clock, ids)) as store,
-        serving(Weather(s3_config.endpoint)) as weather,
+        serving(RandomFaultProxy(s3_config.endpoint)) as proxy,
     ):
-        place = Place(catalog_url=catalog_url, store=replace(s3_config, endpoint=weather.endpoint))
-        campaign = Campaign(place, catalog, store, clock, SEED, tmp_path)
+        config = ChildConfig(catalog_url=catalog_url, store=replace(s3_config, endpoint=proxy.endpoint))
+        campaign = Campaign(config, catalog, store, clock, SEED, tmp_path)
         with campaign.running():
-            weather.begin(SEED, rate)
+            proxy.begin(SEED, rate)
             for number in range(1, ROUNDS + 1):
                 campaign.round()
                 if number % CHECK_EVERY == 0:
                     campaign.check()
-            weather.begin(SEED, 0.0)
-            campaign.check(go_on=False)
-        assert sum(campaign.deaths.values()) == ROUNDS
-        assert campaign.deaths.get("before its point", 0) < ROUNDS
+            proxy.begin(SEED, 0.0)
+            campaign.check(restart=False)
+        assert sum(campaign.kills.values()) == ROUNDS
+        assert campaign.kills.get("point not reached", 0) < ROUNDS
         assert campaign.leaks() == []
-        assert (sum(weather.seen.values()) > 0) == (rate > 0)
+        assert (sum(proxy.counts.values()) > 0) == (rate > 0)

@@ -1,4 +1,4 @@
-"""Watchers, Spark's driver and its Python workers die while records are written, and others go on."""
+"""Crashes of watchers, of Spark's driver and of its Python workers while records are written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from catalog.model import JobState
 from core.clock import SystemClock
 from object_store.open import open_store
-from tests.crash.children import Place
-from tests.crash.fail_points import Strike
+from tests.crash.child_processes import ChildConfig
+from tests.crash.fail_points import Crash
 from tests.crash.spark_campaign import SparkCampaign
 from tests.end_to_end.processes import leftovers
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-#: A long run, for more deaths after the two that are always there: CRASH_SPARK_ROUNDS=100 CRASH_SEED=7
+#: A long run, for more kills after the two that are always there: CRASH_SPARK_ROUNDS=100 CRASH_SEED=7
 ROUNDS = int(os.environ.get("CRASH_SPARK_ROUNDS", "0"))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 CHECK_EVERY = 6
@@ -34,35 +34,35 @@ CHECK_EVERY = 6
 
 @pytest.fixture
 def clock() -> Clock:
-    """Processes share real time alone."""
+    """Processes share nothing but real time."""
     return SystemClock()
 
 
 @pytest.mark.timeout(3600 + 120 * ROUNDS)
-def test_what_a_dead_watcher_has_begun_another_does_and_publishes_once(
+def test_jobs_of_a_crashed_watcher_are_taken_over_and_published_once(
     catalog: Catalog, catalog_url: str, s3_config: StoreConfig, clock: Clock, ids: Ids, tmp_path: Path
 ) -> None:
-    """Two `siltstone compact --watch` share the jobs of a log that is written and read.
+    """Two `siltstone compact --watch` processes share the jobs of a log that is written and read.
 
-    A Python worker of Spark's dies, whose task Spark tries again; then a watcher, between its job's end and
-    its publication; and then whoever the seed says.
+    First a Python worker of Spark crashes, and Spark retries its task. Then a watcher crashes between the
+    end and the publication of its job. Further crashes depend on the seed.
     """
     with contextlib.closing(open_store(s3_config, clock, ids)) as store:
-        place = Place(catalog_url=catalog_url, store=s3_config)
-        campaign = SparkCampaign(place, catalog, store, clock, SEED, tmp_path)
+        config = ChildConfig(catalog_url=catalog_url, store=s3_config)
+        campaign = SparkCampaign(config, catalog, store, clock, SEED, tmp_path)
         with campaign.running():
-            assert campaign.strike_worker(Strike("after upload.complete"))
-            (dead,) = campaign.strike_watcher(Strike("before jobs.complete"))
+            assert campaign.crash_worker(Crash("after upload.complete"))
+            (crashed,) = campaign.crash_watcher(Crash("before jobs.complete"))
             taken_over = campaign.await_takeover()
             assert JobState.COMPLETED in {job.state for job in taken_over}
             assert min(job.attempts for job in taken_over) > 1
             if ROUNDS:
-                dead.start()
+                crashed.start()
             for number in range(1, ROUNDS + 1):
                 campaign.round()
                 if number % CHECK_EVERY == 0:
                     campaign.check()
-            campaign.check(go_on=False)
-        assert sum(campaign.deaths.values()) == ROUNDS + 2
+            campaign.check(restart=False)
+        assert sum(campaign.kills.values()) == ROUNDS + 2
         assert campaign.leaks() == []
     assert leftovers(tmp_path) == []

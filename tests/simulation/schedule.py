@@ -29,7 +29,7 @@ from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
 from object_store.binding import verify_binding
-from tests.crash.model import Found, Model
+from tests.crash.model import Model, ReadRecord
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
 from tests.simulation.chores import BoundsWatch, Chore, clean_up, operate, plan, read, replace_the_dead, work
@@ -266,7 +266,7 @@ def _records(world: World, bare: object) -> list[str]:
             key, place = PartitionId(topic.topic_id, number), (topic.name, number)
             (state,) = world.catalog.topics.states([key])
             logs[place] = [
-                Found(record.offset, record.key or b"", record.value or b"")
+                ReadRecord(record.offset, record.key or b"", record.value or b"")
                 for record in system.read_log(key)
                 if record.offset >= state.log_start_offset
             ]

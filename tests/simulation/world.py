@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.clock import ManualClock
     from core.ids import Ids
-    from tests.crash.model import Model, Sent
+    from tests.crash.model import Model, SentRecord
     from tests.simulation.network import Weather
     from tests.simulation.virtual_time import Strands
 
@@ -182,7 +182,7 @@ class Batch:
     """What a producer sends as one batch, until it is acknowledged."""
 
     sequence: int
-    sent: list[Sent]
+    sent: list[SentRecord]
 
 
 class Producer:

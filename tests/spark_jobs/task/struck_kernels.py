@@ -32,7 +32,7 @@ from spark_jobs.shuffle import rows as shuffle_rows
 from spark_jobs.shuffle.query import StageFunctions
 from spark_jobs.task import entry as job_kernel
 from spark_jobs.task.entry import JobFunction
-from tests.crash.fail_points import FailPoints, guard_store
+from tests.crash.fail_points import FailPoints, instrument_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -209,7 +209,7 @@ class _Passing(FailPoints):
     def _opened(
         self, real: Callable[[StoreConfig, Clock, Ids], ObjectStore]
     ) -> Callable[[StoreConfig, Clock, Ids], ObjectStore]:
-        return lambda config, clock, ids: guard_store(real(config, clock, ids), self)
+        return lambda config, clock, ids: instrument_store(real(config, clock, ids), self)
 
 
 class StruckJobs(JobFunction):

@@ -1,7 +1,7 @@
-"""What runs in the processes that are killed: a real agent, and a worker that plans, compacts and cleans up.
+"""The processes that crash tests kill: a real agent, and a worker that plans, compacts and collects garbage.
 
-The worker is `siltstone compact` without Spark, so that a round takes a fraction of a second: the same
-planner, the same compaction, the same garbage collection. Leases and graces are short.
+The worker does what `siltstone compact` does, without Spark, so that a round takes a fraction of a second.
+Leases and grace periods are short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from object_store.open import open_store
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
-from tests.crash.fail_points import FailPoints, guard_catalog, guard_store
+from tests.crash.fail_points import FailPoints, instrument_catalog, instrument_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
-    from tests.crash.fail_points import Strike
+    from tests.crash.fail_points import Crash
 
 GRACE_MS = 2_000
 LEASE_MS = 2_000
@@ -46,35 +46,35 @@ PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a child works, and where it dies."""
+class ChildConfig:
+    """The resources of a child process, and the crash that it must simulate."""
 
     catalog_url: str
     store: StoreConfig
-    strike: Strike | None = None
+    crash: Crash | None = None
     kafka_port: int = 0
     disks: tuple[Path, ...] = ()
 
 
 @contextlib.contextmanager
-def _rooms(place: Place) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
+def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
     clock = SystemClock()
     ids = SystemIds(clock)
-    points = FailPoints(place.strike)
+    points = FailPoints(config.crash)
     with (
-        open_catalog(place.catalog_url, clock, ids) as catalog,
-        contextlib.closing(open_store(place.store, clock, ids)) as store,
+        open_catalog(config.catalog_url, clock, ids) as catalog,
+        contextlib.closing(open_store(config.store, clock, ids)) as store,
     ):
         verify_binding(store, catalog.store_binding, ids)
-        yield guard_catalog(catalog, points), guard_store(store, points), clock, ids
+        yield instrument_catalog(catalog, points), instrument_store(store, points), clock, ids
 
 
-def agent(place: Place, control: Connection) -> None:
-    """An agent that says "ready" once it serves, and stops in good order when the connection closes."""
+def run_agent(config: ChildConfig, control: Connection) -> None:
+    """Run an agent: send "ready" when it serves, and stop when the connection closes."""
     settings = AgentSettings(
         http_port=0,
         kafka_host="127.0.0.1",
-        kafka_port=place.kafka_port,
+        kafka_port=config.kafka_port,
         flush_interval_ms=20,
         retry_pause_ms=10,
         max_retry_pause_ms=200,
@@ -82,9 +82,9 @@ def agent(place: Place, control: Connection) -> None:
         heartbeat_interval_ms=300,
         broker_silent_ms=1_500,
         topic_cache_ms=100,
-        local_directories=place.disks,
+        local_directories=config.disks,
     )
-    with _rooms(place) as (catalog, store, clock, ids):
+    with _open_system(config) as (catalog, store, clock, ids):
 
         async def serve() -> None:
             running = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
@@ -97,9 +97,9 @@ def agent(place: Place, control: Connection) -> None:
         asyncio.run(serve())
 
 
-def worker(place: Place, control: Connection) -> None:
-    """Plans, compacts and deletes in rounds until told to stop; counts its jobs into the connection."""
-    with _rooms(place) as (catalog, store, clock, ids):
+def run_worker(config: ChildConfig, control: Connection) -> None:
+    """Run rounds of planning, compaction and garbage collection until the connection has a message."""
+    with _open_system(config) as (catalog, store, clock, ids):
         control.send("ready")
         while not control.poll(0.05):
             with contextlib.suppress(SiltstoneError):
@@ -110,7 +110,7 @@ def _round(catalog: Catalog, store: ObjectStore, clock: Clock, ids: Ids, control
     catalog.jobs.release_expired(LEASE_MS)
     plan_and_submit(catalog, clock, ids, PLANNER)
     for _ in range(MAX_JOBS):
-        if control.poll():  # on a busy machine a few jobs take longer than anybody waits
+        if control.poll():  # on a busy machine, a few jobs may take longer than the test waits
             return
         jobs = catalog.jobs.claim(f"worker-{ids.new_uuid()}", 1)
         if not jobs:
