@@ -1,16 +1,16 @@
-"""One schedule from one seed: a system is built, lives through trouble, comes to rest, and is looked at.
+"""One schedule from one seed: set up a system, run it under faults, stop it, and check all invariants.
 
-The catalog is the real one, in a PostgreSQL that leaves durability out: each of its operations is a
-transaction, and between any two of them anybody else may have a turn. What PostgreSQL does inside of
-transactions that run side by side is not simulated; tests of `tests/catalog` with real threads have that. A
-model of the catalog in memory would allow some ten times as many schedules a minute, and would be one more
-thing that may be wrong: the decisions in question (claims, sequences, swaps, fences, garbage) are SQL.
+The catalog is the real one, in a PostgreSQL without durability. Each of its operations is a transaction, and
+other processes may run between any two of them. Concurrency within transactions is not simulated; tests of
+`tests/catalog` with real threads cover it. A model of the catalog in memory would allow about ten times as
+many schedules per minute. But the decisions under test (claims, sequences, publications, fences, garbage) are
+SQL, and a model could be wrong itself.
 
-Everything else is virtual: time, the store, the network, who is alive. A schedule lasts minutes of virtual
-time and has some 170 calls to catalog and store. It is short on purpose: what is rare takes two or three
-troubles at the right moments, not many of them. A third of the schedules go on until all that was begun is
-finished and all garbage is gone, a day later; the others are looked at as they stand when the weather clears
-up. One seed gives one schedule. `defects.py` has what they are known to find.
+Everything else is virtual: time, store, network and processes. A schedule takes minutes of virtual time and
+makes about 170 calls to catalog and store. It is short, because rare defects take two or three faults at the
+right moments, not many faults. A third of the schedules continue until all jobs are finished and all garbage
+is collected, a day later. The others are checked when the faults end. `defects.py` plants defects that
+schedules must find.
 """
 
 from __future__ import annotations
@@ -32,10 +32,19 @@ from object_store.binding import verify_binding
 from tests.crash.model import Model, ReadRecord
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
-from tests.simulation.chores import BoundsWatch, Chore, clean_up, operate, plan, read, replace_the_dead, work
-from tests.simulation.network import Weather
-from tests.simulation.virtual_time import Strands, VirtualClock, VirtualLoop
-from tests.simulation.world import GRACE_MS, Producer, Rules, SimulatedAgent, World
+from tests.simulation.background_tasks import (
+    BackgroundTask,
+    BoundsChecker,
+    collect,
+    plan,
+    read,
+    restart_crashed_agents,
+    run_operator,
+    work,
+)
+from tests.simulation.environment import GRACE_MS, Environment, Producer, Rules, SimulatedAgent
+from tests.simulation.faults import FaultInjector
+from tests.simulation.virtual_time import FiberScheduler, VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,34 +67,34 @@ _TABLES: Final = (
     "object_store",
 )
 _CLEAR: Final = ";".join(f"DELETE FROM {table}" for table in _TABLES).encode()
-#: Deleting is faster while there is little; what it leaves behind goes now and then.
+#: DELETE is faster for few rows; a TRUNCATE now and then removes the dead ones.
 _TRUNCATE: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE".encode()
-_TRUNCATED_EVERY: Final = 50
-#: Of each of them a schedule has one: troubles of the network, processes that stand still, deaths.
-_WEATHER: Final = ((0.0, 0.02, 0.1), (0.0, 0.02, 0.05), (0.0, 0.01, 0.03))
-#: Which share of schedules goes on until nothing is left to do; which of producers has no numbers.
-_RESTS: Final = 0.35
-_WITHOUT_NUMBERS: Final = 0.25
-#: All tables are tiny: planning a statement anew costs more than any plan could save.
+_TRUNCATE_EVERY: Final = 50
+#: A schedule draws one of each: the rate of network faults, of stalls, and of crashes.
+_FAULT_RATES: Final = ((0.0, 0.02, 0.1), (0.0, 0.02, 0.05), (0.0, 0.01, 0.03))
+#: Fraction of schedules that run until idle, and of producers that are not idempotent.
+_IDLE_SHARE: Final = 0.35
+_NON_IDEMPOTENT_SHARE: Final = 0.25
+#: All tables are tiny: planning a statement again costs more than a better plan could save.
 _OPTIONS: Final = "-c plan_cache_mode=force_generic_plan"
-_LIFE_SECONDS: Final = 14_400.0
+_MAX_VIRTUAL_SECONDS: Final = 14_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a schedule was like, and every invariant that did not hold in it, as sentences."""
+    """What happened in a schedule, with a sentence for each violated invariant."""
 
     seed: int
     violations: tuple[str, ...]
     trace: tuple[str, ...]
     acknowledged: int
     jobs: int
-    troubles: int
+    faults: int
     calls: int
 
 
 class Simulator:
-    """Runs schedules one after the other over one database; a context manager."""
+    """Runs schedules one after another over one database; a context manager."""
 
     def __init__(self, url: str, rules: Rules | None = None) -> None:
         self._rules = rules or Rules()
@@ -105,171 +114,187 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """Let connections go."""
+        """Close the connections."""
         self._catalog.close()
         self._connection.close()
 
     def run(self, seed: int) -> Outcome:
-        """One schedule, from its seed alone."""
-        self._connection.execute(_CLEAR if self._runs % _TRUNCATED_EVERY else _TRUNCATE)
+        """Run the schedule of a seed."""
+        self._connection.execute(_CLEAR if self._runs % _TRUNCATE_EVERY else _TRUNCATE)
         self._runs += 1
-        draw = random.Random(seed)
+        rng = random.Random(seed)
         clock = self._clock
-        clock.__init__()  # type: ignore[misc]  # the catalog keeps both; each schedule begins at their beginning
+        clock.__init__()  # type: ignore[misc]  # the catalog keeps both objects; a schedule resets them
         self._ids.__init__(seed, clock)  # type: ignore[misc]
         loop = VirtualLoop(clock)
-        strands = clock.strands = Strands(loop)
-        world = World(
+        fibers = clock.fibers = FiberScheduler(loop)
+        env = Environment(
             catalog=self._catalog,
             clock=clock,
             ids=self._ids,
-            strands=strands,
-            weather=Weather(draw, strands),
-            draw=draw,
+            fibers=fibers,
+            faults=FaultInjector(rng, fibers),
+            rng=rng,
             model=Model(frozenset({"stone"})),
             rules=self._rules,
         )
         try:
-            loop.run_until_complete(_live(world))
-        except Exception as error:  # noqa: BLE001  # whatever it is, this schedule has shown it
-            world.violations.append(f"nothing is raised: {type(error).__name__}: {error}")
+            loop.run_until_complete(_run_schedule(env))
+        except Exception as error:  # noqa: BLE001  # every exception is a violation
+            env.violations.append(f"unexpected exception: {type(error).__name__}: {error}")
         finally:
-            strands.end()
-            clock.strands = None
-            loop.run_until_complete(_cancel_the_rest())
+            fibers.end()
+            clock.fibers = None
+            loop.run_until_complete(_cancel_all_tasks())
             loop.close()
         return Outcome(
             seed=seed,
-            violations=tuple(world.violations),
-            trace=tuple(world.weather.trace),
-            acknowledged=sum(len(place) for place in world.model.acknowledged.values()),
-            jobs=sum(1 for each in world.weather.trace if each.endswith("jobs.complete")),
-            troubles=sum(world.weather.seen.values()),
-            calls=len(world.weather.trace),
+            violations=tuple(env.violations),
+            trace=tuple(env.faults.trace),
+            acknowledged=sum(len(partition) for partition in env.model.acknowledged.values()),
+            jobs=sum(1 for each in env.faults.trace if each.endswith("jobs.complete")),
+            faults=sum(env.faults.counts.values()),
+            calls=len(env.faults.trace),
         )
 
 
-async def _cancel_the_rest() -> None:
+async def _cancel_all_tasks() -> None:
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _live(world: World) -> None:
-    draw = world.draw
-    bare = world.store(world.machine("operator")[1])
-    verify_binding(bare, world.catalog.store_binding, world.ids)
-    world.topics = [
-        world.catalog.topics.create("stone", 2, {"cleanup.policy": "compact"}),
-        world.catalog.topics.create("silt", 1, {"retention.ms": str(draw.choice((60_000, 10**9)))}),
+async def _run_schedule(env: Environment) -> None:
+    rng = env.rng
+    bare = env.store(env.process("operator")[1])
+    verify_binding(bare, env.catalog.store_binding, env.ids)
+    env.topics = [
+        env.catalog.topics.create("stone", 2, {"cleanup.policy": "compact"}),
+        env.catalog.topics.create("silt", 1, {"retention.ms": str(rng.choice((60_000, 10**9)))}),
     ]
-    world.agents = [SimulatedAgent(world, f"agent {number}") for number in range(2)]
-    for agent in world.agents:
+    env.agents = [SimulatedAgent(env, f"agent {number}") for number in range(2)]
+    for agent in env.agents:
         await agent.start()
-    weather = world.weather
-    drawn = [draw.choice(shares) for shares in _WEATHER]
-    weather.rate, weather.stalls, weather.deaths = world.rules.weather or drawn
-    chores = [
-        *(Chore(world, f"planner {n}", 15, plan, on_the_dot=True) for n in range(1, draw.randint(1, 2) + 1)),
-        Chore(world, "worker 1", 10, work),
-        Chore(world, "worker 2", 10, work),
-        Chore(world, "cleaner", 25, clean_up),
-        Chore(world, "reader", 6, read),
+    faults = env.faults
+    drawn = [rng.choice(rates) for rates in _FAULT_RATES]
+    faults.rate, faults.stalls, faults.crashes = env.rules.fault_rates or drawn
+    background = [
+        *(
+            BackgroundTask(env, f"planner {n}", 15, plan, aligned=True)
+            for n in range(1, rng.randint(1, 2) + 1)
+        ),
+        BackgroundTask(env, "worker 1", 10, work),
+        BackgroundTask(env, "worker 2", 10, work),
+        BackgroundTask(env, "cleaner", 25, collect),
+        BackgroundTask(env, "reader", 6, read),
     ]
-    watch = BoundsWatch(world)
-    tasks = [asyncio.create_task(chore.run()) for chore in chores]
-    tasks.append(asyncio.create_task(replace_the_dead(world)))
-    await asyncio.wait_for(_trouble(world, watch), _LIFE_SECONDS)
-    weather.clear_up()
-    for chore in chores:
-        chore.stopping = True
-        chore.machine.dead = True
+    bounds = BoundsChecker(env)
+    tasks = [asyncio.create_task(each.run()) for each in background]
+    tasks.append(asyncio.create_task(restart_crashed_agents(env)))
+    await asyncio.wait_for(_run_workload(env, bounds), _MAX_VIRTUAL_SECONDS)
+    faults.disable()
+    for each in background:
+        each.stopping = True
+        each.process.dead = True
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await _stop_agents(world)
-    comes_to_rest = draw.random() < _RESTS
-    if comes_to_rest:
-        await _come_to_rest(world)
-    watch.look()
-    _judge(world, comes_to_rest=comes_to_rest)
+    await _stop_agents(env)
+    runs_until_idle = rng.random() < _IDLE_SHARE
+    if runs_until_idle:
+        await _run_until_idle(env)
+    bounds.check()
+    _check_invariants(env, runs_until_idle=runs_until_idle)
 
 
-async def _trouble(world: World, watch: BoundsWatch) -> None:
-    draw = world.draw
-    places = [
-        (topic, partition) for topic in tuple(world.topics) for partition in range(topic.partition_count)
+async def _run_workload(env: Environment, bounds: BoundsChecker) -> None:
+    rng = env.rng
+    partitions = [
+        (topic, partition) for topic in tuple(env.topics) for partition in range(topic.partition_count)
     ]
     producers = [
-        Producer(world, topic, number, None if draw.random() < _WITHOUT_NUMBERS else 1 + index)
-        for index, (topic, number) in enumerate(places)
+        Producer(env, topic, number, None if rng.random() < _NON_IDEMPOTENT_SHARE else 1 + index)
+        for index, (topic, number) in enumerate(partitions)
     ]
     await asyncio.gather(
-        *(producer.run(draw.randint(1, 3)) for producer in producers),
-        operate(world, watch),
+        *(producer.run(rng.randint(1, 3)) for producer in producers),
+        run_operator(env, bounds),
     )
 
 
-async def _stop_agents(world: World) -> None:
-    for agent in world.agents:
-        await (agent.die() if agent.machine.dead else agent.stop())
+async def _stop_agents(env: Environment) -> None:
+    for agent in env.agents:
+        await (agent.crash() if agent.process.dead else agent.stop())
 
 
-async def _come_to_rest(world: World) -> None:
-    """What is begun is finished, what is garbage goes."""
-    planner, worker = Chore(world, "last planner", 1, plan), Chore(world, "last worker", 1, work)
+async def _run_until_idle(env: Environment) -> None:
+    """Run until all jobs are finished and all garbage is collected."""
+    planner = BackgroundTask(env, "last planner", 1, plan)
+    worker = BackgroundTask(env, "last worker", 1, work)
     await asyncio.sleep(GRACE_MS / 1000)
     for _ in range(12):
         await planner.once()
-        counts = world.catalog.jobs.counts()
+        counts = env.catalog.jobs.counts()
         if not counts[JobState.SUBMITTED] + counts[JobState.RUNNING]:
             break
         for _ in range(counts[JobState.SUBMITTED]):
             await worker.once()
     else:
-        world.violations.append(f"planning comes to an end: jobs are {world.catalog.jobs.counts()}")
-    cleaner = Chore(world, "last cleaner", 1, clean_up)
-    # What somebody wrote who was thought dead goes before its owner is forgotten.
-    for seconds in (GRACE_MS / 1000 + 30, GRACE_MS / 1000 + 30, world.rules.garbage.owner_keep_ms / 1000 + 1):
+        env.violations.append(f"planning must end: jobs are {env.catalog.jobs.counts()}")
+    cleaner = BackgroundTask(env, "last cleaner", 1, collect)
+    # Objects of a fenced writer are deleted before its session is.
+    for seconds in (
+        GRACE_MS / 1000 + 30,
+        GRACE_MS / 1000 + 30,
+        env.rules.garbage.owner_keep_ms / 1000 + 1,
+    ):
         await asyncio.sleep(seconds)
         await cleaner.once()
 
 
-def _judge(world: World, *, comes_to_rest: bool) -> None:
-    """The invariants of the design, of catalog, store, bytes, and of what producers were told.
+def _check_invariants(env: Environment, *, runs_until_idle: bool) -> None:
+    """Check the invariants of catalog, store and bytes, and all acknowledged records.
 
-    What died may have left garbage that nobody had the time to see; after a rest none is left.
+    Crashed processes may leave garbage that was not collected yet. None is left after `_run_until_idle`.
     """
-    left_out = {DifferenceKind.QUARANTINED}  # as is due to a file whose jobs all died
-    if not comes_to_rest:
+    left_out = {DifferenceKind.QUARANTINED}  # expected for a file whose jobs all failed
+    if not runs_until_idle:
         left_out.add(DifferenceKind.ORPHAN)
-    if world.unfinished:
-        world.violations.append(f"every producer gets its answer: {world.unfinished} did not")
-    bare = world.store(world.machine("judge")[1])
-    report = fsck(world.catalog, bare, world.clock, deep=True)
-    world.violations += [
+    if env.unfinished:
+        env.violations.append(f"{env.unfinished} producers did not finish")
+    bare = env.store(env.process("checker")[1])
+    report = fsck(env.catalog, bare, env.clock, deep=True)
+    env.violations += [
         f"{each.kind.value}: {each.as_dict()}" for each in report.differences if each.kind not in left_out
     ]
     left = {name: number for name, number in report.pending.items() if number}
-    if left and comes_to_rest:
-        world.violations.append(f"no object leaks once grace has passed: {left}")
-    world.violations += _records(world, bare)
+    if left and runs_until_idle:
+        env.violations.append(f"objects leaked after the grace period: {left}")
+    env.violations += _check_records(env, bare)
 
 
-def _records(world: World, bare: object) -> list[str]:
-    """What producers were told against what readers find, from the log start on."""
-    system = System(world.catalog, cast("LocalStore", bare), world.clock, world.ids, world.ids.new_uuid())
+def _check_records(env: Environment, bare: object) -> list[str]:
+    """Compare the acknowledged records with those that readers find, from the log start offset on."""
+    system = System(
+        env.catalog,
+        cast("LocalStore", bare),
+        env.clock,
+        env.ids,
+        env.ids.new_uuid(),
+    )
     logs, expected = {}, {}
-    for topic in world.topics:
+    for topic in env.topics:
         for number in range(topic.partition_count):
-            key, place = PartitionId(topic.topic_id, number), (topic.name, number)
-            (state,) = world.catalog.topics.states([key])
-            logs[place] = [
+            key, partition = PartitionId(topic.topic_id, number), (topic.name, number)
+            (state,) = env.catalog.topics.states([key])
+            logs[partition] = [
                 ReadRecord(record.offset, record.key or b"", record.value or b"")
                 for record in system.read_log(key)
                 if record.offset >= state.log_start_offset
             ]
-            told = world.model.acknowledged.get(place, {})
-            expected[place] = {at: sent for at, sent in told.items() if at >= state.log_start_offset}
-    return replace(world.model, acknowledged=expected).problems(logs)
+            acknowledged = env.model.acknowledged.get(partition, {})
+            expected[partition] = {
+                offset: sent for offset, sent in acknowledged.items() if offset >= state.log_start_offset
+            }
+    return replace(env.model, acknowledged=expected).problems(logs)

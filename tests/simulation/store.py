@@ -1,4 +1,4 @@
-"""An object store in memory, seen through a network that is slow, loses answers and breaks off."""
+"""An object store in memory behind a simulated network."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from object_store.accounting import Purpose
     from object_store.interface import Buffer
-    from tests.simulation.network import Network
+    from tests.simulation.faults import Network
 
 T = TypeVar("T")
 
 
 @dataclass
 class Bucket:
-    """What is stored: bytes by name, when they were written, and uploads that are not complete."""
+    """The stored objects with their modification times, and unfinished uploads."""
 
     objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     unfinished: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Bucket:
 
 
 class SimulatedStore:
-    """One process's connection to the bucket; an `object_store.interface.ObjectStore`."""
+    """Connection of one process to the bucket; an `object_store.interface.ObjectStore`."""
 
     url = "memory:"
 
@@ -57,7 +57,7 @@ class SimulatedStore:
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
         if name in self.bucket.objects:
-            raise ObjectExistsError(f"{name} is taken")
+            raise ObjectExistsError(f"{name} exists")
         return self.put(name, body, purpose=purpose)
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
@@ -86,13 +86,13 @@ class SimulatedStore:
     def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
         del purpose
         found = sorted(name for name in self.bucket.objects if name.startswith(prefix))
-        young = self.now_ms() - self.network.list_lag_ms()
+        listed_until_ms = self.now_ms() - self.network.list_lag_ms()
         page = [
             ObjectInfo(name, len(self.bucket.objects[name][0]), self.bucket.objects[name][1])
             for name in self._request("list", lambda: found)
             if name in self.bucket.objects
         ]
-        yield from (info for info in page if info.modified_ms <= young)
+        yield from (info for info in page if info.modified_ms <= listed_until_ms)
 
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
         del purpose
@@ -112,31 +112,31 @@ class SimulatedStore:
         del purpose
         old = [
             number
-            for number, (name, begun_ms) in tuple(self.bucket.unfinished.items())
-            if (may_abort(name, begun_ms) if may_abort is not None else begun_ms < before_ms)
+            for number, (name, started_ms) in tuple(self.bucket.unfinished.items())
+            if (may_abort(name, started_ms) if may_abort is not None else started_ms < before_ms)
         ]
         for number in old:
             self.bucket.unfinished.pop(number, None)
         return len(old)
 
     def check(self) -> None:
-        """It is always there."""
+        """The store is always available."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to close."""
 
     def read_on(self, name: str, position: int, length: int) -> bytes:
-        """The next bytes of a stream, at most `length`; the connection may break here too."""
+        """Return the next bytes of a stream, at most `length`. The connection may break here, too."""
         return self._request("read", lambda: self._get(name)[position : position + length])
 
     def begin_upload(self, name: str) -> int:
-        """The number of a new upload."""
+        """Return the number of a new upload."""
         self.bucket.uploads += 1
         self.bucket.unfinished[self.bucket.uploads] = (name, self.now_ms())
         return self.bucket.uploads
 
     def finish_upload(self, number: int, name: str, body: bytes) -> int:
-        """Make it an object; repeating it does nothing more."""
+        """Create the object of an upload; a retry has no further effect."""
 
         def finish() -> int:
             if self.bucket.unfinished.pop(number, None) is not None:
@@ -147,12 +147,12 @@ class SimulatedStore:
 
         return self._request("complete", finish)
 
-    def _request(self, kind: str, deed: Callable[[], T]) -> T:
-        return self.network.call(f"store.{kind}", deed, StoreUnavailableError)
+    def _request(self, kind: str, action: Callable[[], T]) -> T:
+        return self.network.call(f"store.{kind}", action, StoreUnavailableError)
 
     def _get(self, name: str) -> bytes:
         if name not in self.bucket.objects:
-            raise ObjectNotFoundError(f"there is no object {name}")
+            raise ObjectNotFoundError(f"object {name} does not exist")
         return self.bucket.objects[name][0]
 
     def _part(self, name: str, position: int, length: int) -> bytes:
@@ -181,7 +181,7 @@ class SimulatedStream:
         return len(data)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class SimulatedUpload:

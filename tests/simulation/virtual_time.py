@@ -1,9 +1,9 @@
-"""One event loop whose time is virtual, and blocking code that runs on it a stretch at a time.
+"""An event loop on virtual time, and blocking code in fibers.
 
-The loop never waits: when nothing is ready it sets the clock to the next timer. Blocking calls run on stacks
-of their own (greenlets): each goes on until it pauses (at a call to the store or the catalog, or when it
-sleeps), says for how long, and the loop has its turn. So what happens next follows from the pauses alone, and
-these from the seed. All of it is one thread: to hand on between threads costs some twenty times as much.
+The loop never waits: when nothing is ready, it advances the clock to the next timer. A blocking call runs in
+a fiber (a greenlet) until it pauses: at a call to the store or the catalog, or when it sleeps. The loop
+resumes it after the pause. So the order of events follows from the pauses alone, and these follow from the
+seed. All of it is one thread, because switching between threads takes about twenty times as long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import selectors
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from greenlet import greenlet
+import greenlet as greenlets
 from typing_extensions import override
 
 from core.clock import ManualClock
@@ -25,34 +25,34 @@ T = TypeVar("T")
 
 
 class KilledError(BaseException):
-    """The process that this code is in has died; nothing of it may be seen any more."""
+    """The process of this code has crashed; the code must have no further effect."""
 
 
-class StalledError(AssertionError):
-    """Somebody waits, and nothing will ever happen again."""
+class DeadlockError(AssertionError):
+    """Code waits although no event is left."""
 
 
 @dataclass(eq=False)
-class Machine:
-    """What dies, or stands still until some time, as one: a process."""
+class SimulatedProcess:
+    """A unit that crashes or stalls as a whole."""
 
     name: str
     dead: bool = False
-    stands_until: float = 0.0
+    stalled_until: float = 0.0
 
 
 class VirtualClock(ManualClock):
-    """The loop's time; sleeping is a pause of whoever has the baton."""
+    """The clock of the loop; `sleep` pauses the running fiber."""
 
-    strands: Strands | None = None
+    fibers: FiberScheduler | None = None
 
     @override
     def sleep(self, seconds: float) -> None:
-        if self.strands is None or not self.strands.pause(seconds):
+        if self.fibers is None or not self.fibers.pause(seconds):
             self.advance(seconds)
 
 
-class _NoWaiting(selectors.SelectSelector):
+class _NonBlockingSelector(selectors.SelectSelector):
     """Looks what is ready; instead of waiting for more it lets the time pass."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -63,7 +63,7 @@ class _NoWaiting(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise StalledError("nothing is left that could happen")
+            raise DeadlockError("no event is left")
         if not ready and timeout:
             self._clock.advance(timeout)
         return ready
@@ -73,7 +73,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(_NoWaiting(clock))
+        super().__init__(_NonBlockingSelector(clock))
         self._virtual = clock
 
     @override
@@ -82,86 +82,86 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 @dataclass(eq=False)
-class _Strand:
-    """One blocking call on its way; `stack` is where it stands between two stretches."""
+class _Fiber:
+    """A blocking call in progress; `greenlet` holds its stack between two pauses."""
 
     call: Callable[[], Any]
-    machine: Machine
+    process: SimulatedProcess
     future: asyncio.Future[Any]
-    stack: greenlet | None = None
-    over: bool = False
+    greenlet: greenlets.greenlet | None = None
+    is_done: bool = False
 
-    def carry(self) -> None:
-        """Make the call, and hand what comes of it to whoever waits."""
+    def run(self) -> None:
+        """Run the call and pass its outcome to the future."""
         try:
             result = self.call()
         except KilledError:
             self.future.cancel()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it goes to whoever waits
+        except BaseException as error:  # noqa: BLE001  # every outcome goes to the future
             if not self.future.done():
                 self.future.set_exception(error)
         else:
             if not self.future.done():
                 self.future.set_result(result)
         finally:
-            self.over = True
+            self.is_done = True
 
 
-class Strands:
-    """Blocking calls as tasks of the loop."""
+class FiberScheduler:
+    """Runs blocking calls as fibers of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._current: _Strand | None = None
-        self._open: list[_Strand] = []
+        self._current: _Fiber | None = None
+        self._open: list[_Fiber] = []
 
-    async def run(self, call: Callable[[], T], machine: Machine) -> T:
-        """What `call` returns; it belongs to `machine`, and ends with it."""
-        strand = _Strand(call, machine, self._loop.create_future())
-        self._open.append(strand)
-        self._loop.call_soon(self._resume, strand)
-        result: T = await strand.future
+    async def run(self, call: Callable[[], T], process: SimulatedProcess) -> T:
+        """Return the result of `call`, which ends when `process` crashes."""
+        fiber = _Fiber(call, process, self._loop.create_future())
+        self._open.append(fiber)
+        self._loop.call_soon(self._resume, fiber)
+        result: T = await fiber.future
         return result
 
     @property
     def now(self) -> float:
-        """Virtual seconds."""
+        """The virtual time in seconds."""
         return self._loop.time()
 
     def pause(self, seconds: float) -> bool:
-        """Let others go on for so long; False where no strand runs, and nobody else could."""
-        strand = self._current
-        if strand is None or strand.stack is None:
+        """Let other code run for this time. Return False if no fiber is running."""
+        fiber = self._current
+        if fiber is None or fiber.greenlet is None:
             return False
-        self._go_on(strand.machine)
-        self._loop.call_later(seconds, self._resume, strand)
-        loops_own = strand.stack.parent
-        assert loops_own is not None
-        loops_own.switch()
-        self._go_on(strand.machine)
+        self._check_alive(fiber.process)
+        self._loop.call_later(seconds, self._resume, fiber)
+        loop_greenlet = fiber.greenlet.parent
+        assert loop_greenlet is not None
+        loop_greenlet.switch()
+        self._check_alive(fiber.process)
         return True
 
     @staticmethod
-    def _go_on(machine: Machine) -> None:
-        if machine.dead:
+    def _check_alive(process: SimulatedProcess) -> None:
+        if process.dead:
             raise KilledError
 
     def end(self) -> None:
-        """Let every strand that still runs die where it stands."""
-        for strand in tuple(self._open):
-            strand.machine.dead = True
-            while not strand.over:
-                self._resume(strand)
+        """Kill all fibers."""
+        for fiber in tuple(self._open):
+            fiber.process.dead = True
+            while not fiber.is_done:
+                self._resume(fiber)
 
-    def _resume(self, strand: _Strand) -> None:
-        if strand.over:
+    def _resume(self, fiber: _Fiber) -> None:
+        if fiber.is_done:
             return
-        if strand.stack is None and strand.machine.dead:
-            strand.over = True
-            strand.future.cancel()
+        if fiber.greenlet is None and fiber.process.dead:
+            fiber.is_done = True
+            fiber.future.cancel()
         else:
-            strand.stack = strand.stack or greenlet(strand.carry)
-            self._current = strand
-            strand.stack.switch()
+            fiber.greenlet = fiber.greenlet or greenlets.greenlet(fiber.run)
+            self._current = fiber
+            fiber.greenlet.switch()
             self._current = None
-        self._open = [each for each in self._open if not each.over]
+        self._open = [each for each in self._open if not each.is_done]

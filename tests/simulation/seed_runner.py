@@ -1,4 +1,4 @@
-"""One process's share of many schedules."""
+"""The schedules that one process runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from tests.simulation.schedule import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
 
 WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one process did: seconds of wall clock and of its processor, without its kernels' first use."""
+class SeedsResult:
+    """Results of a process; the times exclude the warm-up."""
 
     schedules: int
     calls: int
@@ -28,8 +27,8 @@ class Share:
     violations: tuple[str, ...]
 
 
-def run_share(address: str, seeds: Sequence[int]) -> Share:
-    """These schedules, one after the other."""
+def run_seeds(address: str, seeds: Sequence[int]) -> SeedsResult:
+    """Run schedules one after another."""
     structlog.configure(
         processors=[lambda _logger, _method, _event: (_ for _ in ()).throw(structlog.DropEvent)]
     )
@@ -37,13 +36,13 @@ def run_share(address: str, seeds: Sequence[int]) -> Share:
     try:
         for seed in range(WARM_UP):
             simulator.run(-1 - seed)
-        begun, worked = perf_counter(), process_time()
+        started, started_cpu = perf_counter(), process_time()
         outcomes = [simulator.run(seed) for seed in seeds]
-        return Share(
+        return SeedsResult(
             schedules=len(outcomes),
             calls=sum(outcome.calls for outcome in outcomes),
-            seconds=perf_counter() - begun,
-            processor_seconds=process_time() - worked,
+            seconds=perf_counter() - started,
+            processor_seconds=process_time() - started_cpu,
             violations=tuple(
                 f"SILTSTONE_SEED={outcome.seed}: {each}"
                 for outcome in outcomes
@@ -52,8 +51,3 @@ def run_share(address: str, seeds: Sequence[int]) -> Share:
         )
     finally:
         simulator.close()
-
-
-def _say_nothing(_logger: object, _method: str, _event: object) -> NoReturn:
-    """What dies and stands still has a lot to say."""
-    raise structlog.DropEvent

@@ -1,6 +1,6 @@
-"""What all share in a schedule, and those who write: real sessions and write paths of agents, and producers.
+"""The shared state of a schedule, its agents with real sessions and write paths, and its producers.
 
-Each agent is a machine, which may die or stand still at any of its calls to the store or the catalog.
+Each agent is a process that may crash or stall at any of its calls to the store or the catalog.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from core.errors import SiltstoneError
 from maintenance.garbage_collection import GarbageSettings
 from object_format.record_batch.records import encode_batch
 from planner.settings import PlannerSettings
-from tests.simulation.network import Network
+from tests.simulation.faults import Network
 from tests.simulation.store import Bucket, SimulatedStore
-from tests.simulation.virtual_time import Machine
+from tests.simulation.virtual_time import SimulatedProcess
 
 if TYPE_CHECKING:
     import random
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from core.clock import ManualClock
     from core.ids import Ids
     from tests.crash.model import Model, SentRecord
-    from tests.simulation.network import Weather
-    from tests.simulation.virtual_time import Strands
+    from tests.simulation.faults import FaultInjector
+    from tests.simulation.virtual_time import FiberScheduler
 
 T = TypeVar("T")
 METRICS: Final = AgentMetrics()
@@ -50,21 +50,22 @@ LEASE_MS: Final = 30_000
 SILENCE_MS: Final = 25_000
 GRACE_MS: Final = 60_000
 HEARTBEAT_MS: Final = 10_000
-PATIENCE_SECONDS: Final = 25.0
+ACKNOWLEDGEMENT_TIMEOUT_SECONDS: Final = 25.0
 KEYS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What tests change to see that it would be noticed; `weather` is drawn where there is none.
+    """The settings that a test with a planted defect changes.
 
-    It says how often the network troubles, processes stand still, and die, per call.
+    `fault_rates` are the probabilities of network faults, stalls and crashes per call. If they are None, the
+    seed draws them.
     """
 
     garbage: GarbageSettings = field(
         default_factory=lambda: GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS)
     )
-    weather: tuple[float, float, float] | None = None
+    fault_rates: tuple[float, float, float] | None = None
     planner: PlannerSettings = field(
         default_factory=lambda: PlannerSettings(
             table_bytes=1 << 16, max_job_files=4, merge_fan_in=2, max_ingestion_age_ms=0
@@ -73,15 +74,15 @@ class Rules:
 
 
 @dataclass
-class World:
-    """What all of them share, and what they have seen."""
+class Environment:
+    """The state that all processes of a schedule share, and the violations found so far."""
 
     catalog: Catalog
     clock: ManualClock
     ids: Ids
-    strands: Strands
-    weather: Weather
-    draw: random.Random
+    fibers: FiberScheduler
+    faults: FaultInjector
+    rng: random.Random
     model: Model
     rules: Rules
     bucket: Bucket = field(default_factory=Bucket)
@@ -89,26 +90,26 @@ class World:
     agents: list[SimulatedAgent] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     unfinished: int = 0
-    jobs_at_work: int = 0
+    running_jobs: int = 0
 
-    def machine(self, name: str) -> tuple[Machine, Network]:
-        """A new process and its network."""
-        machine = Machine(name)
-        return machine, Network(self.weather, machine)
+    def process(self, name: str) -> tuple[SimulatedProcess, Network]:
+        """Return a new process and its network."""
+        process = SimulatedProcess(name)
+        return process, Network(self.faults, process)
 
     def store(self, network: Network) -> SimulatedStore:
-        """The bucket as that process sees it."""
+        """Return the bucket as this process sees it."""
         return SimulatedStore(self.bucket, network, self.clock.now_ms)
 
 
 class _Pool:
-    """Stands for each of an agent's pools: its calls are strands of the agent's machine."""
+    """Replacement of a pool of an agent: its calls are fibers of the agent's process."""
 
-    def __init__(self, strands: Strands, machine: Machine) -> None:
-        self._strands, self._machine = strands, machine
+    def __init__(self, fibers: FiberScheduler, process: SimulatedProcess) -> None:
+        self._fibers, self._process = fibers, process
 
     async def run(self, call: Callable[[], T]) -> T:
-        return await self._strands.run(call, self._machine)
+        return await self._fibers.run(call, self._process)
 
 
 class _Pools:
@@ -117,26 +118,26 @@ class _Pools:
 
 
 class SimulatedAgent:
-    """The session and the write path of an agent, over a network."""
+    """The session and the write path of an agent, over a simulated network."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.machine, network = world.machine(name)
-        pool = _Pool(world.strands, self.machine)
-        catalog = network.catalog(world.catalog)
-        health = CallHealth(world.clock, limit_seconds=60)
+    def __init__(self, env: Environment, name: str) -> None:
+        self.process, network = env.process(name)
+        pool = _Pool(env.fibers, self.process)
+        catalog = network.catalog(env.catalog)
+        health = CallHealth(env.clock, limit_seconds=60)
         self.session = Session(
             catalog.sessions,
             description=name,
-            pool=pool,  # type: ignore[arg-type]  # all that a session does with its pool is run
-            ids=world.ids,
-            clock=world.clock,
+            pool=pool,  # type: ignore[arg-type]  # a session only calls `run`
+            ids=env.ids,
+            clock=env.clock,
             interval_ms=HEARTBEAT_MS,
             silent_ms=AGENT.broker_silent_ms,
             health=health,
         )
-        self.path = WritePath(
+        self.write_path = WritePath(
             settings=AGENT,
-            store=world.store(network),
+            store=env.store(network),
             log=catalog.commits,
             session=self.session,
             pools=cast("Pools", _Pools(pool)),
@@ -144,94 +145,94 @@ class SimulatedAgent:
                 attempts=AGENT.write_attempts,
                 first_pause=AGENT.retry_pause_ms / 1000,
                 max_pause=AGENT.max_retry_pause_ms / 1000,
-                ids=world.ids,
+                ids=env.ids,
             ),
-            clock=world.clock,
-            ids=world.ids,
+            clock=env.clock,
+            ids=env.ids,
             metrics=METRICS,
             store_health=health,
         )
-        self.serves = False
+        self.is_serving = False
 
     async def start(self) -> None:
-        """Serve, unless the first call is the last one."""
-        self.path.start()
-        while not (self.serves or self.machine.dead):
+        """Start to serve, unless the process crashes first."""
+        self.write_path.start()
+        while not (self.is_serving or self.process.dead):
             try:
                 await self.session.start()
-                self.serves = True
+                self.is_serving = True
             except SiltstoneError:
                 await asyncio.sleep(1)
             except asyncio.CancelledError:
-                if not self.machine.dead:
+                if not self.process.dead:
                     raise
 
-    async def die(self) -> None:
-        """What is under way comes to an end where it stands."""
-        self.serves = False
-        await self.path.abandon()
+    async def crash(self) -> None:
+        """Abandon the requests in progress."""
+        self.is_serving = False
+        await self.write_path.abandon()
 
     async def stop(self) -> None:
-        self.serves = False
-        await self.path.stop()
+        self.is_serving = False
+        await self.write_path.stop()
         await self.session.stop()
 
 
 @dataclass
 class Batch:
-    """What a producer sends as one batch, until it is acknowledged."""
+    """A batch that is not acknowledged yet."""
 
     sequence: int
     sent: list[SentRecord]
 
 
 class Producer:
-    """A producer of one partition. An idempotent one has up to two batches on their way at a time.
+    """A producer of one partition.
 
-    One without a number sends one at a time, each once: nobody would notice if it were there twice. It gives
-    up when it is not told what became of one.
+    An idempotent producer has up to two batches in flight. A producer without an id sends one batch at a
+    time, and only once, because a retry may duplicate it. It stops at the first unknown outcome.
     """
 
-    def __init__(self, world: World, topic: Topic, partition: int, number: int | None) -> None:
-        self._world, self._topic, self._partition = world, topic, partition
-        self._number = number
+    def __init__(self, env: Environment, topic: Topic, partition: int, producer_id: int | None) -> None:
+        self._env, self._topic, self._partition = env, topic, partition
+        self._producer_id = producer_id
         self._sequence = 0
         self._waiting: deque[Batch] = deque()
 
     async def run(self, requests: int) -> None:
         """Send so many batches, each again until it is acknowledged, or its topic is gone."""
-        self._world.unfinished += 1
-        draw = self._world.draw
+        self._env.unfinished += 1
+        rng = self._env.rng
         for number in range(requests):
-            self._waiting.append(self._batch(draw.randint(1, 3)))
-            if self._number is None:
-                await self._try_once()
+            self._waiting.append(self._batch(rng.randint(1, 3)))
+            if self._producer_id is None:
+                await self._send_waiting()
                 if self._waiting:
                     break
-            # Its first goes alone: a log that knows nothing of a producer takes any sequence for its first.
-            elif number and number + 1 < requests and len(self._waiting) < draw.randint(1, 2):
+            # The first batch is sent alone, because a log accepts any first sequence of an unknown producer.
+            elif number and number + 1 < requests and len(self._waiting) < rng.randint(1, 2):
                 continue
-            while self._waiting and self._topic in self._world.topics:
-                await self._try_once()
-            await asyncio.sleep(draw.expovariate(1 / 5))
-        self._world.unfinished -= 1
+            while self._waiting and self._topic in self._env.topics:
+                await self._send_waiting()
+            await asyncio.sleep(rng.expovariate(1 / 5))
+        self._env.unfinished -= 1
 
     def _batch(self, count: int) -> Batch:
-        model, draw = self._world.model, self._world.draw
+        model, rng = self._env.model, self._env.rng
         sent = [
-            model.send(self._topic.name, self._partition, b"key%d" % draw.randrange(KEYS))
+            model.send(self._topic.name, self._partition, b"key%d" % rng.randrange(KEYS))
             for _ in range(count)
         ]
         self._sequence += count
         return Batch(self._sequence - count, sent)
 
-    async def _try_once(self) -> None:
-        """Send what waits, in order, and keep what must be sent again."""
-        serving = [agent for agent in self._world.agents if agent.serves]
+    async def _send_waiting(self) -> None:
+        """Send the waiting batches in order; keep those that must be sent again."""
+        serving = [agent for agent in self._env.agents if agent.is_serving]
         if not serving:
             await asyncio.sleep(1)
             return
-        path = self._world.draw.choice(serving).path
+        path = self._env.rng.choice(serving).write_path
         try:
             pending = []
             for batch in self._waiting:
@@ -240,39 +241,39 @@ class Producer:
         except SiltstoneError:
             await asyncio.sleep(0.5)
             return
-        answers = [await self._answer(each) for each in pending]
+        results = [await self._await_result(each) for each in pending]
         left = [
             batch
-            for batch, answer in zip(self._waiting, answers, strict=True)
-            if not self._is_settled(batch, answer)
+            for batch, answer in zip(self._waiting, results, strict=True)
+            if not self._is_finished(batch, answer)
         ]
         self._waiting = deque(left)
         if left:
             await asyncio.sleep(0.2)
 
     @staticmethod
-    async def _answer(pending: PendingAppend) -> AppendResult | None:
-        """What became of a batch; None when nobody says so."""
+    async def _await_result(pending: PendingAppend) -> AppendResult | None:
+        """Return the result of a batch; None after a timeout."""
         try:
-            (result,) = await asyncio.wait_for(pending.wait(), PATIENCE_SECONDS)
+            (result,) = await asyncio.wait_for(pending.wait(), ACKNOWLEDGEMENT_TIMEOUT_SECONDS)
         except TimeoutError:
             return None
         return result
 
-    def _is_settled(self, batch: Batch, result: AppendResult | None) -> bool:
+    def _is_finished(self, batch: Batch, result: AppendResult | None) -> bool:
         if result is None or result.error is not None:
             return False
         if result.appended:
-            for place, sent in enumerate(batch.sent):
-                self._world.model.acknowledge(sent, result.base_offset + place)
+            for index, sent in enumerate(batch.sent):
+                self._env.model.acknowledge(sent, result.base_offset + index)
         return result.appended or result.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION
 
     def _encoded(self, batch: Batch) -> ValidatedAppend:
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._env.clock.now_ms()
         data = encode_batch(
             [now_ms] * len(batch.sent),
             [sent.key for sent in batch.sent],
             [sent.value for sent in batch.sent],
-            producer=(-1, -1, -1) if self._number is None else (self._number, 0, batch.sequence),
+            producer=(-1, -1, -1) if self._producer_id is None else (self._producer_id, 0, batch.sequence),
         )
         return validate(self._topic, self._partition, bytearray(data), now_ms=now_ms)
