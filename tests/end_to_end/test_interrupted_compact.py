@@ -21,8 +21,8 @@ from core.clock import SystemClock
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers
-from tests.spark_jobs.model_log import batch
-from tests.spark_jobs.published_log import PublishedLog
+from tests.spark_jobs.catalog_log import CatalogLog
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def wait_until(condition: object, what: str) -> None:
         time.sleep(0.05)
 
 
-class Log(PublishedLog):
+class Log(CatalogLog):
     """Log whose files can block their readers."""
 
     def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:

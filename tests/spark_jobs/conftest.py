@@ -12,7 +12,7 @@ from object_store.open import StoreConfig
 from spark_jobs.compact import run_jobs
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 from tests.fixtures.ports import lasting_ports
-from tests.spark_jobs.published_log import PublishedLog
+from tests.spark_jobs.catalog_log import CatalogLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,10 +57,10 @@ def store_config(tmp_path: Path) -> StoreConfig:
 
 
 @pytest.fixture
-def published(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[PublishedLog]:
+def catalog_log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[CatalogLog]:
     """An empty log in `catalog` and the store of `store_config`."""
     store = LocalStore(tmp_path / "objects", ids)
-    yield PublishedLog(catalog, store, ids)
+    yield CatalogLog(catalog, store, ids)
     store.close()
 
 

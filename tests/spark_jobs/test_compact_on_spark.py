@@ -23,8 +23,8 @@ from spark_jobs.session.java import find_java, write_java_home
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 from tests.end_to_end.processes import as_url
-from tests.spark_jobs.model_log import batch
-from tests.spark_jobs.poison import poison
+from tests.spark_jobs.faults.call_on_unpickling import CallOnUnpickling
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,43 +34,43 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.ids import Ids
     from object_store.open import StoreConfig
+    from tests.spark_jobs.catalog_log import CatalogLog
     from tests.spark_jobs.conftest import RunClaimed, SparkForTests
-    from tests.spark_jobs.published_log import PublishedLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 ROOT = Path(__file__).parents[2]
 
 
-def fill(published: PublishedLog, name: str, *, submitted: bool = True) -> PartitionId:
+def fill(catalog_log: CatalogLog, name: str, *, submitted: bool = True) -> PartitionId:
     """A topic of one partition with three files of two records of one key each; returns the partition."""
-    topic = published.create_topic(name, "compact")
-    here = PartitionId(topic.topic_id, 0)
+    topic = catalog_log.create_topic(name, "compact")
+    partition_id = PartitionId(topic.topic_id, 0)
     for index in range(3):
-        published.ingest({here: [batch((b"key", b"old"), (b"key", b"%d" % index))]})
+        catalog_log.ingest({partition_id: [batch((b"key", b"old"), (b"key", b"%d" % index))]})
     if submitted:
-        published.submit(topic)
-    return here
+        catalog_log.submit(topic)
+    return partition_id
 
 
 def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
     run_claimed: RunClaimed,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
 ) -> None:
-    first, damaged, last = (fill(published, name) for name in ("first", "damaged", "last"))
-    path = Path(store_config.url.removeprefix("file://")) / published.extents(damaged)[1].object_name
+    first, damaged, last = (fill(catalog_log, name) for name in ("first", "damaged", "last"))
+    path = Path(store_config.url.removeprefix("file://")) / catalog_log.extents(damaged)[1].object_name
     path.write_bytes(path.read_bytes()[:100])
     told: list[str] = []
 
     report = run_claimed(progress=lambda outcome: told.append(outcome.job.spec.partitions[0].topic_name))
 
     assert sorted(told) == ["damaged", "first", "last"]
-    assert [each.value for each in published.read(first)] == [b"2"]
-    assert [each.value for each in published.read(last)] == [b"2"]
-    assert len(published.extents(first, FileKind.COMPACTED)) == 1
-    assert len(published.extents(damaged, FileKind.INGESTION)) == 3
+    assert [each.value for each in catalog_log.read(first)] == [b"2"]
+    assert [each.value for each in catalog_log.read(last)] == [b"2"]
+    assert len(catalog_log.extents(first, FileKind.COMPACTED)) == 1
+    assert len(catalog_log.extents(damaged, FileKind.INGESTION)) == 3
     assert (report.jobs, report.jobs_completed) == (3, 2)
     assert (report.records_in, report.records_out, report.records_dropped) == (12, 2, 10)
     assert (report.input_files, report.get_requests, report.get_requests_per_input_file) == (6, 12, 2.0)
@@ -104,14 +104,14 @@ def run_command(command: Sequence[str], catalog_url: str, directory: Path) -> di
 
 def test_the_command_runs_the_queue_on_a_connect_server(
     spark: SparkForTests,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    verify_binding(published.store, catalog.store_binding, published.ids)
-    here = fill(published, "flights")
+    verify_binding(catalog_log.store, catalog.store_binding, catalog_log.ids)
+    partition_id = fill(catalog_log, "flights")
     command = [sys.executable, "-m", "siltstone", "compact", "--once", "--object-store", store_config.url]
 
     report = run_command(
@@ -119,17 +119,17 @@ def test_the_command_runs_the_queue_on_a_connect_server(
     )
 
     assert report["get_requests_per_input_file"] == 2.0
-    assert [each.value for each in published.read(here)] == [b"2"]
+    assert [each.value for each in catalog_log.read(partition_id)] == [b"2"]
     assert catalog.jobs.counts()[JobState.COMPLETED] == 1
 
 
 def test_the_command_uses_the_session_of_spark_submit(
-    published: PublishedLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
+    catalog_log: CatalogLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
 ) -> None:
     """It runs the job that is in the queue, and the one that it plans."""
-    verify_binding(published.store, catalog.store_binding, published.ids)
-    queued = fill(published, "flights")
-    planned = fill(published, "weather", submitted=False)
+    verify_binding(catalog_log.store, catalog.store_binding, catalog_log.ids)
+    queued = fill(catalog_log, "flights")
+    planned = fill(catalog_log, "weather", submitted=False)
     submit = str(Path(sys.executable).with_name("spark-submit"))
     quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # it has little to compute
     conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m", *quick)
@@ -146,7 +146,10 @@ def test_the_command_uses_the_session_of_spark_submit(
 
     assert (report["rounds"], report["jobs_completed"]) == (1, 2)
     assert report["get_requests_per_input_file"] == 2.0
-    assert [each.value for here in (queued, planned) for each in published.read(here)] == [b"2", b"2"]
+    assert [each.value for partition_id in (queued, planned) for each in catalog_log.read(partition_id)] == [
+        b"2",
+        b"2",
+    ]
     assert catalog.jobs.counts()[JobState.COMPLETED] == 2
 
 
@@ -156,7 +159,7 @@ def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> QueryJ
 
 def test_a_worker_that_dies_takes_only_its_own_job_along(
     spark: SparkForTests,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
     ids: Ids,
@@ -164,10 +167,13 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
 ) -> None:
     """Both jobs share a query, which dies in all of Spark's attempts; then each is tried alone."""
     monkeypatch.setattr(queries, "MAX_QUERIES", 1)
-    fill(published, "good")
-    fill(published, "deadly")
+    fill(catalog_log, "good")
+    fill(catalog_log, "deadly")
     good, deadly = catalog.jobs.claim("a test", 10)
-    jobs = [packed(good.spec, ids.new_uuid()), packed(deadly.spec, ids.new_uuid(), poison(os._exit, 3))]
+    jobs = [
+        packed(good.spec, ids.new_uuid()),
+        packed(deadly.spec, ids.new_uuid(), CallOnUnpickling.of(os._exit, 3)),
+    ]
     answers: dict[UUID, JobResult | JobFailure] = {}
 
     with JobQueries(spark.session, store_config, jobs, tag="deadly") as running:
@@ -185,13 +191,13 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
 
 def test_a_run_that_is_stopped_gives_its_jobs_back(
     run_claimed: RunClaimed,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     catalog: Catalog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker that sleeps is killed, long before it would wake up."""
-    fill(published, "endless")
-    monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: poison(time.sleep, 10_000))
+    fill(catalog_log, "endless")
+    monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: CallOnUnpickling.of(time.sleep, 10_000))
     cancelled = threading.Event()
     timer = threading.Timer(2, cancelled.set)
     timer.start()
@@ -206,7 +212,7 @@ def test_a_run_that_is_stopped_gives_its_jobs_back(
 
 def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.spark_jobs.poison", spark.connect_url],
+        [sys.executable, "-m", "tests.spark_jobs.faults.call_on_unpickling", spark.connect_url],
         cwd=ROOT,
         capture_output=True,
         text=True,

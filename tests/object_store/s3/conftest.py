@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.object_store.s3.fault_proxy import FaultProxy, running_proxy
-from tests.object_store.s3.scenes import LIMITS, store_at
+from tests.object_store.s3.limited_store import LIMITS, store_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

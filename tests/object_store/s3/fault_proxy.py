@@ -29,7 +29,7 @@ class Fault:
     status: int = 0  # answered without asking the server
     code: str = ""  # of an error document
     body: bytes = b""  # with `status`, instead of an error document
-    lose_answer: bool = False  # the server does it, nobody hears of it
+    lose_response: bool = False  # the server does it, nobody hears of it
     keep_bytes: int | None = None  # of the answer's body; then the connection ends
     reset: bool = False  # by a reset instead of an orderly end
     stall: bool = False  # instead of ending, say nothing until the client goes away
@@ -38,7 +38,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Asked:
+class ReceivedRequest:
     """One request that reached the proxy."""
 
     method: str
@@ -52,7 +52,7 @@ class FaultProxy:
 
     upstream: str
     endpoint: str = ""
-    log: list[Asked] = field(default_factory=list)
+    log: list[ReceivedRequest] = field(default_factory=list)
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -68,12 +68,12 @@ class FaultProxy:
 
     def count(self, method: str, part: str = "") -> int:
         """How many such requests came."""
-        return sum(asked.method == method and part in asked.path for asked in self.log)
+        return sum(request.method == method and part in request.path for request in self.log)
 
     def take(self, method: str, path: str, range_: str) -> Fault | None:
         """Note a request; the fault that is planned for it."""
         with self._lock:
-            self.log.append(Asked(method, path, range_))
+            self.log.append(ReceivedRequest(method, path, range_))
             for index, fault in enumerate(self._faults):
                 if fault.method == method and fault.part in path:
                     return self._faults.pop(index)
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = answer.read()
         finally:
             connection.close()
-        if fault.lose_answer:
+        if fault.lose_response:
             self._end(fault)
             return
         if fault.rewrite is not None:

@@ -16,7 +16,7 @@ from object_store.errors import (
     StoreUnavailableError,
 )
 from tests.object_store.s3.fault_proxy import Fault
-from tests.object_store.s3.scenes import ATTEMPTS, DATA, LIMITS, read_all, slow_down
+from tests.object_store.s3.limited_store import ATTEMPTS, DATA, LIMITS, read_all, slow_down
 
 if TYPE_CHECKING:
     from core.clock import ManualClock
@@ -43,7 +43,7 @@ class TestBrokenStreams:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(cut)
         assert read_all(store) == (DATA, 1)
-        assert [asked.range[:6] for asked in proxy.log] == ["", "bytes="]
+        assert [request.range[:6] for request in proxy.log] == ["", "bytes="]
         tally = store.counts.snapshot().of(GET, Purpose.COMPACTION)
         assert (tally.requests, tally.errors, tally.retries, tally.resumes) == (2, 1, 0, 1)
         assert tally.bytes_in == len(DATA)
@@ -64,7 +64,7 @@ class TestBrokenStreams:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(Fault(method="GET", keep_bytes=300_000, times=2))
         assert read_all(store, 123, 1_000_123) == (DATA[123:1_000_123], 2)
-        assert {asked.range.partition("-")[2] for asked in proxy.log} == {"1000122"}
+        assert {request.range.partition("-")[2] for request in proxy.log} == {"1000122"}
 
     @pytest.mark.parametrize("store", [replace(LIMITS, read_timeout_seconds=0.2, attempts=50)], indirect=True)
     def test_a_silent_server_is_left(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:

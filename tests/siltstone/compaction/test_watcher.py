@@ -31,8 +31,8 @@ from spark_jobs.report import CompactionReport
 from spark_jobs.session.spark_session import SparkSettings
 from spark_jobs.session_manager import SparkSessionManager
 from spark_jobs.task.compaction_task import run_compaction
-from tests.spark_jobs.model_log import batch
-from tests.spark_jobs.published_log import PublishedLog
+from tests.spark_jobs.catalog_log import CatalogLog
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ class InProcessSession(SparkSessionManager):
         return report
 
 
-class Log(PublishedLog):
+class Log(CatalogLog):
     """A log and its watchers."""
 
     def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:

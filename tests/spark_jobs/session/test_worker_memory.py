@@ -11,8 +11,8 @@ import pytest
 from catalog.model import PartitionId
 from spark_jobs.session.worker_memory import MIN_TABLE_BYTES, TASK_BYTES, fit_table, worker_limit_bytes
 from spark_jobs.shuffle.plan import plan_shuffle
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,10 +49,10 @@ def test_the_limit_of_a_worker_is_its_part_of_the_executors(
 
 def test_less_memory_makes_smaller_tables_and_more_buckets(tmp_path: Path) -> None:
     """Down to a table that works anywhere; without a limit the job's own table stands."""
-    bench = Bench(tmp_path)
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [batch(*((b"%d" % each, b"v") for each in range(1000)))]})
-    spec = bench.log.job(table_bytes=128 * MIB)
+    harness = CompactionHarness(tmp_path)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [batch(*((b"%d" % each, b"v") for each in range(1000)))]})
+    spec = harness.log.job(table_bytes=128 * MIB)
 
     assert fit_table(spec, None) is spec
     assert fit_table(spec, 2000 * MIB, idle_bytes=500 * MIB) is spec

@@ -18,8 +18,8 @@ from spark_jobs.report import CompactionReport
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, make_shares, runs_of
 from spark_jobs.task.arrangement import ByteRange, InputPart, PartitionWork
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import BatchToWrite, batch
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import BatchToWrite, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ SMALL = ShareSizes(share_bytes=4000, min_piece_bytes=1000)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def harness(tmp_path: Path) -> CompactionHarness:
+    return CompactionHarness(tmp_path)
 
 
 def batches(count: int, *, keys: int, value: bytes = b"v" * 60, first: int = 0) -> list[BatchToWrite]:
@@ -44,48 +44,48 @@ def batches(count: int, *, keys: int, value: bytes = b"v" * 60, first: int = 0) 
     ]
 
 
-def run(bench: Bench, spec: JobSpec, plan: ShufflePlan) -> JobResult:
-    return run_in_memory(spec, plan, lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+def run(harness: CompactionHarness, spec: JobSpec, plan: ShufflePlan) -> JobResult:
+    return run_in_memory(spec, plan, lambda: LocalStore(harness.directory, harness.ids), harness.ids)
 
 
-def test_one_section_of_one_file_is_spread(bench: Bench) -> None:
+def test_one_section_of_one_file_is_spread(harness: CompactionHarness) -> None:
     """Exact, with two GETs for each byte_range; the stretches are sections that lie side by side."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: batches(40, keys=130)}, block_target=900)
-    spec = bench.log.job(table_bytes=1024)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
+    spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
-    result = run(bench, spec, plan)
+    result = run(harness, spec, plan)
 
-    bench.log.publish(spec, result)
-    bench.log.check()
+    harness.log.publish(spec, result)
+    harness.log.check()
     assert len(plan.shares) > 6
     assert plan.cut_files == {0: list(range(len(plan.shares)))}
     assert result.counts["get_requests"] == 2 * result.counts["stretches"] == 2 * len(plan.shares)
     assert (result.counts["input_files"], result.counts["input_files_cut"]) == (1, 1)
     assert (result.counts["records_in"], result.counts["records_out"]) == (400, 130)
     assert result.counts["keys"] == 130
-    assert all(extent.unique_keys for extent in bench.log.extents[here])
+    assert all(extent.unique_keys for extent in harness.log.extents[partition_id])
     report = CompactionReport(jobs=1)
     report.add(result)
     assert report.get_requests_per_input_file == 2.0
     assert report.gets_in_words() == f"2.0 for each of {len(plan.shares)} byte ranges of 1 cut files"
 
 
-def test_a_compacted_file_is_spread_again(bench: Bench) -> None:
+def test_a_compacted_file_is_spread_again(harness: CompactionHarness) -> None:
     """One that has holes, between small files that stay whole, over topics with and without deduplication."""
-    here, other = PartitionId(bench.topic(), 0), PartitionId(bench.topic("delete"), 3)
-    bench.log.ingest({here: batches(40, keys=170), other: batches(12, keys=5)}, block_target=900)
-    bench.compact()
-    bench.log.ingest({here: batches(2, keys=170, first=100)})
-    bench.log.ingest({here: batches(2, keys=400, first=300), other: batches(1, keys=5)})
-    spec = bench.log.job(table_bytes=1024)
+    partition_id, other = PartitionId(harness.topic(), 0), PartitionId(harness.topic("delete"), 3)
+    harness.log.ingest({partition_id: batches(40, keys=170), other: batches(12, keys=5)}, block_target=900)
+    harness.compact()
+    harness.log.ingest({partition_id: batches(2, keys=170, first=100)})
+    harness.log.ingest({partition_id: batches(2, keys=400, first=300), other: batches(1, keys=5)})
+    spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
-    result = run(bench, spec, plan)
+    result = run(harness, spec, plan)
 
-    bench.log.publish(spec, result)
-    bench.log.check()
+    harness.log.publish(spec, result)
+    harness.log.check()
     assert 0 < result.counts["input_files_cut"] < result.counts["input_files"] == 4
     reads = result.counts["stretches"] + result.counts["input_files"] - result.counts["input_files_cut"]
     once = result.counts["stretches_read_once"] + result.counts["input_files_read_once"]
@@ -93,50 +93,50 @@ def test_a_compacted_file_is_spread_again(bench: Bench) -> None:
     assert result.counts["get_requests"] == 2 * reads - once
 
 
-def test_stretches_without_the_beginning_of_a_block_are_nothing(bench: Bench) -> None:
+def test_stretches_without_the_beginning_of_a_block_are_nothing(harness: CompactionHarness) -> None:
     """A batch that is larger than several shares is read by one of them."""
-    here = PartitionId(bench.topic(), 0)
+    partition_id = PartitionId(harness.topic(), 0)
     large = batch((b"large", b"x" * 9000), (b"a", b"1"))
-    bench.log.ingest({here: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, block_target=500)
-    spec = bench.log.job(table_bytes=1024)
+    harness.log.ingest({partition_id: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, block_target=500)
+    spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
-    result = run(bench, spec, plan)
+    result = run(harness, spec, plan)
 
-    bench.log.publish(spec, result)
-    bench.log.check()
+    harness.log.publish(spec, result)
+    harness.log.check()
     assert len(result.files) < len(plan.shares)
 
 
 @pytest.mark.parametrize("piece", [700, 1300, 2600])
-def test_batches_that_were_refused_belong_to_no_stretch(bench: Bench, piece: int) -> None:
+def test_batches_that_were_refused_belong_to_no_stretch(harness: CompactionHarness, piece: int) -> None:
     """Wherever the cuts are between them and the others."""
-    here = PartitionId(bench.topic(), 0)
-    refused = [
-        BatchToWrite(each.records, Codec.NONE, refused=number % 3 != 1)
+    partition_id = PartitionId(harness.topic(), 0)
+    rejected = [
+        BatchToWrite(each.records, Codec.NONE, rejected=number % 3 != 1)
         for number, each in enumerate(batches(30, keys=90))
     ]
-    bench.log.ingest({here: refused}, block_target=1)
-    spec = bench.log.job(table_bytes=1024)
+    harness.log.ingest({partition_id: rejected}, block_target=1)
+    spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, ShareSizes(share_bytes=piece, min_piece_bytes=piece))
 
-    result = run(bench, spec, plan)
+    result = run(harness, spec, plan)
 
     assert len(plan.shares) > 5
     assert result.counts["records_in"] == 100
-    bench.log.publish(spec, result)
-    bench.log.check()
+    harness.log.publish(spec, result)
+    harness.log.check()
 
 
-def test_records_that_are_missing_are_noticed_by_all_shares_together(bench: Bench) -> None:
+def test_records_that_are_missing_are_noticed_by_all_shares_together(harness: CompactionHarness) -> None:
     """No share knows how many it should have; the catalog knows how many there are."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: batches(40, keys=130)}, block_target=900)
-    spec = bench.log.job(table_bytes=1024)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
+    spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
     with pytest.raises(CorruptDataError, match="but the catalog counts 400"):
-        run(bench, spec, replace(plan, shares=plan.shares[:-1]))
+        run(harness, spec, replace(plan, shares=plan.shares[:-1]))
 
 
 SECTIONS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 300)), min_size=1, max_size=6)

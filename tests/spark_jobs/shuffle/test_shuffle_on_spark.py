@@ -12,14 +12,14 @@ from catalog.model import FileKind, JobState, PartitionId
 from object_store.binding import verify_binding
 from spark_jobs.shuffle.plan import PlanChoice
 from tests.end_to_end.processes import as_url
-from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.reference_log import batch
 from tests.spark_jobs.test_compact_on_spark import run_command
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.open import StoreConfig
+    from tests.spark_jobs.catalog_log import CatalogLog
     from tests.spark_jobs.conftest import RunClaimed, SparkForTests
-    from tests.spark_jobs.published_log import PublishedLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -27,15 +27,15 @@ FILES = 10
 KEYS = 300
 
 
-def fill(published: PublishedLog, name: str, *, table_bytes: int) -> PartitionId:
+def fill(catalog_log: CatalogLog, name: str, *, table_bytes: int) -> PartitionId:
     """A topic of one partition with a job whose keys are more than its table takes."""
-    topic = published.create_topic(name, "compact")
-    here = PartitionId(topic.topic_id, 0)
+    topic = catalog_log.create_topic(name, "compact")
+    partition_id = PartitionId(topic.topic_id, 0)
     for index in range(FILES):
         pairs = [(b"key-%d" % ((60 * index + each) % KEYS), b"%d" % index) for each in range(120)]
-        published.ingest({here: [batch(*pairs)]})
-    published.submit(topic, table_bytes=table_bytes)
-    return here
+        catalog_log.ingest({partition_id: [batch(*pairs)]})
+    catalog_log.submit(topic, table_bytes=table_bytes)
+    return partition_id
 
 
 def newest() -> dict[bytes, bytes]:
@@ -48,11 +48,11 @@ def newest() -> dict[bytes, bytes]:
 
 def test_a_job_whose_keys_do_not_fit_ends_exact(
     run_claimed: RunClaimed,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
 ) -> None:
     """Beside one whose keys fit, which is one task."""
-    large = fill(published, "large", table_bytes=1024)
-    small = fill(published, "small", table_bytes=1 << 20)
+    large = fill(catalog_log, "large", table_bytes=1024)
+    small = fill(catalog_log, "small", table_bytes=1 << 20)
 
     report = run_claimed()
 
@@ -61,30 +61,30 @@ def test_a_job_whose_keys_do_not_fit_ends_exact(
     assert (report.keys, report.keys_outside_table) == (2 * KEYS, 0)
     assert (report.input_files, report.get_requests_per_input_file) == (2 * FILES, 2.0)
     assert report.partitions == 2
-    for here in (large, small):
-        found = published.read(here)
+    for partition_id in (large, small):
+        found = catalog_log.read(partition_id)
         assert {each.key: each.value for each in found} == newest()
         assert len(found) == KEYS
-    extents = published.extents(large, FileKind.COMPACTED)
+    extents = catalog_log.extents(large, FileKind.COMPACTED)
     assert len(extents) == report.shares == 8
     assert all(extent.unique_keys for extent in extents)
-    assert len(published.extents(small, FileKind.COMPACTED)) == 1
+    assert len(catalog_log.extents(small, FileKind.COMPACTED)) == 1
 
 
 def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
     run_claimed: RunClaimed,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
 ) -> None:
     """The report names it, with the shares that read it, each by two ranged GETs."""
-    topic = published.create_topic("one-file", "compact")
-    here = PartitionId(topic.topic_id, 0)
+    topic = catalog_log.create_topic("one-file", "compact")
+    partition_id = PartitionId(topic.topic_id, 0)
     large = [
         batch(*((b"%d" % ((7 * number + each) % 99), b"v" * 60_000) for each in range(10)))
         for number in range(45)
     ]
-    name = published.ingest({here: large})
-    small = published.ingest({here: [batch((b"1", b"newest"))]})
-    spec = published.submit(topic)
+    name = catalog_log.ingest({partition_id: large})
+    small = catalog_log.ingest({partition_id: [batch((b"1", b"newest"))]})
+    spec = catalog_log.submit(topic)
 
     report = run_claimed(plan=PlanChoice.SHUFFLE)
 
@@ -95,21 +95,21 @@ def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
     assert len(cut.shares) == len(cut.ends) == report.stretches == 4
     assert (report.input_files, report.input_files_cut, report.shares) == (2, 1, 5)
     assert report.get_requests == 2 * 4 + 2
-    found = published.read(here)
+    found = catalog_log.read(partition_id)
     assert len(found) == report.keys == 99
     assert {each.key: each.value for each in found}[b"1"] == b"newest"
 
 
 def test_a_share_that_fails_is_the_answer_of_its_job(
     run_claimed: RunClaimed,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
 ) -> None:
     """It is no failure of a task, which Spark would try again, and nothing is written."""
-    here = fill(published, "damaged", table_bytes=1024)
+    partition_id = fill(catalog_log, "damaged", table_bytes=1024)
     directory = Path(store_config.url.removeprefix("file://"))
-    path = directory / published.extents(here)[4].object_name
+    path = directory / catalog_log.extents(partition_id)[4].object_name
     path.write_bytes(path.read_bytes()[:200])
     before = sorted(directory.rglob("*.seg"))
 
@@ -124,18 +124,18 @@ def test_a_share_that_fails_is_the_answer_of_its_job(
 
 def test_command_runs_the_shuffle_on_a_connect_server(
     spark: SparkForTests,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    verify_binding(published.store, catalog.store_binding, published.ids)
-    here = fill(published, "flights", table_bytes=1 << 20)
+    verify_binding(catalog_log.store, catalog.store_binding, catalog_log.ids)
+    partition_id = fill(catalog_log, "flights", table_bytes=1 << 20)
     command = [sys.executable, "-m", "siltstone", "compact", "--once", "--plan", "shuffle"]
     where = ["--object-store", store_config.url, "--spark-master", spark.connect_url]
 
     report = run_command([*command, *where, "--json"], as_url(catalog_url), tmp_path)
 
     assert (report["shuffled_jobs"], report["keys"]) == (1, KEYS)
-    assert {each.key: each.value for each in published.read(here)} == newest()
+    assert {each.key: each.value for each in catalog_log.read(partition_id)} == newest()

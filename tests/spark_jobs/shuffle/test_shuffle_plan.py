@@ -16,8 +16,8 @@ from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, runs_of
 from spark_jobs.task.arrangement import arrange
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -31,24 +31,24 @@ TINY_TABLE = 384
 """Bytes: 28 slots, so that a few keys make many buckets."""
 
 
-def run(bench: Bench, spec: JobSpec, plan: ShufflePlan | None = None) -> JobResult:
+def run(harness: CompactionHarness, spec: JobSpec, plan: ShufflePlan | None = None) -> JobResult:
     return run_in_memory(
-        spec, plan or plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids
+        spec, plan or plan_shuffle(spec), lambda: LocalStore(harness.directory, harness.ids), harness.ids
     )
 
 
 def compact(
-    bench: Bench,
+    harness: CompactionHarness,
     extents: Mapping[PartitionId, Sequence[Extent]] | None = None,
     *,
     table_bytes: int = TINY_TABLE,
     sizes: ShareSizes | None = None,
 ) -> JobResult:
     """Run a job through the stages, publish it, and hold the log against the dictionaries."""
-    spec = bench.log.job(extents, table_bytes=table_bytes)
-    result = run(bench, spec, plan_shuffle(spec, sizes))
-    bench.log.publish(spec, result)
-    bench.log.check()
+    spec = harness.log.job(extents, table_bytes=table_bytes)
+    result = run(harness, spec, plan_shuffle(spec, sizes))
+    harness.log.publish(spec, result)
+    harness.log.check()
     return result
 
 
@@ -57,24 +57,24 @@ def numbered(count: int, *, modulo: int, value: bytes | None = b"v", first: int 
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def harness(tmp_path: Path) -> CompactionHarness:
+    return CompactionHarness(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
+def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CompactionHarness]:
     """Makes benches for examples of one property test."""
-    return lambda: Bench(tmp_path_factory.mktemp("bench"))
+    return lambda: CompactionHarness(tmp_path_factory.mktemp("harness"))
 
 
-def test_one_partition_is_spread_over_tasks_and_buckets(bench: Bench) -> None:
+def test_one_partition_is_spread_over_tasks_and_buckets(harness: CompactionHarness) -> None:
     """Each task writes a byte_range of it, no key is there twice, and each file is read twice."""
-    here = PartitionId(bench.topic(), 0)
+    partition_id = PartitionId(harness.topic(), 0)
     for index in range(20):
-        bench.log.ingest({here: [numbered(100, modulo=300, first=70 * index)]})
-    plan = plan_shuffle(bench.log.job(table_bytes=TINY_TABLE))
+        harness.log.ingest({partition_id: [numbered(100, modulo=300, first=70 * index)]})
+    plan = plan_shuffle(harness.log.job(table_bytes=TINY_TABLE))
 
-    result = compact(bench)
+    result = compact(harness)
 
     assert len(plan.shares) == 8
     assert result.counts["records_in"] == 2000
@@ -86,11 +86,11 @@ def test_one_partition_is_spread_over_tasks_and_buckets(bench: Bench) -> None:
     assert all(extent.unique_keys for file in result.files for extent in file.extents)
 
 
-def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [numbered(1000, modulo=1000)]})
+def test_the_buckets_of_a_tiny_table_are_many(harness: CompactionHarness) -> None:
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [numbered(1000, modulo=1000)]})
 
-    plan = plan_shuffle(bench.log.job(table_bytes=TINY_TABLE))
+    plan = plan_shuffle(harness.log.job(table_bytes=TINY_TABLE))
 
     (bits,) = plan.bits
     assert bits is not None
@@ -98,84 +98,88 @@ def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
     assert plan.buckets == 1 << bits == plan.bucket_ends[-1]
 
 
-def test_files_in_another_order_in_each_partition_make_more_files(bench: Bench) -> None:
+def test_files_in_another_order_in_each_partition_make_more_files(harness: CompactionHarness) -> None:
     """A share whose parts of a partition are no neighbours writes one section for each byte_range."""
-    topic = bench.topic()
+    topic = harness.topic()
     first, second = PartitionId(topic, 0), PartitionId(topic, 1)
     for value in (b"1", b"2", b"3"):
-        bench.log.ingest({first: [batch((b"a", value), (value, value))]})
-        bench.log.ingest({second: [batch((b"b", value), (value, value))]})
-    spec = bench.log.job(table_bytes=TINY_TABLE)
+        harness.log.ingest({first: [batch((b"a", value), (value, value))]})
+        harness.log.ingest({second: [batch((b"b", value), (value, value))]})
+    spec = harness.log.job(table_bytes=TINY_TABLE)
     plan = replace(plan_shuffle(spec), shares=(Share((0, 2, 3)), Share((1, 4, 5))))
 
-    result = run(bench, spec, plan)
+    result = run(harness, spec, plan)
 
-    bench.log.publish(spec, result)
-    bench.log.check()
+    harness.log.publish(spec, result)
+    harness.log.check()
     runs = [runs_of(arrange(spec), share) for share in plan.shares]
     assert max(each.number for share in runs for each in share) == 1
     assert len(result.files) == sum(1 + max(each.number for each in share) for share in runs)
 
 
-def test_what_is_not_deduplicated_goes_along(bench: Bench) -> None:
-    compacted, deleted = PartitionId(bench.topic(), 0), PartitionId(bench.topic("delete"), 3)
+def test_what_is_not_deduplicated_goes_along(harness: CompactionHarness) -> None:
+    compacted, deleted = PartitionId(harness.topic(), 0), PartitionId(harness.topic("delete"), 3)
     for index in range(4):
-        bench.log.ingest({compacted: [numbered(9, modulo=5)], deleted: [numbered(3, modulo=1, first=index)]})
-    bench.log.ingest({deleted: [numbered(3, modulo=1)]})
+        harness.log.ingest(
+            {compacted: [numbered(9, modulo=5)], deleted: [numbered(3, modulo=1, first=index)]}
+        )
+    harness.log.ingest({deleted: [numbered(3, modulo=1)]})
 
-    result = compact(bench)
+    result = compact(harness)
 
-    assert len(bench.log.read(compacted)) == 5
-    assert len(bench.log.read(deleted)) == 15
+    assert len(harness.log.read(compacted)) == 5
+    assert len(harness.log.read(deleted)) == 15
     assert result.counts["input_files_read_once"] == 1
     assert result.counts["get_requests"] == 2 * 4 + 1
 
 
-def test_tombstones_go_when_their_time_has_come(bench: Bench) -> None:
-    here = PartitionId(bench.topic(), 0)
+def test_tombstones_go_when_their_time_has_come(harness: CompactionHarness) -> None:
+    partition_id = PartitionId(harness.topic(), 0)
     for index in range(3):
-        bench.log.ingest({here: [numbered(40, modulo=40, value=None if index == 1 else b"%d" % index)]})
-        bench.log.ingest({here: [numbered(20, modulo=60, value=None, first=40)]})
-    compact(bench)
-    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
+        harness.log.ingest(
+            {partition_id: [numbered(40, modulo=40, value=None if index == 1 else b"%d" % index)]}
+        )
+        harness.log.ingest({partition_id: [numbered(20, modulo=60, value=None, first=40)]})
+    compact(harness)
+    harness.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
 
-    result = compact(bench)
+    result = compact(harness)
 
     assert result.counts["tombstones_dropped"] == 20
-    assert len(bench.log.read(here)) == 40
+    assert len(harness.log.read(partition_id)) == 40
 
 
-def test_compacting_twice_changes_nothing(bench: Bench) -> None:
-    here = PartitionId(bench.topic(), 0)
+def test_compacting_twice_changes_nothing(harness: CompactionHarness) -> None:
+    partition_id = PartitionId(harness.topic(), 0)
     for index in range(9):
-        bench.log.ingest({here: [numbered(30, modulo=100, first=13 * index)]})
-    compact(bench)
-    before = bench.log.read(here)
+        harness.log.ingest({partition_id: [numbered(30, modulo=100, first=13 * index)]})
+    compact(harness)
+    before = harness.log.read(partition_id)
 
-    result = compact(bench)
+    result = compact(harness)
 
-    assert bench.log.read(here) == before
+    assert harness.log.read(partition_id) == before
     assert result.counts["records_dropped"] == 0
 
 
-def test_a_corrupt_input_is_an_error_of_its_share(bench: Bench) -> None:
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [numbered(5, modulo=5)]})
-    extent = bench.log.extents[here][0]
-    path = bench.directory / extent.object_name
+def test_a_corrupt_input_is_an_error_of_its_share(harness: CompactionHarness) -> None:
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
+    extent = harness.log.extents[partition_id][0]
+    path = harness.directory / extent.object_name
     path.write_bytes(path.read_bytes()[:200])
-    spec = bench.log.job()
+    spec = harness.log.job()
 
     with pytest.raises(CorruptDataError, match=extent.object_name):
-        run(bench, spec)
+        run(harness, spec)
 
 
 KEYS = st.sampled_from([b"%d" % index for index in range(40)])
 VALUES = st.one_of(st.none(), st.binary(max_size=6))
 BATCHES = st.builds(
-    lambda pairs, kind: batch(*pairs, refused=kind == "refused", control=kind == "control"),
+    lambda pairs, kind: batch(*pairs, rejected=kind == "rejected", control=kind == "control"),
     st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=30),
-    st.sampled_from(["plain", "plain", "plain", "refused", "control"]),
+    st.sampled_from(["plain", "plain", "plain", "rejected", "control"]),
 )
 FILES = st.lists(
     st.dictionaries(st.integers(0, 3), st.lists(BATCHES, min_size=1, max_size=2), min_size=1),
@@ -193,7 +197,7 @@ PIECES = st.sampled_from([None, 50, 150, 700])
     block_target=st.sampled_from([1, 200, 4096]),
 )
 def test_the_log_is_what_dictionaries_say(
-    new_bench: Callable[[], Bench],
+    new_harness: Callable[[], CompactionHarness],
     rounds: list[tuple[list[dict[int, list[BatchToWrite]]], bool, int | None, int]],
     block_target: int,
 ) -> None:
@@ -201,32 +205,32 @@ def test_the_log_is_what_dictionaries_say(
 
     Files stay whole or are cut, between blocks or within one, that may have many batches or be one of them.
     """
-    bench = new_bench()
-    topics = [bench.topic("compact"), bench.topic("delete"), bench.topic("compact,delete")]
+    harness = new_harness()
+    topics = [harness.topic("compact"), harness.topic("delete"), harness.topic("compact,delete")]
     partitions = [*(PartitionId(topic, 0) for topic in topics), PartitionId(topics[0], 1)]
     for files, shuffled, piece_bytes, later_ms in rounds:
         for file in files:
             sections = {partitions[number]: batches for number, batches in file.items()}
-            bench.log.ingest(sections, block_target=block_target)
-        extents = {here: each for here, each in bench.log.extents.items() if each}
+            harness.log.ingest(sections, block_target=block_target)
+        extents = {partition_id: each for partition_id, each in harness.log.extents.items() if each}
         if not extents:
             continue
         if shuffled:
             sizes = piece_bytes and ShareSizes(share_bytes=piece_bytes, min_piece_bytes=piece_bytes)
-            result = compact(bench, extents, sizes=sizes or None)
+            result = compact(harness, extents, sizes=sizes or None)
             assert result.counts.get("keys_outside_table", 0) == 0
         else:
-            bench.compact(extents)
-        bench.clock.advance(later_ms / 1000)
+            harness.compact(extents)
+        harness.clock.advance(later_ms / 1000)
 
 
-def job_of(bench: Bench, records: int, *, modulo: int, clean: bool) -> JobSpec:
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [numbered(records, modulo=modulo)]})
+def job_of(harness: CompactionHarness, records: int, *, modulo: int, clean: bool) -> JobSpec:
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [numbered(records, modulo=modulo)]})
     if clean:
-        bench.compact()
-        bench.log.ingest({here: [numbered(records, modulo=modulo)]})
-    return bench.log.job(table_bytes=1024)
+        harness.compact()
+        harness.log.ingest({partition_id: [numbered(records, modulo=modulo)]})
+    return harness.log.job(table_bytes=1024)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +243,9 @@ def job_of(bench: Bench, records: int, *, modulo: int, clean: bool) -> JobSpec:
     ],
 )
 def test_the_way_goes_by_an_estimate(
-    bench: Bench, records: int, modulo: int, *, clean: bool, spread: bool
+    harness: CompactionHarness, records: int, modulo: int, *, clean: bool, spread: bool
 ) -> None:
-    spec = job_of(bench, records, modulo=modulo, clean=clean)
+    spec = job_of(harness, records, modulo=modulo, clean=clean)
 
     assert (choose_plan(spec, PlanChoice.AUTO) is not None) is spread
     assert choose_plan(spec, PlanChoice.TASK) is None
@@ -257,88 +261,88 @@ def test_the_way_goes_by_an_estimate(
     ],
 )
 def test_a_section_too_long_to_be_held_back_is_spread(
-    bench: Bench, records: int, *, unique: bool, spread: bool
+    harness: CompactionHarness, records: int, *, unique: bool, spread: bool
 ) -> None:
     """However few its keys are, and though they fit the table."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [numbered(5, modulo=5)]})
-    (extent,) = bench.log.extents[here]
-    bench.log.extents[here] = [
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
+    (extent,) = harness.log.extents[partition_id]
+    harness.log.extents[partition_id] = [
         replace(extent, record_count=records, last_offset=records - 1, unique_keys=unique)
     ]
 
-    plan = choose_plan(bench.log.job(table_bytes=128 << 20), PlanChoice.AUTO)
+    plan = choose_plan(harness.log.job(table_bytes=128 << 20), PlanChoice.AUTO)
 
     assert (plan is not None) is spread
 
 
-def test_a_job_that_is_to_be_exact_is_spread(bench: Bench) -> None:
+def test_a_job_that_is_to_be_exact_is_spread(harness: CompactionHarness) -> None:
     """Whatever the estimate says, unless it is told to be a task."""
-    spec = replace(job_of(bench, 5, modulo=5, clean=False), exact=True)
+    spec = replace(job_of(harness, 5, modulo=5, clean=False), exact=True)
     assert choose_plan(spec, PlanChoice.AUTO) is not None
     assert choose_plan(spec, PlanChoice.TASK) is None
 
 
-def test_a_plan_is_chosen_without_the_memory_of_a_table(bench: Bench) -> None:
+def test_a_plan_is_chosen_without_the_memory_of_a_table(harness: CompactionHarness) -> None:
     """A table of a size that no machine has is only reckoned with."""
-    spec = job_of(bench, 5, modulo=5, clean=False)
+    spec = job_of(harness, 5, modulo=5, clean=False)
     assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.AUTO) is None
     assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.SHUFFLE) is not None
 
 
-def test_an_estimate_that_was_too_low_costs_exactness_once(bench: Bench) -> None:
+def test_an_estimate_that_was_too_low_costs_exactness_once(harness: CompactionHarness) -> None:
     """The task that it chose keeps what it cannot judge and says how much; the next job is spread."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [numbered(300, modulo=10)]})
-    bench.compact()
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [numbered(300, modulo=10)]})
+    harness.compact()
     for index in range(4):
-        bench.log.ingest({here: [numbered(300, modulo=300, value=b"%d" % index, first=1000)]})
-    spec = bench.log.job(table_bytes=1024)
+        harness.log.ingest({partition_id: [numbered(300, modulo=300, value=b"%d" % index, first=1000)]})
+    spec = harness.log.job(table_bytes=1024)
     assert choose_plan(spec, PlanChoice.AUTO) is None
 
-    result = bench.run(spec)
+    result = harness.run(spec)
 
     assert result.counts["keys_outside_table"] > 0
-    publish_all(bench, result)
-    newest = {record.key: record.value for record in bench.log.expected(here)}
-    found = bench.log.read(here)
+    publish_all(harness, result)
+    newest = {record.key: record.value for record in harness.log.expected(partition_id)}
+    found = harness.log.read(partition_id)
     assert {record.key: record.value for record in found} == newest
     assert len(found) > len(newest)
-    following = bench.log.job(table_bytes=1024)
+    following = harness.log.job(table_bytes=1024)
     plan = choose_plan(following, PlanChoice.AUTO)
     assert plan is not None
-    exact = run(bench, following, plan)
+    exact = run(harness, following, plan)
     assert exact.counts["records_out"] == exact.counts["keys"] == len(newest)
 
 
-def publish_all(bench: Bench, result: JobResult) -> None:
+def publish_all(harness: CompactionHarness, result: JobResult) -> None:
     """Put what a job wrote of one partition in the place of all that was there, as it is."""
     (file,) = result.files
     (output,) = file.extents
-    here = PartitionId(output.topic_id, output.partition)
-    bench.log.extents[here] = [bench.log.extent_of(output, file.file_id, file.object_name)]
-    bench.log.sizes[file.file_id] = file.size
+    partition_id = PartitionId(output.topic_id, output.partition)
+    harness.log.extents[partition_id] = [harness.log.extent_of(output, file.file_id, file.object_name)]
+    harness.log.sizes[file.file_id] = file.size
 
 
-def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(bench: Bench) -> None:
+def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(harness: CompactionHarness) -> None:
     """One task, told to go on: every newest record is there, the report tells, and the next job is spread."""
-    here = PartitionId(bench.topic(), 0)
+    partition_id = PartitionId(harness.topic(), 0)
     for index in range(4):
-        bench.log.ingest({here: [numbered(300, modulo=300, value=b"%d" % index)]})
-    spec = bench.log.job(table_bytes=1024)
+        harness.log.ingest({partition_id: [numbered(300, modulo=300, value=b"%d" % index)]})
+    spec = harness.log.job(table_bytes=1024)
 
-    result = bench.run(spec)
+    result = harness.run(spec)
 
     assert result.counts["keys_outside_table"] > 0
     (output,) = result.files[0].extents
     assert not output.unique_keys
     kept = output.record_count
     assert 300 < kept < 1200
-    expected = {record.key: record for record in bench.log.read(here)}
-    publish_all(bench, result)
-    found = bench.log.read(here)
+    expected = {record.key: record for record in harness.log.read(partition_id)}
+    publish_all(harness, result)
+    found = harness.log.read(partition_id)
     assert {record.key: record for record in found} == expected
-    following = bench.log.job(table_bytes=1024)
+    following = harness.log.job(table_bytes=1024)
     plan = choose_plan(following, PlanChoice.AUTO)
     assert plan is not None
-    assert run(bench, following, plan).counts["records_out"] == 300
+    assert run(harness, following, plan).counts["records_out"] == 300

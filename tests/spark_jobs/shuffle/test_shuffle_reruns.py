@@ -35,8 +35,8 @@ from spark_jobs.shuffle.shares import ShareSizes
 from spark_jobs.shuffle.stages import ShareInput, failed_judging
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec, unpack_result
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,18 +56,18 @@ class Cluster:
     """A job of two shares and eight judges, whose tasks are run by hand, as often as one likes."""
 
     def __init__(self, directory: Path) -> None:
-        self.bench = Bench(directory)
-        topic = self.bench.topic()
-        here = [PartitionId(topic, number) for number in range(PARTITIONS)]
+        self.harness = CompactionHarness(directory)
+        topic = self.harness.topic()
+        partition_id = [PartitionId(topic, number) for number in range(PARTITIONS)]
         for file in range(SHARES):
             pairs = [(b"%d-%d" % (file * (each % 2), each), b"%d" % file) for each in range(RECORDS)]
-            self.bench.log.ingest({each: [batch(*pairs)] for each in here})
-        self.spec = self.bench.log.job()
+            self.harness.log.ingest({each: [batch(*pairs)] for each in partition_id})
+        self.spec = self.harness.log.job()
         self.plan = plan_shuffle(
             self.spec, ShareSizes(share_bytes=1, min_shares=SHARES, min_piece_bytes=1 << 30)
         )
         assert (len(self.plan.shares), self.plan.judges) == (SHARES, JUDGES)
-        self.job = PackedJob(self.spec.job_id, self.bench.ids.new_uuid(), pack_spec(self.spec))
+        self.job = PackedJob(self.spec.job_id, self.harness.ids.new_uuid(), pack_spec(self.spec))
         self.kernel = StageFunctions(StoreConfig(str(directory)), self.job, self.plan)
         self.cuts = [list(self.kernel._cut(share)) for share in range(SHARES)]
 
@@ -110,8 +110,8 @@ class Cluster:
     def check(self, answer: JobResult | JobFailure) -> None:
         """Hold what was published against the dictionaries."""
         assert isinstance(answer, JobResult), answer
-        self.bench.log.publish(self.spec, answer)
-        self.bench.log.check()
+        self.harness.log.publish(self.spec, answer)
+        self.harness.log.check()
 
 
 @pytest.fixture
@@ -231,14 +231,14 @@ def test_what_was_judged_is_what_pass_two_reads(kept_cluster: Cluster) -> None:
         fewer(row) if (row.kind, row.judge) == (END, 3) else row
         for row in kept_cluster.judge_all(all_rows(kept_cluster))
     ]
-    before = kept_cluster.bench.objects()
+    before = kept_cluster.harness.objects()
 
     answer = kept_cluster.write(1, known_of(1, rows))
 
     assert isinstance(answer, JobFailure)
     assert answer.retryable
     assert "pass 2 read 160 records, but 159 were judged" in answer.message
-    assert kept_cluster.bench.objects() == before
+    assert kept_cluster.harness.objects() == before
 
 
 def test_a_judge_whose_blob_lacks_records_fails_the_job(kept_cluster: Cluster) -> None:
@@ -274,7 +274,7 @@ def test_executions_of_pass_two_share_no_object(kept_cluster: Cluster) -> None:
     assert isinstance(second, JobResult)
     names = [file.object_name for result in (first, second) for file in result.files]
     assert len(set(names)) == len(names) == 2
-    assert set(names) <= set(kept_cluster.bench.objects())
+    assert set(names) <= set(kept_cluster.harness.objects())
     plain = [
         [replace(file, file_id=UUID(int=0), object_name="") for file in result.files]
         for result in (first, second)

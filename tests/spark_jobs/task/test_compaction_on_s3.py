@@ -20,7 +20,7 @@ from spark_jobs.shuffle.shares import ShareSizes
 from spark_jobs.task.compaction_task import run_compaction
 from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault, running_proxy
-from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs.reference_log import ReferenceLog, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def log(s3_config: StoreConfig) -> Iterator[ModelLog]:
+def log(s3_config: StoreConfig) -> Iterator[ReferenceLog]:
     clock = ManualClock()
     ids = SystemIds(clock)
     with closing(open_store(s3_config, clock, ids)) as store:
-        yield ModelLog(store, clock, ids)
+        yield ReferenceLog(store, clock, ids)
 
 
-def fill(log: ModelLog, files: int, partitions: int, value_bytes: int = 1) -> None:
+def fill(log: ReferenceLog, files: int, partitions: int, value_bytes: int = 1) -> None:
     """Files that mix a compacted topic and one that is not."""
     topics = log.create_topic("compact"), log.create_topic("delete")
     for number in range(files):
@@ -55,7 +55,7 @@ def fill(log: ModelLog, files: int, partitions: int, value_bytes: int = 1) -> No
         )
 
 
-def run(log: ModelLog, config: StoreConfig, spec: JobSpec) -> JobResult:
+def run(log: ReferenceLog, config: StoreConfig, spec: JobSpec) -> JobResult:
     """As a task does: with a store of its own."""
     with closing(open_store(config, log.clock, log.ids)) as store:
         return run_compaction(spec, store, attempt_id=log.ids.new_uuid(), clock=log.clock, ids=log.ids)
@@ -63,7 +63,7 @@ def run(log: ModelLog, config: StoreConfig, spec: JobSpec) -> JobResult:
 
 @pytest.mark.parametrize("partitions", [1, 10, 1000])
 def test_the_server_sees_two_gets_for_each_input_file(
-    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server, partitions: int
+    log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server, partitions: int
 ) -> None:
     fill(log, files=3, partitions=partitions)
     spec = log.job()
@@ -90,7 +90,7 @@ def ranges_seen(config: StoreConfig, server: S3Server) -> defaultdict[str, Count
 
 
 def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
-    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+    log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
     fill(log, files=2, partitions=50)
     wanted = [key for key in log.extents if log.policies[key.topic_id] == "compact"][7:9]
@@ -113,7 +113,7 @@ def whole_range(each: JobInput) -> str:
 
 
 def test_a_broken_stream_is_taken_up_again_and_counted_apart(
-    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+    log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
     fill(log, files=2, partitions=4, value_bytes=100_000)
     spec = log.job()
@@ -133,13 +133,13 @@ def test_a_broken_stream_is_taken_up_again_and_counted_apart(
 
 
 def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
-    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+    log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
     """And two of the whole section for a file that is not; the plan says which are which."""
-    here = PartitionId(log.create_topic("compact"), 0)
+    partition_id = PartitionId(log.create_topic("compact"), 0)
     many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
-    log.ingest({here: many})
-    log.ingest({here: many[:2]})
+    log.ingest({partition_id: many})
+    log.ingest({partition_id: many[:2]})
     spec = log.job(table_bytes=1024)
     plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, min_piece_bytes=10_000))
 

@@ -15,8 +15,8 @@ from object_format.segment_file import parse_data_blocks
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 RECORDS = 200
 
 
-def run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
+def run(harness: CompactionHarness, spec: JobSpec, plan: str) -> JobResult:
     if plan == "task":
-        return bench.run(spec)
-    return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+        return harness.run(spec)
+    return run_in_memory(
+        spec, plan_shuffle(spec), lambda: LocalStore(harness.directory, harness.ids), harness.ids
+    )
 
 
-def sizes_of(bench: Bench, here: PartitionId) -> list[int]:
+def sizes_of(harness: CompactionHarness, partition_id: PartitionId) -> list[int]:
     """How many bytes each batch of the partition's extents has."""
     sizes: list[int] = []
-    for extent in bench.log.extents[here]:
-        data = bench.log.store.read_range(
+    for extent in harness.log.extents[partition_id]:
+        data = harness.log.store.read_range(
             extent.object_name, extent.position, extent.length, purpose=Purpose.FETCH
         )
         payloads = parse_data_blocks(
@@ -58,17 +60,17 @@ def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: 
     """The report says how many bytes that saved, which is what the files differ by."""
     sizes, saved = [], []
     for merge in (False, True):
-        bench = Bench(tmp_path / str(merge))
-        here = PartitionId(bench.topic(), 0)
+        harness = CompactionHarness(tmp_path / str(merge))
+        partition_id = PartitionId(harness.topic(), 0)
         batches = [batch((b"%03d" % each, b"v"), codec=codec) for each in range(RECORDS)]
-        bench.log.ingest({here: batches}, block_target=1 << 20)
-        spec = replace(bench.log.job(), merge_batches=merge)
+        harness.log.ingest({partition_id: batches}, block_target=1 << 20)
+        spec = replace(harness.log.job(), merge_batches=merge)
 
-        result = run(bench, spec, plan)
+        result = run(harness, spec, plan)
 
-        bench.log.publish(spec, result)
-        bench.log.check()
-        assert len(sizes_of(bench, here)) == (1 if merge else RECORDS)
+        harness.log.publish(spec, result)
+        harness.log.check()
+        assert len(sizes_of(harness, partition_id)) == (1 if merge else RECORDS)
         sizes.append(result.counts["bytes_out"])
         saved.append(result.counts["merged_bytes_saved"])
     assert saved[0] == 0
@@ -77,15 +79,15 @@ def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: 
 
 def test_what_is_merged_stays_within_the_topic_s_own_limit(tmp_path: Path) -> None:
     """The limit that the job was planned with."""
-    bench = Bench(tmp_path)
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest(
-        {here: [batch((b"%03d" % each, bytes(50))) for each in range(RECORDS)]}, block_target=1 << 20
+    harness = CompactionHarness(tmp_path)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest(
+        {partition_id: [batch((b"%03d" % each, bytes(50))) for each in range(RECORDS)]}, block_target=1 << 20
     )
-    spec = bench.log.job()
+    spec = harness.log.job()
     spec = replace(spec, partitions=tuple(replace(each, max_message_bytes=1000) for each in spec.partitions))
 
-    bench.log.publish(spec, bench.run(spec))
+    harness.log.publish(spec, harness.run(spec))
 
-    bench.log.check()
-    assert 900 < max(sizes_of(bench, here)) <= 1000
+    harness.log.check()
+    assert 900 < max(sizes_of(harness, partition_id)) <= 1000

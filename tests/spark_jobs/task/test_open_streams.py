@@ -15,7 +15,7 @@ from object_store.local.store import LocalStore
 from object_store.local.streams import LocalStream
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.task.compaction_task import run_compaction
-from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs.reference_log import ReferenceLog, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_a_stream_is_closed_with_the_last_part_of_its_input(
     """One partition in many files has one open at a time; with two, each pass keeps all for the second."""
     clock = ManualClock()
     ids = SeededIds(1, clock)
-    log = ModelLog(LocalStore(tmp_path, ids), clock, ids)
+    log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
     topic = log.create_topic("compact")
     keys = [PartitionId(topic, number) for number in range(partitions)]
     for number in range(FILES):

@@ -14,8 +14,8 @@ from catalog.model import PartitionId
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.task.retention_windows import windows_of
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import BatchToWrite
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import BatchToWrite
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -62,37 +62,37 @@ def test_spells_begin_at_moments_that_stay(newest_ms: list[int], retention_ms: i
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
 def test_a_partition_that_is_cleaned_again_and_again_expires(tmp_path: Path, plan: str) -> None:
     """New keys, and one that comes again, cleaned at every step; two partitions share the files."""
-    bench = Bench(tmp_path)
-    log = bench.log
-    topic = bench.topic("compact,delete")
+    harness = CompactionHarness(tmp_path)
+    log = harness.log
+    topic = harness.topic("compact,delete")
     keys = [PartitionId(topic, number) for number in range(2)]
     ages = []
     for step in range(30):
-        now_ms = bench.clock.now_ms()
+        now_ms = harness.clock.now_ms()
         log.ingest({key: [_batch(now_ms, (b"new-%d" % step, b"x"), (b"again", b"y"))] for key in keys})
         spec = _expiring(log.job())
-        result = _run(bench, spec, plan)
+        result = _run(harness, spec, plan)
         log.publish(spec, result)
         for key in keys:
             assert log.read(key) == log.expected(key)
             assert all(one.last_offset + 1 == two.base_offset for one, two in pairwise(log.extents[key]))
             assert plan == "shuffle" or len(log.extents[key]) <= 6
-            _expire(bench, key)
+            _expire(harness, key)
             ages.append(now_ms - min(record.timestamp for record in log.read(key)))
         assert plan == "shuffle" or len(result.files) <= 6
         assert all(extent.unique_keys for file in result.files for extent in file.extents)
-        bench.clock.advance(STEP_MS / 1000)
+        harness.clock.advance(STEP_MS / 1000)
     assert RETENTION_MS - STEP_MS < max(ages) <= RETENTION_MS + SPELL_MS
 
 
 def test_a_copy_stays_in_one_piece(tmp_path: Path) -> None:
     """As what is not cleaned does; the planner has seen to it that it spans little time."""
-    bench = Bench(tmp_path)
-    key = PartitionId(bench.topic("delete"), 0)
+    harness = CompactionHarness(tmp_path)
+    key = PartitionId(harness.topic("delete"), 0)
     for _ in range(3):
-        bench.log.ingest({key: [_batch(bench.clock.now_ms(), (b"a", b"1"))]})
-        bench.clock.advance(SPELL_MS / 500)
-    (file,) = bench.run(_expiring(bench.log.job())).files
+        harness.log.ingest({key: [_batch(harness.clock.now_ms(), (b"a", b"1"))]})
+        harness.clock.advance(SPELL_MS / 500)
+    (file,) = harness.run(_expiring(harness.log.job())).files
     assert len(file.extents) == 1
 
 
@@ -109,15 +109,17 @@ def _expiring(spec: JobSpec) -> JobSpec:
     )
 
 
-def _run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
+def _run(harness: CompactionHarness, spec: JobSpec, plan: str) -> JobResult:
     if plan == "task":
-        return bench.run(spec)
-    return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+        return harness.run(spec)
+    return run_in_memory(
+        spec, plan_shuffle(spec), lambda: LocalStore(harness.directory, harness.ids), harness.ids
+    )
 
 
-def _expire(bench: Bench, key: PartitionId) -> None:
+def _expire(harness: CompactionHarness, key: PartitionId) -> None:
     """As the catalog does: whole extents, the oldest first."""
-    log, horizon_ms = bench.log, bench.clock.now_ms() - RETENTION_MS
+    log, horizon_ms = harness.log, harness.clock.now_ms() - RETENTION_MS
     while log.extents[key][0].max_timestamp < horizon_ms:
         start = log.extents[key].pop(0).last_offset + 1
         log.records[key] = [each for each in log.records[key] if each.record.offset >= start]

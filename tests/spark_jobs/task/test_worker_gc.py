@@ -13,13 +13,13 @@ from spark_jobs.session import spark_session as session
 from spark_jobs.shuffle.plan import PlanChoice
 from spark_jobs.task import worker_gc
 from spark_jobs.task.worker_gc import freeze_loaded_objects
-from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tests.spark_jobs.catalog_log import CatalogLog
     from tests.spark_jobs.conftest import RunClaimed, SparkForTests
-    from tests.spark_jobs.published_log import PublishedLog
 
 NUMBA_AND_ARROW = 50_000
 """Objects that a worker with both has at the least."""
@@ -56,12 +56,12 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_workers_on_spark_are_settled_by_their_first_job(
     run_claimed: RunClaimed,
     spark: SparkForTests,
-    published: PublishedLog,
+    catalog_log: CatalogLog,
     plan: PlanChoice,
 ) -> None:
-    topic = published.create_topic(f"settled-{plan}", "compact")
-    published.ingest({PartitionId(topic.topic_id, 0): [batch((b"key", b"1"), (b"key", b"2"))]})
-    published.submit(topic, table_bytes=1024)
+    topic = catalog_log.create_topic(f"settled-{plan}", "compact")
+    catalog_log.ingest({PartitionId(topic.topic_id, 0): [batch((b"key", b"1"), (b"key", b"2"))]})
+    catalog_log.submit(topic, table_bytes=1024)
 
     report = run_claimed(plan=plan)
 

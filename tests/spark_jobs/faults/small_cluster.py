@@ -1,9 +1,9 @@
-"""A Spark cluster of two executors on this machine, and an application that runs jobs on it.
+"""A Spark cluster of two executors on this machine, and an application that runs a job on it.
 
-    python -m tests.spark_jobs.small_cluster <catalog> <object store> <strikes>
+    python -m tests.spark_jobs.faults.small_cluster <catalog> <object store> <directory of planned faults>
 
-claims a job, runs it by the exact plan, struck, and prints the report. The executors have hosts of their own,
-127.0.0.1 and 127.0.0.2: Spark never runs two copies of a task on the same one.
+claims a job, runs it by the shuffle plan with the planned faults, and prints the report. The executors have
+different hosts, 127.0.0.1 and 127.0.0.2, because Spark never runs two copies of a task on one host.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_jobs.compact import run_jobs
 from spark_jobs.session.java import find_java, write_java_home
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 from spark_jobs.shuffle.plan import PlanChoice
-from tests.spark_jobs.task.struck_kernels import Strikes
+from tests.spark_jobs.faults.planned_faults import PlannedFaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +41,12 @@ APPLICATION: Final = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    # Whatever takes longer than half of the others is run once more, at once.
+    # Copy a task at once if it runs longer than half of the others did.
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
     "spark.speculation.minTaskRuntime": "1ms",
     "spark.speculation.quantile": "0.5",
-    # An executor that is gone is not asked again.
+    # Retry fetches from a dead executor only once.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "50ms",
 }
@@ -54,7 +54,7 @@ APPLICATION: Final = {
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[str]:
-    """A master and two workers in a Java of their own; yields the master's URL."""
+    """Start a master and two workers in one Java process; yield the master's URL."""
     conf = SparkConf(loadDefaults=False)
     conf.set("spark.driver.memory", "256m")
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]  # PySpark's own, and untyped
@@ -71,8 +71,8 @@ def cluster(directory: Path) -> Iterator[str]:
         for number, host in enumerate(HOSTS):
             deploy.worker.Worker.startRpcEnvAndEndpoint(
                 host,
-                *(0, 0),  # ports: any
-                *(1, 600),  # cores, and MiB for executors
+                *(0, 0),  # any free ports
+                *(1, 600),  # cores, and MiB of memory for executors
                 masters,
                 str(directory / host),
                 jvm.scala.Some(number),
@@ -86,7 +86,7 @@ def cluster(directory: Path) -> Iterator[str]:
         gateway.proc.wait()
 
 
-def main(catalog_url: str, store_url: str, strikes: str) -> None:
+def main(catalog_url: str, store_url: str, faults: str) -> None:
     """Run a job."""
     clock = ManualClock()
     ids = SystemIds(SystemClock())
@@ -94,7 +94,7 @@ def main(catalog_url: str, store_url: str, strikes: str) -> None:
         os.environ |= {
             "JAVA_HOME": str(write_java_home(find_java(os.environ), Path(scratch) / "java")),
             "SPARK_LOCAL_IP": HOSTS[0],
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # of the cluster's Java and the driver's
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # for the cluster and the driver
             "PYSPARK_PYTHON": sys.executable,
         }
         with (
@@ -103,7 +103,7 @@ def main(catalog_url: str, store_url: str, strikes: str) -> None:
             cluster(Path(scratch)) as master,
             spark_session(SparkSettings(master=master, conf=APPLICATION)) as spark,
         ):
-            Strikes(Path(strikes), Path(scratch)).install(patch)
+            PlannedFaults(Path(faults), Path(scratch)).install(patch)
             report = run_jobs(
                 spark,
                 catalog.jobs.claim("a cluster", 1),

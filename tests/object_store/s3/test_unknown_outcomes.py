@@ -15,7 +15,7 @@ from object_store.errors import (
 )
 from object_store.names import compacted_name
 from tests.object_store.s3.fault_proxy import Fault
-from tests.object_store.s3.scenes import DATA, read_all, slow_down
+from tests.object_store.s3.limited_store import DATA, read_all, slow_down
 
 if TYPE_CHECKING:
     from object_store.s3.store import S3Store
@@ -29,7 +29,7 @@ class TestCreateInDoubt:
     def test_an_own_write_whose_answer_was_lost_is_recognised(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
-        proxy.plan(Fault(method="PUT", lose_answer=True))
+        proxy.plan(Fault(method="PUT", lose_response=True))
         assert store.create("v1/x", [b"mine"], purpose=Purpose.INGEST) == 4
         assert direct.read_range("v1/x", 0, 4, purpose=Purpose.FETCH) == b"mine"
         assert proxy.count("PUT") == 2
@@ -73,7 +73,7 @@ class TestMultipart:
         proxy.plan(
             slow_down("POST", 1, "uploads"),
             slow_down("PUT", 1, "partNumber=2"),
-            Fault(method="PUT", part="partNumber=3", lose_answer=True),
+            Fault(method="PUT", part="partNumber=3", lose_response=True),
             slow_down("POST", 1, "uploadId"),
         )
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
@@ -91,7 +91,7 @@ class TestMultipart:
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(
-            Fault(method="POST", part="uploadId", lose_answer=True),
+            Fault(method="POST", part="uploadId", lose_response=True),
             Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"),
         )
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)

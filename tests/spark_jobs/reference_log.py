@@ -37,7 +37,7 @@ class BatchToWrite:
 
     records: tuple[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]], ...]
     codec: Codec = Codec.NONE
-    refused: bool = False
+    rejected: bool = False
     control: bool = False
 
 
@@ -48,7 +48,7 @@ def batch(*pairs: tuple[bytes | None, bytes | None], **options: object) -> Batch
 
 
 @dataclass
-class ModelRecord:
+class ReferenceRecord:
     """A live record; `horizon_ms` is when it may go, for a tombstone that a clean has seen."""
 
     record: Record
@@ -57,13 +57,15 @@ class ModelRecord:
 
 
 @dataclass
-class ModelLog:
+class ReferenceLog:
     store: ObjectStore
     clock: ManualClock
     ids: Ids
     policies: dict[UUID, str] = field(default_factory=dict)
     extents: defaultdict[PartitionId, list[Extent]] = field(default_factory=lambda: defaultdict(list))
-    records: defaultdict[PartitionId, list[ModelRecord]] = field(default_factory=lambda: defaultdict(list))
+    records: defaultdict[PartitionId, list[ReferenceRecord]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     ends: defaultdict[PartitionId, int] = field(default_factory=lambda: defaultdict(int))
     sizes: dict[UUID, int] = field(default_factory=dict)
 
@@ -138,7 +140,7 @@ class ModelLog:
         extent: Extent | None = None
         for each in batches:
             count = len(each.records)
-            if each.refused:
+            if each.rejected:
                 extent = None
             else:
                 base = self.ends[partition_id]
@@ -157,7 +159,7 @@ class ModelLog:
                 self.extents[partition_id][-1] = extent
                 for index, (timestamp, key, value, headers) in enumerate(each.records):
                     record = Record(base + index, timestamp, key, value, headers)
-                    self.records[partition_id].append(ModelRecord(record, control=each.control))
+                    self.records[partition_id].append(ReferenceRecord(record, control=each.control))
                 self.ends[partition_id] = base + count
             stored += count
 

@@ -18,7 +18,7 @@ from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.task import compaction_task
 from spark_jobs.task.compaction_task import run_compaction
-from tests.spark_jobs.model_log import BatchToWrite, ModelLog, batch
+from tests.spark_jobs.reference_log import BatchToWrite, ReferenceLog, batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOM = 4 << 20
 
 
-class House:
+class EarlyFilterHarness:
     """A log, and its jobs with so much memory for what is done ahead; alike for the same seed."""
 
     def __init__(self, directory: Path) -> None:
@@ -38,7 +38,7 @@ class House:
         self.clock = ManualClock()
         self.ids = SeededIds(1, self.clock)
         self.store = LocalStore(directory, self.ids)
-        self.log = ModelLog(self.store, self.clock, self.ids)
+        self.log = ReferenceLog(self.store, self.clock, self.ids)
 
     def compact(self, table_bytes: int = 1 << 20, *, held: int = ROOM, kept: int = ROOM) -> JobResult:
         """Run a job over everything and publish it; what is exact is held against the dictionaries."""
@@ -68,13 +68,13 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def harness(tmp_path: Path) -> EarlyFilterHarness:
+    return EarlyFilterHarness(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def new_house(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], House]:
-    return lambda: House(tmp_path_factory.mktemp("house"))
+def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], EarlyFilterHarness]:
+    return lambda: EarlyFilterHarness(tmp_path_factory.mktemp("harness"))
 
 
 RECORDS = st.tuples(
@@ -87,7 +87,7 @@ BATCHES = st.builds(
     BatchToWrite,
     st.lists(RECORDS, min_size=1, max_size=9).map(tuple),
     st.sampled_from([Codec.ZSTD, Codec.ZSTD, Codec.LZ4, Codec.NONE, Codec.GZIP]),
-    refused=st.sampled_from([False, False, False, True]),
+    rejected=st.sampled_from([False, False, False, True]),
 )
 FILES = st.dictionaries(st.integers(0, 2), st.lists(BATCHES, min_size=1, max_size=4), min_size=1, max_size=3)
 
@@ -100,7 +100,7 @@ FILES = st.dictionaries(st.integers(0, 2), st.lists(BATCHES, min_size=1, max_siz
     st.sampled_from([1, 60, 300, ROOM]),
 )
 def test_objects_are_the_same_with_and_without(
-    new_house: Callable[[], House],
+    new_harness: Callable[[], EarlyFilterHarness],
     first: Sequence[dict[int, list[BatchToWrite]]],
     second: Sequence[dict[int, list[BatchToWrite]]],
     table_bytes: int,
@@ -112,17 +112,17 @@ def test_objects_are_the_same_with_and_without(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", 400)
         for room in ((1, 1), (held, kept)):
-            house = new_house()
-            topic = house.log.create_topic("compact")
+            harness = new_harness()
+            topic = harness.log.create_topic("compact")
             counts = []
             for files in (first, second):
                 for each in files:
-                    house.log.ingest({PartitionId(topic, key): value for key, value in each.items()}, 200)
+                    harness.log.ingest({PartitionId(topic, key): value for key, value in each.items()}, 200)
                 if files:
-                    result = house.compact(table_bytes, held=room[0], kept=room[1])
+                    result = harness.compact(table_bytes, held=room[0], kept=room[1])
                     counts.append({**result.counts})
-                    house.clock.advance(20.0)
-            found.append((house, house.objects(), counts))
+                    harness.clock.advance(20.0)
+            found.append((harness, harness.objects(), counts))
     (_, plain, plain_counts), (_, ahead, ahead_counts) = found
     assert ahead == plain
     for one, other in zip(plain_counts, ahead_counts, strict=True):
@@ -149,13 +149,13 @@ SAME = (
 )
 
 
-def test_files_of_which_nothing_is_left_to_read_cost_one_get(house: House) -> None:
-    here, there = (PartitionId(house.log.create_topic("compact"), 0) for _ in range(2))
+def test_files_of_which_nothing_is_left_to_read_cost_one_get(harness: EarlyFilterHarness) -> None:
+    partition_id, other_id = (PartitionId(harness.log.create_topic("compact"), 0) for _ in range(2))
     compressed = batch((b"a", b"1"), (b"b", b"2"), codec=Codec.ZSTD)
-    house.log.ingest({here: [compressed], there: [compressed]})
-    house.log.ingest({here: [compressed], there: [batch((b"c", b"3"))]})
+    harness.log.ingest({partition_id: [compressed], other_id: [compressed]})
+    harness.log.ingest({partition_id: [compressed], other_id: [batch((b"c", b"3"))]})
 
-    result = house.compact()
+    result = harness.compact()
 
     report = CompactionReport()
     report.add(result)
@@ -167,13 +167,13 @@ def test_files_of_which_nothing_is_left_to_read_cost_one_get(house: House) -> No
     )
 
 
-def test_a_section_that_is_partly_done_is_read_again_to_its_end(house: House) -> None:
-    here = PartitionId(house.log.create_topic("compact"), 0)
+def test_a_section_that_is_partly_done_is_read_again_to_its_end(harness: EarlyFilterHarness) -> None:
+    partition_id = PartitionId(harness.log.create_topic("compact"), 0)
     batches = [batch((b"%d" % n, b"v" * 300), codec=Codec.ZSTD) for n in range(9)]
-    house.log.ingest({here: batches}, 200)
-    size = house.log.extents[here][0].length // 9
+    harness.log.ingest({partition_id: batches}, 200)
+    size = harness.log.extents[partition_id][0].length // 9
 
-    result = house.compact(kept=3 * size)
+    result = harness.compact(kept=3 * size)
 
     assert result.counts["get_requests"] == 2
     assert result.counts["input_files_read_once"] == 0

@@ -13,7 +13,7 @@ from object_store.errors import (
     StoreUnavailableError,
 )
 from tests.object_store.s3.fault_proxy import Fault
-from tests.object_store.s3.scenes import ATTEMPTS, DATA, LIMITS, slow_down
+from tests.object_store.s3.limited_store import ATTEMPTS, DATA, LIMITS, slow_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,11 +85,13 @@ class TestTroubledServers:
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         method, kind, act = CALLS[call]
-        proxy.plan(Fault(method=method, lose_answer=True), Fault(method=method, lose_answer=True, reset=True))
+        proxy.plan(
+            Fault(method=method, lose_response=True), Fault(method=method, lose_response=True, reset=True)
+        )
         act(store)
         tally = store.counts.snapshot().of(kind, Purpose.FSCK)
         assert tally.errors >= 2
-        assert tally.requests == len([asked for asked in proxy.log if asked.method == method])
+        assert tally.requests == len([request for request in proxy.log if request.method == method])
 
     def test_a_refusal_is_not_repeated(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str

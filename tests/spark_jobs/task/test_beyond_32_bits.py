@@ -26,9 +26,9 @@ from spark_jobs.shuffle.shares import ShareSizes
 from spark_jobs.task import output_files
 from spark_jobs.task.compaction_task import run_compaction
 from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
-from tests.spark_jobs import model_log
-from tests.spark_jobs.bench import Bench
-from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs import reference_log
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import ReferenceLog, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ SMALL = ShareSizes(share_bytes=1500, min_piece_bytes=500)
 _BEGINNING = 68  # magic and FILE_HEADER
 
 
-class FarWriter(SegmentFileWriter):
+class SparseFileWriter(SegmentFileWriter):
     """Leaves out bytes behind the file's header."""
 
     skipped = 0
@@ -73,7 +73,7 @@ class FarWriter(SegmentFileWriter):
         self._blocks.position += self.skipped
 
 
-class FarUpload:
+class SparseFileUpload:
     """Leaves a hole where the writer has left out bytes."""
 
     def __init__(self, inner: LocalUpload, skipped: int) -> None:
@@ -99,7 +99,7 @@ class FarUpload:
         self._inner.abort()
 
 
-class FarStore(LocalStore):
+class SparseFileStore(LocalStore):
     """Objects with such a hole; what is in it is nowhere, and would take long to read."""
 
     skipped = 0
@@ -113,18 +113,18 @@ class FarStore(LocalStore):
 
     @override
     def start_upload(self, name: str, *, purpose: Purpose) -> Upload:  # type: ignore[override]
-        return FarUpload(super().start_upload(name, purpose=purpose), self.skipped)
+        return SparseFileUpload(super().start_upload(name, purpose=purpose), self.skipped)
 
 
-class FarBench(Bench):
+class SparseFileHarness(CompactionHarness):
     """A bench whose files all have the hole."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.log = ModelLog(self.open_store(), self.clock, self.ids)
+        self.log = ReferenceLog(self.open_store(), self.clock, self.ids)
 
     def open_store(self) -> LocalStore:
-        return FarStore(self.directory, self.ids)
+        return SparseFileStore(self.directory, self.ids)
 
     def run_by(self, plan: str, spec: JobSpec) -> JobResult:
         if plan == "shuffle":
@@ -140,54 +140,56 @@ class FarBench(Bench):
         spec = self.log.job()
         result = self.run_by(plan, spec)
         self.log.publish(spec, result)
-        for here in self.log.extents:
-            assert self.log.read(here) == self.log.expected(here)
+        for partition_id in self.log.extents:
+            assert self.log.read(partition_id) == self.log.expected(partition_id)
         return result
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> FarBench:
-    return FarBench(tmp_path)
+def harness(tmp_path: Path) -> SparseFileHarness:
+    return SparseFileHarness(tmp_path)
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("border", BORDERS)
-def test_offsets_on_both_sides_of_a_border(bench: FarBench, border: int, plan: str) -> None:
+def test_offsets_on_both_sides_of_a_border(harness: SparseFileHarness, border: int, plan: str) -> None:
     """Compacted, and compacted again with what is newer."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ends[here] = border - 45
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ends[partition_id] = border - 45
     for number, codec in enumerate((Codec.NONE, Codec.LZ4, Codec.ZSTD)):
         pairs = [(b"key-%d" % (each * (number + 1) % 37), b"%d" % number * 20) for each in range(30)]
-        bench.log.ingest({here: [batch(*pairs[:13], codec=codec), batch(*pairs[13:], codec=codec)]}, 300)
+        harness.log.ingest(
+            {partition_id: [batch(*pairs[:13], codec=codec), batch(*pairs[13:], codec=codec)]}, 300
+        )
 
-    result = bench.compact_by(plan)
+    result = harness.compact_by(plan)
 
     assert (result.counts["records_in"], result.counts["keys_outside_table"]) == (90, 0)
-    bench.log.ingest({here: [batch((b"key-3", b"new"), (b"key-4", None))]})
-    result = bench.compact_by("task")
+    harness.log.ingest({partition_id: [batch((b"key-3", b"new"), (b"key-4", None))]})
+    result = harness.compact_by("task")
     assert result.counts["records_dropped"] == 2
-    first, last = bench.log.extents[here][0], bench.log.extents[here][-1]
+    first, last = harness.log.extents[partition_id][0], harness.log.extents[partition_id][-1]
     assert first.base_offset < border < last.last_offset
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("border", BORDERS)
 def test_bytes_on_both_sides_of_a_border(
-    bench: FarBench, border: int, plan: str, monkeypatch: pytest.MonkeyPatch
+    harness: SparseFileHarness, border: int, plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the files that a job reads, and of those that it writes and the next one reads."""
-    for each in (FarStore, FarWriter):
+    for each in (SparseFileStore, SparseFileWriter):
         monkeypatch.setattr(each, "skipped", border - 1000)
-    for module in (model_log, output_files):
-        monkeypatch.setattr(module, "SegmentFileWriter", FarWriter)
-    topic = bench.topic()
+    for module in (reference_log, output_files):
+        monkeypatch.setattr(module, "SegmentFileWriter", SparseFileWriter)
+    topic = harness.topic()
     keys = [PartitionId(topic, number) for number in range(3)]
     for number in range(3):
         pairs = [(b"key-%d" % (each % 37), b"%d" % number * 20) for each in range(50)]
-        bench.log.ingest({key: [batch(*pairs[:20]), batch(*pairs[20:])] for key in keys}, 300)
+        harness.log.ingest({key: [batch(*pairs[:20]), batch(*pairs[20:])] for key in keys}, 300)
 
-    first = bench.compact_by(plan)
-    again = bench.compact_by("task")
+    first = harness.compact_by(plan)
+    again = harness.compact_by("task")
 
     (file,) = again.files
     assert file.extents[0].position < border < file.extents[-1].position < file.size
@@ -196,24 +198,24 @@ def test_bytes_on_both_sides_of_a_border(
 
 
 @pytest.mark.parametrize("hole", [*BORDERS, 5 << 32])
-def test_a_hole_of_billions_of_offsets(bench: FarBench, hole: int) -> None:
+def test_a_hole_of_billions_of_offsets(harness: SparseFileHarness, hole: int) -> None:
     """What an earlier job has left without records, between two that stay."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [batch((b"a", b"1"), (b"b", b"1"))]})
-    (older,) = bench.log.extents[here]
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"1"))]})
+    (older,) = harness.log.extents[partition_id]
     gap = replace(
         older, base_offset=2, last_offset=hole, record_count=0, position=0, length=0, offset_shift=0
     )
-    bench.log.extents[here].append(gap)
-    bench.log.ends[here] = hole + 1
-    bench.log.ingest({here: [batch((b"a", b"2"), (b"c", b"2"))]})
+    harness.log.extents[partition_id].append(gap)
+    harness.log.ends[partition_id] = hole + 1
+    harness.log.ingest({partition_id: [batch((b"a", b"2"), (b"c", b"2"))]})
 
-    bench.compact_by("task")
+    harness.compact_by("task")
 
-    (extent,) = bench.log.extents[here]
+    (extent,) = harness.log.extents[partition_id]
     assert (extent.base_offset, extent.last_offset, extent.record_count) == (0, hole + 2, 3)
-    assert [each.offset for each in bench.log.read(here)] == [1, hole + 1, hole + 2]
-    assert bench.compact_by("task").counts["records_dropped"] == 0
+    assert [each.offset for each in harness.log.read(partition_id)] == [1, hole + 1, hole + 2]
+    assert harness.compact_by("task").counts["records_dropped"] == 0
 
 
 @pytest.mark.parametrize("border", BORDERS)

@@ -9,7 +9,7 @@ from core.ids import SeededIds
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
-from tests.spark_jobs.model_log import ModelLog
+from tests.spark_jobs.reference_log import ReferenceLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from catalog.model import Extent, JobResult, JobSpec, PartitionId
 
 
-class Bench:
+class CompactionHarness:
     """A model log, and a fresh store for every task, as Spark would have it."""
 
     def __init__(self, directory: Path, seed: int = 1) -> None:
         self.directory = directory
         self.clock = ManualClock()
         self.ids = SeededIds(seed, self.clock)
-        self.log = ModelLog(LocalStore(directory, self.ids), self.clock, self.ids)
+        self.log = ReferenceLog(LocalStore(directory, self.ids), self.clock, self.ids)
 
     def topic(self, policy: str = "compact") -> UUID:
         return self.log.create_topic(policy)

@@ -1,4 +1,4 @@
-"""A partition of which compaction has left few records, far apart."""
+"""A partition with few remaining records, far apart, as compaction leaves it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from object_store.names import compacted_name
 
 if TYPE_CHECKING:
     from catalog.model import PartitionId
-    from tests.spark_jobs.model_log import ModelLog
+    from tests.spark_jobs.reference_log import ReferenceLog
 
 
-def keep_sparse(log: ModelLog, partition_id: PartitionId, count: int, gap: int) -> None:
-    """Begin a partition of `log` with what an earlier job left: records of 16 digits, `gap` offsets apart.
+def write_sparse_section(log: ReferenceLog, partition_id: PartitionId, count: int, gap: int) -> None:
+    """Start a partition of `log` with the output of an earlier job: `count` records, `gap` offsets apart.
 
-    They are in no dictionary.
+    Keys have 16 digits. The log's reference model does not know these records.
     """
     file_id, attempt_id = log.ids.new_uuid(), log.ids.new_uuid()
     name = compacted_name(log.ids.new_uuid(), attempt_id, file_id)

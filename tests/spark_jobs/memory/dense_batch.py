@@ -1,4 +1,4 @@
-"""A log of one batch that opens to as much as may be, with as many records as find room: millions."""
+"""A log of one batch of the largest decompressed size, filled with as many records as possible: millions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from object_store.names import ingestion_name
-from tests.spark_jobs.model_log import ModelLog
-from tests.spark_jobs.task.memory_child import SPEC
+from tests.spark_jobs.memory.measured_job import SPEC
+from tests.spark_jobs.reference_log import ReferenceLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DENSE_RECORDS = 4_860_000
-"""Of 14 bytes, and a little less where their offsets are short."""
+"""Records of 14 bytes; those with short offsets take a little less."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _TIMESTAMP = 1000
@@ -34,10 +34,10 @@ _TIMESTAMP = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class DenseCase:
-    """What a log of one batch is like, and what is done to it.
+    """The batch of a log, and the job over it.
 
-    Of its `records`, all tombstones of four-byte keys, every hundredth `repeats` the key before; with a
-    `gap`, the offset behind them is free.
+    All `records` are tombstones with keys of four bytes. With `repeats`, every hundredth record has the key
+    of the record before it. With `gap`, the offset after the last record has no record.
     """
 
     codec: Codec
@@ -50,7 +50,7 @@ class DenseCase:
 
 
 def dense_batch(case: DenseCase) -> bytes:
-    """The batch."""
+    """Return the encoded batch."""
     count = case.records
     numbers = np.arange(count, dtype=np.uint32)
     if case.repeats:
@@ -70,11 +70,11 @@ def dense_batch(case: DenseCase) -> bytes:
     return bytes(batch)
 
 
-def write_dense(directory: Path, case: DenseCase) -> Path:
-    """The batch's file, and the job over it."""
+def write_dense_batch(directory: Path, case: DenseCase) -> Path:
+    """Write the batch's file and the specification of the job over it."""
     clock = ManualClock()
     ids = SeededIds(1, clock)
-    log = ModelLog(LocalStore(directory, ids), clock, ids)
+    log = ReferenceLog(LocalStore(directory, ids), clock, ids)
     partition = PartitionId(log.create_topic("compact"), 0)
     file_id, session_id = ids.new_uuid(), ids.new_uuid()
     name = ingestion_name(session_id, file_id)

@@ -1,6 +1,7 @@
-"""A store with one ingestion file of any size that is nowhere: its bytes are made up as they are read.
+"""A store with one ingestion file of any size, whose bytes are generated when they are read.
 
-The file has one section. Each of its blocks is one batch of a single record, alike but for its base offset.
+The file has one section. Each of its blocks has one batch of a single record. The blocks differ only in their
+base offset.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ TOPIC_ID = UUID(int=0x78)
 NOW_MS = 1_700_000_000_000
 
 
-class FabricatedFile:
-    """A section of `blocks` records with a value of so many bytes, all of one key."""
+class GeneratedFile:
+    """An ingestion file with one section of `blocks` records of one key, with values of `value_bytes`."""
 
     def __init__(self, blocks: int, value_bytes: int) -> None:
         pieces: list[bytes] = []
@@ -63,7 +64,7 @@ class FabricatedFile:
         self.size = self.data_position + self.data_length + len(self._footer)
 
     def readinto(self, position: int, target: memoryview) -> int:
-        """Some of the bytes from `position` on."""
+        """Copy bytes from `position` on into `target`; return their number."""
         number, inside = divmod(position - self.data_position, self._header.size)
         piece: bytes | memoryview
         if number < 0:
@@ -77,7 +78,7 @@ class FabricatedFile:
         return count
 
     def spec(self, table_bytes: int) -> JobSpec:
-        """A job over it."""
+        """Return a job over the file."""
         extent = Extent(
             topic_id=TOPIC_ID,
             partition=0,
@@ -125,7 +126,7 @@ class FabricatedFile:
         )
 
     def _data_block(self, number: int) -> memoryview:
-        """One block; the last is kept, as it is read in pieces."""
+        """Return one block; the last one is cached, because it is read in pieces."""
         if self._kept is None or self._kept[0] != number:
             self._batch[:8] = number.to_bytes(8, "big")
             at = self.data_position + number * self._header.size
@@ -137,12 +138,12 @@ class FabricatedFile:
         return memoryview(BLOCK_HEADER.pack(*header[:4], checksum) + payload)
 
 
-class FabricatedStream:
-    """Counts as one GET."""
+class GeneratedStream:
+    """A stream over the file that counts as one GET."""
 
     resumes = 0
 
-    def __init__(self, file: FabricatedFile, position: int, end: int | None, counts: RequestCounts) -> None:
+    def __init__(self, file: GeneratedFile, position: int, end: int | None, counts: RequestCounts) -> None:
         self._file = file
         self._position = position
         self._end = file.size if end is None else end
@@ -162,8 +163,8 @@ class FabricatedStream:
         pass
 
 
-class Sink:
-    """An upload that keeps nothing."""
+class DiscardingUpload:
+    """An upload that discards its data."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -178,22 +179,22 @@ class Sink:
         pass
 
 
-class FabricatedStore:
-    """As much of an `ObjectStore` as tasks use."""
+class GeneratedStore:
+    """The part of an `ObjectStore` that tasks use."""
 
-    def __init__(self, file: FabricatedFile) -> None:
+    def __init__(self, file: GeneratedFile) -> None:
         self._file = file
         self.counts = RequestCounts()
 
     def open_stream(
         self, _name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
-    ) -> FabricatedStream:
+    ) -> GeneratedStream:
         assert purpose is Purpose.COMPACTION
-        return FabricatedStream(self._file, position, end, self.counts)
+        return GeneratedStream(self._file, position, end, self.counts)
 
-    def start_upload(self, _name: str, *, purpose: Purpose) -> Sink:
+    def start_upload(self, _name: str, *, purpose: Purpose) -> DiscardingUpload:
         assert purpose is Purpose.COMPACTION
-        return Sink()
+        return DiscardingUpload()
 
     def close(self) -> None:
         pass

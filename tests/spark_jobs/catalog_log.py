@@ -18,7 +18,7 @@ from object_format.record_batch.records import Record, decode_batches
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.accounting import Purpose
 from object_store.names import ingestion_name
-from tests.spark_jobs.model_log import BatchToWrite, encode
+from tests.spark_jobs.reference_log import BatchToWrite, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 
 
-class PublishedLog:
+class CatalogLog:
     """Plays the agent and the planner."""
 
     def __init__(self, catalog: Catalog, store: ObjectStore, ids: Ids) -> None:

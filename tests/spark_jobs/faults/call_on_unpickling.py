@@ -1,4 +1,4 @@
-"""Jobs that do something to the Spark worker that takes them."""
+"""Jobs that run a function in the Spark worker that unpickles them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Poison(bytes):
-    """Bytes that call a function in whoever unpickles them."""
+class CallOnUnpickling(bytes):
+    """Bytes that call a function in the process that unpickles them."""
 
     call: Callable[[int], object]
     argument: int
 
     @classmethod
-    def of(cls, call: Callable[[int], object], argument: int) -> Poison:
-        poisoned = cls()
-        poisoned.call, poisoned.argument = call, argument
-        return poisoned
+    def of(cls, call: Callable[[int], object], argument: int) -> CallOnUnpickling:
+        data = cls()
+        data.call, data.argument = call, argument
+        return data
 
     @override
     def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
         return self.call, (self.argument,)
 
 
-def poison(call: Callable[[int], object], argument: int) -> bytes:
-    """Such bytes."""
-    return Poison.of(call, argument)
-
-
 def main(master: str) -> None:
-    """Begin an endless job, stop it, and say so."""
-    job = PackedJob(UUID(int=1), UUID(int=2), poison(time.sleep, 10_000))
+    """Start an endless job, print its outcome after three seconds (None), and stop it."""
+    job = PackedJob(UUID(int=1), UUID(int=2), CallOnUnpickling.of(time.sleep, 10_000))
     with spark_session(SparkSettings(master=master)) as spark:
         with JobQueries(spark, StoreConfig("/nowhere"), [QueryJob(job)], tag="endless") as running:
             sys.stdout.write(f"{running.next_outcome(3)}\n")

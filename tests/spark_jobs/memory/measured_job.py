@@ -1,9 +1,11 @@
-"""One job in a process of its own, and how much memory each of its tasks took over an idle worker.
+"""Run one job in a process of its own, and measure how much memory each task takes beyond an idle worker.
 
-`python -m tests.spark_jobs.task.memory_child <plan> <warm> <case> <limit>` runs two jobs by a plan, `task` or
-`shuffle`, each in a directory with its store's objects and its specification, or, for a case of digits, over
-a file of so many MiB that is made up. The first only loads what a worker loads once; in the second each task
-may take so many bytes of address space more. One JSON object says what each took.
+    python -m tests.spark_jobs.memory.measured_job <plan> <warm-up case> <case> <limit>
+
+runs two jobs by a plan, `task` or `shuffle`. A case is a directory with the objects and the specification of
+a job. A case of digits is the size in MiB of a generated file instead. The first job only loads what a worker
+loads once. In the second job, each task may add at most `limit` bytes of address space. The output is one
+JSON object with the counts and the memory of each kind of task.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from spark_jobs.shuffle.rows import (
 from spark_jobs.shuffle.stages import ShareInput, StageContext, cut_share, judge_buckets, write_share
 from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.counts import peak_rss_bytes, reset_peak
-from tests.spark_jobs.task.fabricated_store import FabricatedFile, FabricatedStore
+from tests.spark_jobs.memory.generated_store import GeneratedFile, GeneratedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,25 +50,25 @@ NO_LIMIT = resource.RLIM_INFINITY
 
 
 class Worker:
-    """Does the tasks of one job, each within the limit; `taken` has what each took, by its kind."""
+    """Runs the tasks of one job, each within the limit; `used` has the most memory of each kind of task."""
 
     def __init__(self, case: str, limit: int | None) -> None:
         self.clock = SystemClock()
         self.ids = SeededIds(2, self.clock)
         self.limit = limit
-        self.taken: dict[str, int] = {}
+        self.used: dict[str, int] = {}
         self.spec, self.open_store = self._read(case)
 
     def _read(self, case: str) -> tuple[JobSpec, Callable[[], ObjectStore]]:
         if case.isdecimal():
-            file = FabricatedFile(int(case), (1 << 20) - 100)
-            return file.spec(TABLE_BYTES), lambda: cast("ObjectStore", FabricatedStore(file))
+            file = GeneratedFile(int(case), (1 << 20) - 100)
+            return file.spec(TABLE_BYTES), lambda: cast("ObjectStore", GeneratedStore(file))
         directory = Path(case)
         return read_spec((directory / SPEC).read_bytes()), lambda: LocalStore(directory, self.ids)
 
     @contextmanager
     def task(self, kind: str) -> Iterator[ObjectStore]:
-        """The block may take no more than the limit; what it takes is noted."""
+        """Limit the memory of the block, and record how much it takes."""
         store = self.open_store()
         reset_peak()
         idle = peak_rss_bytes()
@@ -77,12 +79,12 @@ class Worker:
         try:
             yield store
         finally:
-            self.taken[kind] = max(self.taken.get(kind, 0), peak_rss_bytes() - idle)
+            self.used[kind] = max(self.used.get(kind, 0), peak_rss_bytes() - idle)
             resource.setrlimit(resource.RLIMIT_AS, (NO_LIMIT, NO_LIMIT))
             store.close()
 
     def run_task(self) -> dict[str, int]:
-        """The job's counts by the one-task plan."""
+        """Run the job as one task and return its counts."""
         with self.task("task") as store:
             result = run_compaction(
                 self.spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
@@ -90,7 +92,7 @@ class Worker:
         return result.counts
 
     def run_shuffle(self) -> dict[str, int]:
-        """The same by the exact plan; what Spark would shuffle waits in a file."""
+        """Run the job by the shuffle plan; a file holds the rows that Spark would shuffle."""
         plan = plan_shuffle(self.spec)
         context = StageContext(spec=self.spec, plan=plan, clock=self.clock, check=lambda: None)
         counts: dict[str, int] = {}
@@ -102,52 +104,54 @@ class Worker:
                         rows.append((row._replace(data=b""), len(row.data)))
                         file.write(row.data)
             file.flush()
-            places, end = [], 0
+            locations, end = [], 0
             for row, length in rows:
-                places.append((row, end, length))
+                locations.append((row, end, length))
                 end += length
-            places.sort(key=lambda each: (each[0].judge, each[0].kind, each[0].number, -each[0].first_offset))
+            locations.sort(
+                key=lambda each: (each[0].judge, each[0].kind, each[0].number, -each[0].first_offset)
+            )
             found: list[tuple[SurvivorRow, int, int, int]] = []
             for judge in range(plan.judges):
-                mine = [each for each in places if each[0].judge == judge]
+                for_judge = [each for each in locations if each[0].judge == judge]
                 with self.task("judge"):
-                    verdicts = judge_buckets(context, _rows(file.fileno(), mine))
+                    verdicts = judge_buckets(context, _rows(file.fileno(), for_judge))
                     for each in read_survivor_rows(write_survivor_rows(verdicts)):
                         lengths = len(each.data), len(each.tombstones)
                         found.append((each._replace(data=b"", tombstones=b""), end, *lengths))
                         end += os.pwrite(file.fileno(), bytes(each.data) + bytes(each.tombstones), end)
             for share in range(len(plan.shares)):
                 with self.task("write") as store:
-                    known = ShareInput()  # its bitmaps are the task's
+                    share_input = ShareInput()  # inside the block: its bitmaps count as memory of the task
                     for each in _survivor_rows(file.fileno(), found, share):
-                        known.add(each)
-                    result = write_share(context, share, known, store, self.ids.new_uuid(), self.ids)
+                        share_input.add(each)
+                    result = write_share(context, share, share_input, store, self.ids.new_uuid(), self.ids)
                 for name, count in result.counts.items():
-                    peak = name.endswith("_bytes") and not name.startswith(("shuffle", "merged"))
-                    counts[name] = max(counts.get(name, 0), count) if peak else counts.get(name, 0) + count
+                    is_peak = name.endswith("_bytes") and not name.startswith(("shuffle", "merged"))
+                    counts[name] = max(counts.get(name, 0), count) if is_peak else counts.get(name, 0) + count
         return counts | {"shares": len(plan.shares)}
 
 
-def _rows(descriptor: int, places: list[tuple[BlobRow, int, int]]) -> Iterator[BlobRow]:
-    for row, position, length in places:
+def _rows(descriptor: int, locations: list[tuple[BlobRow, int, int]]) -> Iterator[BlobRow]:
+    for row, position, length in locations:
         yield row._replace(data=os.pread(descriptor, length, position))
 
 
 def _survivor_rows(
-    descriptor: int, places: list[tuple[SurvivorRow, int, int, int]], share: int
+    descriptor: int, locations: list[tuple[SurvivorRow, int, int, int]], share: int
 ) -> Iterator[SurvivorRow]:
-    for row, position, length, more in places:
+    for row, position, length, more in locations:
         if row.share == share:
             data = os.pread(descriptor, length + more, position)
             yield row._replace(data=data[:length], tombstones=data[length:])
 
 
-def main(plan: str, warm: str, case: str, limit: str) -> None:
-    """Prints what was taken."""
-    _run(Worker(warm, None), plan)
+def main(plan: str, warm_up: str, case: str, limit: str) -> None:
+    """Print the counts and the memory of the second job."""
+    _run(Worker(warm_up, None), plan)
     worker = Worker(case, int(limit))
-    told: dict[str, Any] = {"counts": _run(worker, plan), "taken": worker.taken}
-    os.write(1, orjson.dumps(told))
+    report: dict[str, Any] = {"counts": _run(worker, plan), "used": worker.used}
+    os.write(1, orjson.dumps(report))
 
 
 def _run(worker: Worker, plan: str) -> dict[str, int]:
