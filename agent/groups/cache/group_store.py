@@ -1,8 +1,8 @@
 """Reads and writes of groups in the catalog.
 
-All writes of a group happen under the claim with which this agent loaded it. An agent that has lost its claim
-learns that from its next write, and then drops the group. Until then it can at worst respond to heartbeats of
-members that no other agent knows.
+All writes of a group happen under the claim with which this agent loaded it. If the claim
+was lost, the next write fails and the agent drops the group. Until then it can at worst respond to heartbeats
+of members that no other agent knows.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class GroupStore:
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of a catalog call. COORDINATOR_NOT_AVAILABLE if the catalog is."""
+        """Return the result of a catalog call. Raises COORDINATOR_NOT_AVAILABLE if it may succeed later."""
         try:
             return await self._pool.run(work)
         except RetryableError as error:

@@ -1,11 +1,11 @@
 """Requests of classic-protocol members to a consumer group, as during a migration between the protocols.
 
 To the group they are members like others. Their generation is their member epoch, no member leads, and the
-coordinator assigns. They learn of changes in another way:
+coordinator assigns. Changes reach them in another way:
 
 - The response to a heartbeat asks a member to join again in three cases: the group epoch has risen, the
   member must revoke partitions, or the partitions that it waits for are free.
-- A JoinGroup is one step of reconciliation and is answered at once.
+- A JoinGroup is one step of reconciliation. Its response is sent at once.
 - The SyncGroup after it returns the member's assignment.
 
 Members with an eager assignor own nothing when they join, so one JoinGroup takes them to their target.
