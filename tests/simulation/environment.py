@@ -200,7 +200,7 @@ class Producer:
         self._waiting: deque[Batch] = deque()
 
     async def run(self, requests: int) -> None:
-        """Send so many batches, each again until it is acknowledged, or its topic is gone."""
+        """Send this many batches; retry each until it is acknowledged or its topic is deleted."""
         self._env.unfinished += 1
         rng = self._env.rng
         for number in range(requests):
@@ -244,8 +244,8 @@ class Producer:
         results = [await self._await_result(each) for each in pending]
         left = [
             batch
-            for batch, answer in zip(self._waiting, results, strict=True)
-            if not self._is_finished(batch, answer)
+            for batch, result in zip(self._waiting, results, strict=True)
+            if not self._is_finished(batch, result)
         ]
         self._waiting = deque(left)
         if left:

@@ -65,9 +65,9 @@ class FaultInjector:
     counts: dict[str, int] = field(default_factory=dict)
     changes: int = 0
 
-    def occurs(self, kind: str, result: float = 1.0) -> bool:
-        """Return True if a fault of this kind occurs now."""
-        return self._draw(kind, self.rate * result)
+    def occurs(self, kind: str, factor: float = 1.0) -> bool:
+        """Return True if a network fault occurs now, with the probability `rate` times `factor`."""
+        return self._draw(kind, self.rate * factor)
 
     def disable(self) -> None:
         """Inject no more faults."""
@@ -86,8 +86,8 @@ class FaultInjector:
             process.dead = True
             raise KilledError
 
-    def _draw(self, kind: str, result: float) -> bool:
-        occurs = self.rng.random() < result
+    def _draw(self, kind: str, probability: float) -> bool:
+        occurs = self.rng.random() < probability
         if occurs:
             self.counts[kind] = self.counts.get(kind, 0) + 1
         return occurs
@@ -100,23 +100,23 @@ class Network:
     faults: FaultInjector
     process: SimulatedProcess
 
-    def call(self, what: str, action: Callable[[], T], refusal: Callable[[str], SiltstoneError]) -> T:
+    def call(self, name: str, action: Callable[[], T], refusal: Callable[[str], SiltstoneError]) -> T:
         """Run `action` after a delay and return after another one; either way may fail."""
         faults = self.faults
         slow = faults.occurs("slow", 0.5)
         faults.delay(self.process, _SLOW_SECONDS if slow else _MEAN_SECONDS)
         if faults.occurs("refused"):
-            raise refusal(f"{what} was refused")
-        faults.trace.append(f"{self.process.name} {what}")
+            raise refusal(f"{name} was refused")
+        faults.trace.append(f"{self.process.name} {name}")
         result = action()
-        faults.changes += what in _CHANGES
+        faults.changes += name in _CHANGES
         faults.delay(self.process, _MEAN_SECONDS)
         if faults.occurs("lost response"):
-            raise refusal(f"the response of {what} was lost")
+            raise refusal(f"the response of {name} was lost")
         return result
 
     def list_lag_ms(self) -> int:
-        """Return the time by which a listing lags behind."""
+        """Return the delay after which new objects appear in listings."""
         return self.faults.rng.randrange(_MAX_LAG_MS) if self.faults.occurs("lagging list") else 0
 
     def catalog(self, catalog: Catalog) -> Catalog:
@@ -140,9 +140,10 @@ class _RemotePart:
         method = getattr(self._inner, name)
 
         def call(*arguments: object, **keywords: object) -> object:
-            """Run `action` after a delay and return after another one; either way may fail."""
-            what = f"{self._part}.{name}"
-            return self._network.call(what, lambda: method(*arguments, **keywords), CatalogUnavailableError)
+            full_name = f"{self._part}.{name}"
+            return self._network.call(
+                full_name, lambda: method(*arguments, **keywords), CatalogUnavailableError
+            )
 
         self.__dict__[name] = call
         return call
