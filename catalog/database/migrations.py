@@ -21,11 +21,10 @@ _TIMEOUTS = b"SET LOCAL statement_timeout = '1h'; SET LOCAL lock_timeout = '10mi
 
 def schema_version(connection: Connection) -> int:
     """Return the version of the schema in the database; 0 if it has none."""
-    row = connection.execute("SELECT to_regclass('schema_version') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+    if connection.execute("SELECT to_regclass('schema_version') IS NULL").fetchone() == (True,):
         return 0
     versions = connection.execute("SELECT version FROM schema_version").fetchall()
-    return int(versions[0][0]) if versions else 0
+    return next((int(version) for (version,) in versions), 0)
 
 
 def check_schema_version(found: int) -> None:
