@@ -73,6 +73,11 @@ bench: $(VENV)/.installed-dev
 cost: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.cost $(ARGS)
 
+references: $(VENV)/.installed-dev
+	$(BIN)/python -m siltstone.settings.reference
+	$(BIN)/python -m siltstone.metrics_reference
+	$(BIN)/python -m agent.http.openapi_reference
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

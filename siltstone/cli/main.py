@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from typing_extensions import override
 
-from core.errors import RetryableError, SiltstoneError
+from core.errors import InvalidInputError, RetryableError, SiltstoneError
 from siltstone.interrupts import interrupt_on_signals
 from siltstone.settings.sources import ConfigurationError
 
@@ -45,6 +45,21 @@ COMMANDS = {
     "demo": "Run a year of real flight data through the whole system and check every record.",
 }
 
+EXTRAS = {
+    "agent": "agent",
+    "topics": "agent",
+    "produce": "agent",
+    "consume": "agent",
+    "plan": "planner",
+    "simulate": "planner",
+    "compact": "planner",
+    "quarantine": "planner",
+    "expire": "planner",
+    "fsck": "planner",
+    "demo": "demo",
+}
+"""The extra of the distribution that installs what each command needs."""
+
 
 class LazyGroup(click.Group):
     """Command group that loads subcommands by name and turns errors into messages and exit codes."""
@@ -57,7 +72,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"siltstone.cli.{cmd_name}")
+        try:
+            module = importlib.import_module(f"siltstone.cli.{cmd_name}")
+        except ModuleNotFoundError as failure:
+            raise _not_installed(cmd_name, failure) from failure
         command: click.Command = module.command
         return command
 
@@ -117,6 +135,13 @@ def report_error(failure: BaseException, *, debug: bool) -> int:
     if not debug:
         click.echo(f"  this is a bug in Siltstone; the traceback is in {_save_traceback(failure)}", err=True)
     return FAILED
+
+
+def _not_installed(command: str, failure: ModuleNotFoundError) -> InvalidInputError:
+    return InvalidInputError(
+        f"siltstone {command} needs the Python package {failure.name!r}, which is not installed",
+        remedy=f"pip install 'siltstone[{EXTRAS[command]}]'",
+    )
 
 
 def _exit_code(failure: SiltstoneError) -> int:

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from siltstone.cli.main import COMMANDS, EXTRAS
 from tests.packaging.roles import ABSENT, ENTRY_POINTS
 
 _ROOT = Path(__file__).parents[2]
@@ -83,6 +84,29 @@ def test_role_imports_its_entry_points_with_its_extra_alone(role: str) -> None:
 @pytest.mark.parametrize("role", sorted(ENTRY_POINTS))
 def test_role_leaves_out_what_it_does_not_need(role: str) -> None:
     assert not _closure(role) & set(ABSENT[role])
+
+
+def test_every_command_names_the_extra_that_it_needs() -> None:
+    assert EXTRAS.keys() == COMMANDS.keys()
+    assert all(f"siltstone.cli.{command}" in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
+
+
+def test_a_command_without_its_packages_names_the_extra() -> None:
+    script = _IMPORT.replace(
+        "for module in MODULES:\n    __import__(module)",
+        "from siltstone.cli.main import main\nmain(['plan'])",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "psycopg,psycopg_pool", ""],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+        timeout=300,
+    )
+    assert ran.returncode == 1
+    assert "siltstone plan needs the Python package 'psycopg'" in ran.stderr
+    assert "siltstone[planner]" in ran.stderr
 
 
 def test_all_installs_every_role() -> None:
