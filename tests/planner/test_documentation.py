@@ -62,9 +62,7 @@ def test_every_bound_of_the_planner_is_explained() -> None:
 
 def test_settings_for_operators_exist() -> None:
     """The page does not name settings that were renamed or removed."""
-    documented = [
-        name for cells in rows(TUNING, "Compaction") for name in names(cells[0])
-    ]
+    documented = [name for cells in rows(TUNING, "Compaction") for name in names(cells[0])]
     assert len(documented) > 5
     assert [name for name in documented if name not in SETTINGS] == []
 
