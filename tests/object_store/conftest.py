@@ -1,4 +1,4 @@
-"""One store of each kind, so that a suite runs over both."""
+"""Stores of each kind, so that one suite runs over all of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that passes only when somebody waits, so that pauses between tries cost nothing."""
+    """A clock that advances only by waiting, so that pauses between attempts take no time."""
     return ManualClock()
 
 
 @pytest.fixture(params=["local", "s3"])
 def store_config(request: pytest.FixtureRequest, tmp_path: Path) -> StoreConfig:
-    """Where to open a store that is empty."""
+    """The configuration of an empty store."""
     if request.param == "local":
-        return StoreConfig(str(tmp_path / "made" / "on demand"))
+        return StoreConfig(str(tmp_path / "created" / "on demand"))
     config: StoreConfig = request.getfixturevalue("s3_config")
     return config
 

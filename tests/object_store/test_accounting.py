@@ -1,4 +1,4 @@
-"""Counts are part of the product: they agree with what a server saw."""
+"""Request counts are part of the product: they agree with the server's log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GET, PUT = RequestKind.GET, RequestKind.PUT
 COMPACTION, FETCH, INGEST = Purpose.COMPACTION, Purpose.FETCH, Purpose.INGEST
 
 
-def test_sums_over_kinds_and_purposes() -> None:
+def test_counts_are_summed_over_kinds_and_purposes() -> None:
     counts = RequestCounts()
     counts.record(GET, COMPACTION, requests=2, bytes_in=10)
     counts.record(GET, FETCH, requests=3, bytes_in=5, errors=1)
@@ -38,7 +38,7 @@ def test_sums_over_kinds_and_purposes() -> None:
     assert snapshot.of().requests == 6
 
 
-def test_a_difference_holds_what_happened_in_between() -> None:
+def test_the_difference_of_two_snapshots_has_the_counts_between_them() -> None:
     counts = RequestCounts()
     counts.record(GET, FETCH, requests=1)
     before = counts.snapshot()
@@ -49,7 +49,7 @@ def test_a_difference_holds_what_happened_in_between() -> None:
     assert counts.snapshot() - counts.snapshot() == CountsSnapshot({})
 
 
-def test_a_snapshot_stands_still() -> None:
+def test_a_snapshot_does_not_change() -> None:
     counts = RequestCounts()
     counts.record(GET, FETCH, requests=1)
     snapshot = counts.snapshot()
@@ -57,7 +57,7 @@ def test_a_snapshot_stands_still() -> None:
     assert snapshot.of().requests == 1
 
 
-def test_a_report_has_the_names_of_the_design() -> None:
+def test_a_report_has_a_name_for_each_count() -> None:
     counts = RequestCounts()
     counts.record(GET, COMPACTION, requests=2, bytes_in=10, resumes=1)
     report = counts.snapshot().as_dict()
@@ -79,7 +79,7 @@ def test_a_report_has_the_names_of_the_design() -> None:
     }
 
 
-def test_threads_lose_no_count() -> None:
+def test_concurrent_threads_lose_no_counts() -> None:
     counts = RequestCounts()
 
     def add() -> None:
@@ -95,7 +95,7 @@ def test_threads_lose_no_count() -> None:
 
 
 def kind_of(request: LoggedRequest) -> RequestKind:
-    """How a store's price list would sort what the server saw."""
+    """Return the kind of a logged request, as a price list groups requests."""
     if request.method == "PUT":
         return RequestKind.PART if "partNumber" in request.query else RequestKind.PUT
     if request.method == "POST":
@@ -105,7 +105,7 @@ def kind_of(request: LoggedRequest) -> RequestKind:
     return RequestKind(request.method.lower())
 
 
-def test_what_is_counted_is_what_the_server_saw(
+def test_counts_match_the_requests_that_the_server_logged(
     s3_server: S3Server, s3_config: StoreConfig, clock: ManualClock
 ) -> None:
     bucket = bucket_of(s3_config)
@@ -123,21 +123,21 @@ def test_what_is_counted_is_what_the_server_saw(
         upload = store.start_upload("v1/large", purpose=COMPACTION)
         upload.write(bytes(17 << 20))
         upload.complete()
-        given_up = store.start_upload("v1/given-up", purpose=COMPACTION)
-        given_up.write(bytes(9 << 20))
-        given_up.abort()
+        aborted = store.start_upload("v1/aborted", purpose=COMPACTION)
+        aborted.write(bytes(9 << 20))
+        aborted.abort()
         list(store.list("v1/", purpose=Purpose.GC))
         store.delete(["v1/0", "v1/none"], purpose=Purpose.GC)
         store.sweep_unfinished(0, purpose=Purpose.GC)
         store.check()
-        counted = store.counts.snapshot()
+        counts = store.counts.snapshot()
     log = s3_server.requests(bucket)[before:]
     assert Counter(map(kind_of, log)) == {
-        kind: counted.of(kind).requests for kind in RequestKind if counted.of(kind).requests
+        kind: counts.of(kind).requests for kind in RequestKind if counts.of(kind).requests
     }
     gets = s3_server.object_gets(bucket)
     assert [gets[f"/{bucket}/some/prefix/v1/{i}"] for i in range(3)] == [2, 3, 2]
-    assert counted.of(GET, COMPACTION) == Tally(requests=6, bytes_in=6000)
-    assert counted.of(GET, FETCH).errors == 1
-    assert counted.of(PUT, INGEST) == Tally(requests=3, bytes_out=3000)
-    assert counted.of(RequestKind.PART, COMPACTION) == Tally(requests=4, bytes_out=(17 << 20) + (8 << 20))
+    assert counts.of(GET, COMPACTION) == Tally(requests=6, bytes_in=6000)
+    assert counts.of(GET, FETCH).errors == 1
+    assert counts.of(PUT, INGEST) == Tally(requests=3, bytes_out=3000)
+    assert counts.of(RequestKind.PART, COMPACTION) == Tally(requests=4, bytes_out=(17 << 20) + (8 << 20))

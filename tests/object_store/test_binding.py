@@ -1,4 +1,4 @@
-"""A store knows which it is, and a catalog is held to the store that has its objects."""
+"""A store has an identity, and a catalog accepts only the store that it is bound to."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Noted:
+class _Record:
     store_id: UUID
     url: str
 
 
-class _Notes:
-    """What `catalog.database.store_binding` does, without a database."""
+class _InMemoryBinding:
+    """`catalog.database.store_binding` without a database."""
 
-    def __init__(self, noted: _Noted | None = None) -> None:
-        self.noted = noted
+    def __init__(self, record: _Record | None = None) -> None:
+        self.record = record
 
-    def recorded(self) -> _Noted | None:
-        return self.noted
+    def recorded(self) -> _Record | None:
+        return self.record
 
-    def bind(self, store_id: UUID, url: str) -> _Noted:
-        self.noted = self.noted or _Noted(store_id, url)
-        return self.noted
+    def bind(self, store_id: UUID, url: str) -> _Record:
+        self.record = self.record or _Record(store_id, url)
+        return self.record
 
     def move(self, store_id: UUID, url: str) -> None:
-        assert self.noted is not None
-        assert self.noted.store_id == store_id
-        self.noted = _Noted(store_id, url)
+        assert self.record is not None
+        assert self.record.store_id == store_id
+        self.record = _Record(store_id, url)
 
 
 @pytest.fixture
@@ -63,19 +63,19 @@ def ids(clock: ManualClock) -> Ids:
 
 @pytest.fixture
 def other(tmp_path: Path, clock: ManualClock, ids: Ids) -> Iterator[ObjectStore]:
-    """A store that has nothing to do with the first."""
-    with closing(open_store(StoreConfig(str(tmp_path / "other")), clock, ids)) as opened:
-        yield opened
+    """An unrelated store."""
+    with closing(open_store(StoreConfig(str(tmp_path / "other")), clock, ids)) as unrelated:
+        yield unrelated
 
 
 def requests(store: ObjectStore) -> dict[RequestKind, int]:
-    """What the checks of this store object cost so far, and nothing was asked for another purpose."""
+    """Return the requests of this store's checks; verify that there were no others."""
     snapshot = store.counts.snapshot()
     assert snapshot.of().requests == snapshot.of(purpose=Purpose.CHECK).requests
-    return {kind: number for kind in RequestKind if (number := snapshot.of(kind).requests)}
+    return {kind: count for kind in RequestKind if (count := snapshot.of(kind).requests)}
 
 
-def remove_marker(store: ObjectStore) -> None:
+def delete_marker(store: ObjectStore) -> None:
     store.delete([names.IDENTITY_NAME], purpose=Purpose.GC)
 
 
@@ -87,15 +87,15 @@ def listed(store: ObjectStore, prefix: str) -> list[str]:
     return [info.name for info in store.list(prefix, purpose=Purpose.GC)]
 
 
-def test_a_store_without_a_marker_is_nobody_until_it_gets_one(store: ObjectStore, ids: Ids) -> None:
+def test_a_store_has_no_identity_until_its_marker_is_written(store: ObjectStore, ids: Ids) -> None:
     assert identify(store, ids, make=False) is None
-    made = identify(store, ids, make=True)
-    assert made is not None
-    assert identify(store, ids, make=True) == identify(store, ids, make=False) == made
+    created = identify(store, ids, make=True)
+    assert created is not None
+    assert identify(store, ids, make=True) == identify(store, ids, make=False) == created
     assert requests(store) == {RequestKind.GET: 4, RequestKind.PUT: 1}
 
 
-def test_the_marker_lies_where_nobody_walks(store: ObjectStore, ids: Ids) -> None:
+def test_the_marker_is_outside_the_prefix_of_data(store: ObjectStore, ids: Ids) -> None:
     identify(store, ids, make=True)
     assert listed(store, "") == [names.IDENTITY_NAME]
     assert listed(store, names.ROOT_PREFIX) == []
@@ -106,7 +106,7 @@ def test_the_marker_lies_where_nobody_walks(store: ObjectStore, ids: Ids) -> Non
     assert size < 100
 
 
-def test_all_who_make_a_marker_at_once_find_the_same(store: ObjectStore, ids: Ids) -> None:
+def test_concurrent_writers_of_a_marker_agree_on_one(store: ObjectStore, ids: Ids) -> None:
     barrier = threading.Barrier(4)
 
     def make(_: int) -> UUID | None:
@@ -128,47 +128,47 @@ def test_all_who_make_a_marker_at_once_find_the_same(store: ObjectStore, ids: Id
         b" " * 5000,
     ],
 )
-def test_a_marker_without_sense_is_corrupt(store: ObjectStore, data: bytes) -> None:
+def test_an_unreadable_marker_is_corrupt(store: ObjectStore, data: bytes) -> None:
     overwrite_marker(store, data)
     with pytest.raises(CorruptDataError, match=f"{names.IDENTITY_NAME}.*is not a valid store marker"):
         read_identity(store)
 
 
-def test_a_marker_of_a_newer_format_is_refused(store: ObjectStore) -> None:
+def test_a_marker_of_a_newer_format_is_rejected(store: ObjectStore) -> None:
     overwrite_marker(store, orjson.dumps({"format_version": 2, "store_id": str(UUID(int=1))}))
     with pytest.raises(InvalidInputError, match=r"format 2.*newer Siltstone"):
         read_identity(store)
 
 
-def test_the_first_tie_binds_and_every_later_one_costs_one_get(
+def test_the_first_verification_binds_and_each_later_one_costs_one_get(
     store: ObjectStore, store_config: StoreConfig, clock: ManualClock, ids: Ids
 ) -> None:
-    notes = _Notes()
-    verify_binding(store, notes, ids)
-    assert notes.noted == _Noted(read_identity(store) or UUID(int=0), store.url)
-    noted = notes.noted
+    binding = _InMemoryBinding()
+    verify_binding(store, binding, ids)
+    assert binding.record == _Record(read_identity(store) or UUID(int=0), store.url)
+    record = binding.record
     with closing(open_store(store_config, clock, ids)) as again:
-        verify_binding(again, notes, ids)
+        verify_binding(again, binding, ids)
         assert requests(again) == {RequestKind.GET: 1}
-        require_bound(again, notes)
+        require_bound(again, binding)
         assert requests(again) == {RequestKind.GET: 2}
-    assert notes.noted == noted
+    assert binding.record == record
 
 
-def test_several_catalogs_share_a_store(store: ObjectStore, ids: Ids) -> None:
-    first, second = _Notes(), _Notes()
+def test_several_catalogs_may_share_a_store(store: ObjectStore, ids: Ids) -> None:
+    first, second = _InMemoryBinding(), _InMemoryBinding()
     verify_binding(store, first, ids)
     verify_binding(store, second, ids)
-    assert first.noted == second.noted
+    assert first.record == second.record
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_another_store_is_refused_and_left_as_it_is(
+def test_another_store_is_rejected_and_stays_unchanged(
     store: ObjectStore, other: ObjectStore, ids: Ids, *, marked: bool
 ) -> None:
-    notes = _Notes()
-    verify_binding(store, notes, ids)
-    noted = notes.noted
+    binding = _InMemoryBinding()
+    verify_binding(store, binding, ids)
+    record = binding.record
     if marked:
         identify(other, ids, make=True)
     before = listed(other, "")
@@ -177,60 +177,58 @@ def test_another_store_is_refused_and_left_as_it_is(
         f" (give --object-store {store.url}"
     )
     with pytest.raises(ForeignStoreError, match=re.escape(expected)) as caught:
-        verify_binding(other, notes, ids)
+        verify_binding(other, binding, ids)
     assert ("--s3-endpoint" in str(caught.value)) is store.url.startswith("s3:")
     with pytest.raises(ForeignStoreError, match=re.escape(expected)):
-        require_bound(other, notes)
-    assert (notes.noted, listed(other, "")) == (noted, before)
+        require_bound(other, binding)
+    assert (binding.record, listed(other, "")) == (record, before)
 
 
-def test_another_store_of_the_same_name_is_refused(store: ObjectStore, ids: Ids) -> None:
-    """As on another server, or after a bucket was made anew by somebody else."""
-    notes = _Notes(_Noted(UUID(int=7), store.url))
+def test_another_store_at_the_same_url_is_rejected(store: ObjectStore, ids: Ids) -> None:
+    """Another server, or another owner's new bucket, may have the same URL."""
+    binding = _InMemoryBinding(_Record(UUID(int=7), store.url))
     identify(store, ids, make=True)
     with pytest.raises(ForeignStoreError, match="is now another object store at that URL"):
-        verify_binding(store, notes, ids)
+        verify_binding(store, binding, ids)
 
 
-def test_a_store_that_was_emptied_is_refused_and_gets_no_marker(store: ObjectStore, ids: Ids) -> None:
-    notes = _Notes()
-    verify_binding(store, notes, ids)
-    remove_marker(store)
+def test_an_emptied_store_is_rejected_and_gets_no_marker(store: ObjectStore, ids: Ids) -> None:
+    binding = _InMemoryBinding()
+    verify_binding(store, binding, ids)
+    delete_marker(store)
     with pytest.raises(LostIdentityError, match="is gone from") as caught:
-        verify_binding(store, notes, ids)
+        verify_binding(store, binding, ids)
     with pytest.raises(LostIdentityError):
-        require_bound(store, notes)
+        require_bound(store, binding)
     assert listed(store, "") == []
     assert caught.value.remedy is not None
     overwrite_marker(store, caught.value.remedy.partition("again: ")[2].encode())
-    verify_binding(store, notes, ids)
+    verify_binding(store, binding, ids)
 
 
-def test_a_store_that_moved_with_its_marker_is_noted_where_it_is(
-    store: ObjectStore, other: ObjectStore, ids: Ids
-) -> None:
-    notes = _Notes()
-    verify_binding(store, notes, ids)
-    assert notes.noted is not None
+def test_the_url_of_a_moved_store_is_recorded(store: ObjectStore, other: ObjectStore, ids: Ids) -> None:
+    binding = _InMemoryBinding()
+    verify_binding(store, binding, ids)
+    assert binding.record is not None
     data, _ = store.read_tail(names.IDENTITY_NAME, 4096, purpose=Purpose.CHECK)
     overwrite_marker(other, bytes(data))
-    require_bound(other, notes)
-    assert notes.noted.url == store.url
-    verify_binding(other, notes, ids)
-    assert notes.noted == _Noted(notes.noted.store_id, other.url)
+    require_bound(other, binding)
+    assert binding.record.url == store.url
+    verify_binding(other, binding, ids)
+    assert binding.record == _Record(binding.record.store_id, other.url)
 
 
-def test_a_catalog_that_was_bound_meanwhile_is_held_to_the_winner(store: ObjectStore, ids: Ids) -> None:
-    class Overtaken(_Notes):
+def test_a_concurrent_binding_of_another_store_wins(store: ObjectStore, ids: Ids) -> None:
+    class BoundConcurrently(_InMemoryBinding):
         @override
-        def bind(self, store_id: UUID, url: str) -> _Noted:
-            self.noted = _Noted(UUID(int=7), "s3://the-winner/six")
+        def bind(self, store_id: UUID, url: str) -> _Record:
+            self.record = _Record(UUID(int=7), "s3://first-binding/six")
             return super().bind(store_id, url)
 
-    with pytest.raises(ForeignStoreError, match="objects are in s3://the-winner/six"):
-        verify_binding(store, Overtaken(), ids)
+    with pytest.raises(ForeignStoreError, match="objects are in s3://first-binding/six"):
+        verify_binding(store, BoundConcurrently(), ids)
 
 
-def test_without_a_note_there_is_nothing_to_compare(store: ObjectStore) -> None:
-    require_bound(store, _Notes())
+def test_an_unbound_catalog_accepts_any_store_without_a_request(store: ObjectStore) -> None:
+    require_bound(store, _InMemoryBinding())
     assert requests(store) == {}

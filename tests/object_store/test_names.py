@@ -1,4 +1,4 @@
-"""Names are built and parsed in one place, and parsing undoes building."""
+"""One module builds and parses object names; parsing reverses building."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ uuids = st.uuids()
 
 
 @given(uuids, uuids)
-def test_an_ingestion_name_is_parsed_back(session_id: UUID, file_id: UUID) -> None:
+def test_parse_reverses_ingestion_name(session_id: UUID, file_id: UUID) -> None:
     name = names.ingestion_name(session_id, file_id)
     assert names.parse(name) == IngestionName(session_id=session_id, file_id=file_id)
     assert name.startswith(names.ingestion_prefix(session_id))
@@ -26,7 +26,7 @@ def test_an_ingestion_name_is_parsed_back(session_id: UUID, file_id: UUID) -> No
 
 
 @given(uuids, uuids, uuids)
-def test_a_compacted_name_is_parsed_back(job_id: UUID, attempt_id: UUID, file_id: UUID) -> None:
+def test_parse_reverses_compacted_name(job_id: UUID, attempt_id: UUID, file_id: UUID) -> None:
     name = names.compacted_name(job_id, attempt_id, file_id)
     assert names.parse(name) == CompactedName(job_id=job_id, attempt_id=attempt_id, file_id=file_id)
     assert name.startswith(names.compacted_prefix(job_id, attempt_id))
@@ -38,7 +38,7 @@ FILE = "00000000-0000-7000-8000-0000000000ab"
 
 
 @given(st.text() | st.from_regex(r"v1/(ingest|compact)/[0-9a-fA-F-]{30,40}/[0-9a-fA-F-]{30,40}\.seg"))
-def test_whatever_is_parsed_is_built_again(text: str) -> None:
+def test_a_parsed_name_has_the_original_text(text: str) -> None:
     parsed = names.parse(text)
     assert parsed is None or str(parsed) == text
 
@@ -59,5 +59,5 @@ def test_whatever_is_parsed_is_built_again(text: str) -> None:
         f"v1/ingest/{FILE}/{{{FILE}}}.seg",
     ],
 )
-def test_what_we_did_not_build_is_foreign(foreign: str) -> None:
+def test_foreign_names_are_not_parsed(foreign: str) -> None:
     assert names.parse(foreign) is None

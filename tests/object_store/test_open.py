@@ -1,4 +1,4 @@
-"""From a URL to a store, and what is said of URLs that lead nowhere."""
+"""Opening of stores by URL, and error messages for invalid URLs."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 
-def opened(config: StoreConfig) -> ObjectStore:
+def open_config(config: StoreConfig) -> ObjectStore:
     clock = ManualClock()
     return open_store(config, clock, SystemIds(clock))
 
 
-def test_a_path_is_made_absolute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_becomes_absolute_immediately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     config = StoreConfig("some where/objects#1")
     assert config.url == (tmp_path / "some where" / "objects#1").as_uri()
     assert config.is_local
     monkeypatch.chdir("/")
-    with closing(opened(config)) as store:
+    with closing(open_config(config)) as store:
         assert isinstance(store, LocalStore)
         store.put("v1/x", [b"1"], purpose=Purpose.INGEST)
         assert store.url == config.url
     assert (tmp_path / "some where" / "objects#1" / "v1" / "x").read_bytes() == b"1"
 
 
-def test_the_home_directory_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_means_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     assert StoreConfig("~/objects").url == "file:///home/somebody/objects"
 
 
 @pytest.mark.parametrize("url", ["/a/b", "file:///a/b", "file://localhost/a/b", "file:///a/%62"])
-def test_forms_of_a_directory(url: str) -> None:
+def test_each_form_of_a_directory_gives_one_url(url: str) -> None:
     assert StoreConfig(url).url == "file:///a/b"
 
 
@@ -61,16 +63,16 @@ def test_forms_of_a_directory(url: str) -> None:
         ("s3://buc.ket-1/what?#", "s3://buc.ket-1/what?#"),
     ],
 )
-def test_forms_of_a_bucket(url: str, expected: str) -> None:
+def test_each_form_of_a_bucket_gives_one_url(url: str, expected: str) -> None:
     config = StoreConfig(url, "http://127.0.0.1:1")
     assert not config.is_local
-    with closing(opened(config)) as store:
+    with closing(open_config(config)) as store:
         assert isinstance(store, S3Store)
         assert store.url == expected
 
 
-def test_without_an_endpoint_it_is_amazons() -> None:
-    with closing(opened(StoreConfig("s3://bucket", region="eu-central-1"))) as store:
+def test_a_bucket_needs_no_endpoint() -> None:
+    with closing(open_config(StoreConfig("s3://bucket", region="eu-central-1"))) as store:
         assert store.url == "s3://bucket"
 
 
@@ -89,18 +91,18 @@ def test_without_an_endpoint_it_is_amazons() -> None:
         "https://bucket.s3.amazonaws.com",
     ],
 )
-def test_other_urls_are_refused(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(InvalidInputError):
         StoreConfig(url)
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://x", "http://", "http://x:port", "http://[x"])
-def test_endpoints_without_a_server_are_refused(endpoint: str) -> None:
+def test_invalid_endpoints_are_rejected(endpoint: str) -> None:
     with pytest.raises(InvalidInputError):
         StoreConfig("s3://bucket", endpoint)
 
 
-def test_credentials_in_urls_are_refused_and_not_repeated() -> None:
+def test_credentials_in_urls_are_rejected_and_not_repeated() -> None:
     for url, endpoint in [
         ("s3://key:hush@bucket/x", None),
         ("other://key:hush@bucket/x", None),
@@ -112,6 +114,6 @@ def test_credentials_in_urls_are_refused_and_not_repeated() -> None:
         assert "hush" not in str(caught.value)
 
 
-def test_a_config_travels_as_json() -> None:
+def test_a_config_survives_json() -> None:
     config = StoreConfig("s3://bucket/prefix", "http://127.0.0.1:9000", "eu-central-1")
     assert StoreConfig(**json.loads(json.dumps(asdict(config)))) == config

@@ -1,4 +1,4 @@
-"""Directories that are kept open, and what becomes of them."""
+"""Directories that a local store keeps open in order to sync them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_directory_is_closed_also_when_the_interpreter_has_let_go_of_its_modules(
+def test_a_directory_is_closed_even_during_interpreter_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it does at its end, where the last reference may go only then."""
+    """The last reference may go when the interpreter has already cleared its modules."""
     directories = DurableDirectories(tmp_path)
     directories.synchronize(tmp_path)
     assert _is_open(tmp_path)
@@ -26,21 +26,19 @@ def test_a_directory_is_closed_also_when_the_interpreter_has_let_go_of_its_modul
     assert not _is_open(tmp_path)
 
 
-def test_a_directory_that_a_shared_file_system_has_lost_is_opened_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_directory_handle_is_reopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directories = DurableDirectories(tmp_path)
     directories.synchronize(tmp_path)
-    synchronised: list[int] = []
+    synced: list[int] = []
 
-    def lost(descriptor: int) -> os.stat_result:
+    def fail_with_estale(descriptor: int) -> os.stat_result:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", lost)
-        patch.setattr(os, "fsync", synchronised.append)
+        patch.setattr(os, "fstat", fail_with_estale)
+        patch.setattr(os, "fsync", synced.append)
         directories.synchronize(tmp_path)
-    assert len(synchronised) == 1
+    assert len(synced) == 1
 
 
 def _is_open(directory: Path) -> bool:

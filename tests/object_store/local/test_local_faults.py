@@ -1,4 +1,4 @@
-"""What the local store does when the disk fails, and what it leaves behind."""
+"""Behaviour of the local store when the disk fails, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(root: Path, clock: ManualClock) -> LocalStore:
     return LocalStore(root, SystemIds(clock))
 
 
-def files_below(root: Path) -> list[str]:
+def files_under(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
@@ -64,7 +64,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("call", ["writev", "fsync", "open", "link", "mkdir"])
 @pytest.mark.parametrize(("number", "expected", "text"), FAILURES)
-def test_a_write_that_fails_says_why_and_leaves_nothing(
+def test_a_failed_write_names_its_cause_and_leaves_nothing(
     store: LocalStore,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,25 +78,25 @@ def test_a_write_that_fails_says_why_and_leaves_nothing(
         with pytest.raises(expected, match=text) as caught:
             store.create("v1/x", [b"data"], purpose=INGEST)
     assert str(root) in str(caught.value)
-    assert files_below(root) == []
+    assert files_under(root) == []
     assert store.create("v1/x", [b"data"], purpose=INGEST) == 4
 
 
 @pytest.mark.parametrize("call", ["writev", "fsync"])
-def test_an_upload_that_fails_is_dropped_by_its_abort(
+def test_abort_removes_a_failed_upload(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     upload = store.start_upload("v1/x", purpose=INGEST)
     upload.write(bytes(2 << 20))
-    upload.write(b"what is flushed at the end")
+    upload.write(b"flushed at the end")
     monkeypatch.setattr(os, call, failing(errno.ENOSPC))
     with pytest.raises(StoreUnavailableError, match="v1/x"):
         upload.complete()
     upload.abort()
-    assert files_below(root) == []
+    assert files_under(root) == []
 
 
-def test_short_writes_and_reads_are_gone_on_with(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_and_reads_are_continued(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     writev, preadv = os.writev, os.preadv
 
     def short_writev(descriptor: int, buffers: Sequence[memoryview]) -> int:
@@ -114,22 +114,22 @@ def test_short_writes_and_reads_are_gone_on_with(store: LocalStore, monkeypatch:
     assert store.read_range("v1/x", 99, 500, purpose=Purpose.FETCH) == data[99:599]
 
 
-def test_a_disk_that_takes_nothing_does_not_hang(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_accepts_no_bytes_raises_an_error(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "writev", lambda *_: 0)
     with pytest.raises(StoreUnavailableError, match="accepts no more"):
         store.put("v1/x", [b"data"], purpose=INGEST)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
-def test_a_read_that_fails_may_be_tried_again(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_failed_read_is_retryable(store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     store.put("v1/x", [b"data"], purpose=INGEST)
     for call in ("preadv", "readv", "open"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, failing(number))
             stream = store.open_stream("v1/x", purpose=Purpose.FETCH)
-            with pytest.raises(StoreUnavailableError, match="v1/x"):  # noqa: PT012 - one of the two reads so
+            with pytest.raises(StoreUnavailableError, match="v1/x"):  # noqa: PT012 - one of the two calls raises
                 store.read_range("v1/x", 0, 4, purpose=Purpose.FETCH)
                 stream.readinto(memoryview(bytearray(4)))
             stream.close()
@@ -137,110 +137,110 @@ def test_a_read_that_fails_may_be_tried_again(
 
 
 @pytest.fixture
-def steps(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is synchronised and named, in that order."""
-    steps: list[str] = []
+def sync_steps(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The recorded syncs and renames, in order."""
+    sync_steps: list[str] = []
     fsync, rename = os.fsync, Path.replace
 
-    def noted_fsync(descriptor: int) -> None:
+    def recording_fsync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        steps.append("file" if path.is_file() else f"directory {os.path.relpath(path, root)}")
+        sync_steps.append("file" if path.is_file() else f"directory {os.path.relpath(path, root)}")
         fsync(descriptor)
 
-    def noted_rename(path: Path, target: Path) -> Path:
-        steps.append("rename")
+    def recording_rename(path: Path, target: Path) -> Path:
+        sync_steps.append("rename")
         return rename(path, target)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_rename)
-    return steps
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(Path, "replace", recording_rename)
+    return sync_steps
 
 
-_NAMED = ["file", "rename", "directory v1/a"]
-_LED_TO = ["directory v1", "directory ."]
+_SYNC_OBJECT = ["file", "rename", "directory v1/a"]
+_SYNC_PATH = ["directory v1", "directory ."]
 
 
-def test_bytes_and_names_are_synchronised_in_the_order_that_survives_a_crash(
-    store: LocalStore, steps: list[str]
+def test_files_and_directories_are_synced_in_an_order_that_survives_a_crash(
+    store: LocalStore, sync_steps: list[str]
 ) -> None:
-    """A directory into its parent, the file before its name, then every directory up to the root."""
+    """The store syncs a new directory's parent, then the file, then every directory up to the root."""
     store.put("v1/a/x", [b"data"], purpose=INGEST)
-    made = ["directory ..", "directory ."]  # the root, and the place of unfinished files
-    assert steps == [*made, *_NAMED, *_LED_TO]
+    created = ["directory ..", "directory ."]  # the root and the directory of unfinished files
+    assert sync_steps == [*created, *_SYNC_OBJECT, *_SYNC_PATH]
 
 
-def test_what_leads_to_a_directory_is_synchronised_once(
-    store: LocalStore, root: Path, steps: list[str], clock: ManualClock
+def test_the_path_of_a_directory_is_synced_once(
+    store: LocalStore, root: Path, sync_steps: list[str], clock: ManualClock
 ) -> None:
-    """By each store that writes there, and again when the directory was pruned and made by another writer."""
+    """Each store syncs it once, and again after another writer has pruned and created the directory."""
     store.put("v1/a/x", [b"data"], purpose=INGEST)
-    steps.clear()
+    sync_steps.clear()
     store.put("v1/a/y", [b"data"], purpose=INGEST)
-    assert steps == _NAMED
+    assert sync_steps == _SYNC_OBJECT
 
-    steps.clear()
+    sync_steps.clear()
     store.delete(["v1/a/x", "v1/a/y"], purpose=GC)
-    (root / "v1/a").mkdir(parents=True)  # by one who has not come so far as to synchronize it
+    (root / "v1/a").mkdir(parents=True)  # another writer has created it, but not synced it
     store.put("v1/a/x", [b"data"], purpose=INGEST)
-    assert steps == [*_NAMED, *_LED_TO]
+    assert sync_steps == [*_SYNC_OBJECT, *_SYNC_PATH]
 
     other = LocalStore(root, SystemIds(clock))
-    steps.clear()
+    sync_steps.clear()
     other.put("v1/a/y", [b"data"], purpose=INGEST)
     store.put("v1/a/z", [b"data"], purpose=INGEST)
-    assert steps == [*_NAMED, *_LED_TO, *_NAMED]
+    assert sync_steps == [*_SYNC_OBJECT, *_SYNC_PATH, *_SYNC_OBJECT]
 
 
-def test_few_directories_are_kept_open_and_none_by_a_closed_store(store: LocalStore, root: Path) -> None:
-    def open_below() -> int:
+def test_a_store_keeps_few_directories_open_and_closes_them(store: LocalStore, root: Path) -> None:
+    def open_under() -> int:
         links = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
         return sum(link.startswith(str(root)) for link in links)
 
     for number in range(40):
         store.put(f"v1/{number}/x", [b"data"], purpose=INGEST)
-    assert open_below() == 16
+    assert open_under() == 16
     store.close()
-    assert open_below() == 0
+    assert open_under() == 0
 
 
-def test_a_directory_that_is_pruned_under_a_writer_is_made_again(
+def test_a_directory_pruned_during_a_write_is_created_again(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
-    losses = 5
+    prunings_left = 5
 
-    def late_link(source: Path, target: Path) -> None:
-        nonlocal losses
-        if losses:
-            losses -= 1
+    def link_after_pruning(source: Path, target: Path) -> None:
+        nonlocal prunings_left
+        if prunings_left:
+            prunings_left -= 1
             (root / "v1/a").rmdir()
             (root / "v1").rmdir()
         link(source, target)
 
-    monkeypatch.setattr(os, "link", late_link)
+    monkeypatch.setattr(os, "link", link_after_pruning)
     store.create("v1/a/x", [b"data"], purpose=INGEST)
-    assert files_below(root) == ["v1/a/x"]
+    assert files_under(root) == ["v1/a/x"]
 
 
-def test_a_directory_that_is_pruned_while_it_is_made_is_made_again(
+def test_a_directory_pruned_during_its_creation_is_created_again(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer made it, so that mkdir fails, and a deletion took it before mkdir looked at it."""
+    """Another writer creates it, so that mkdir fails, and a deletion prunes it before mkdir checks it."""
     is_dir, pruned = Path.is_dir, root / "v1" / "a"
 
-    def late_look(path: Path) -> bool:
+    def is_dir_after_pruning(path: Path) -> bool:
         if path == pruned and pruned.exists():
             pruned.rmdir()
         return is_dir(path)
 
     store.put("v1/b", [b""], purpose=INGEST)
     pruned.mkdir()
-    monkeypatch.setattr(Path, "is_dir", late_look)
+    monkeypatch.setattr(Path, "is_dir", is_dir_after_pruning)
 
     assert store.create("v1/a/x", [b"data"], purpose=INGEST) == 4
 
 
-def test_deleting_prunes_directories_but_never_the_root(store: LocalStore, root: Path) -> None:
+def test_delete_prunes_empty_directories_but_never_the_root(store: LocalStore, root: Path) -> None:
     store.put("v1/a/b/x", [b"1"], purpose=INGEST)
     store.put("v1/c/x", [b"1"], purpose=INGEST)
     store.delete(["v1/a/b/x"], purpose=GC)
@@ -250,41 +250,41 @@ def test_deleting_prunes_directories_but_never_the_root(store: LocalStore, root:
     assert root.exists()
 
 
-def test_what_cannot_be_deleted_is_told_after_the_rest_is_gone(
+def test_delete_removes_the_rest_before_it_reports_failures(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlink = Path.unlink
 
-    def partly(path: Path, *, missing_ok: bool = False) -> None:
+    def unlink_except_b(path: Path, *, missing_ok: bool = False) -> None:
         if path.name == "b":
             raise PermissionError(errno.EACCES, "Permission denied")
         unlink(path, missing_ok=missing_ok)
 
     for name in "abc":
         store.put(f"v1/{name}", [b"1"], purpose=INGEST)
-    monkeypatch.setattr(Path, "unlink", partly)
+    monkeypatch.setattr(Path, "unlink", unlink_except_b)
     with pytest.raises(ObjectsNotDeletedError) as caught:
         store.delete(["v1/a", "v1/b", "v1/c"], purpose=GC)
     assert caught.value.failures == {"v1/b": "Permission denied"}
-    assert files_below(root) == ["v1/b"]
+    assert files_under(root) == ["v1/b"]
 
 
-def test_only_what_is_old_is_swept(store: LocalStore, root: Path) -> None:
+def test_only_old_files_are_swept(store: LocalStore, root: Path) -> None:
     now_ms = SystemClock().now_ms()
     old = store.start_upload("v1/old", purpose=INGEST)
     old.write(bytes(2 << 20))
     [path] = (root / ".unfinished").iterdir()
     os.utime(path, ns=((now_ms - 10_000) * 1_000_000,) * 2)
-    young = store.start_upload("v1/young", purpose=INGEST)
-    young.write(bytes(2 << 20))
+    new = store.start_upload("v1/new", purpose=INGEST)
+    new.write(bytes(2 << 20))
     assert store.sweep_unfinished(now_ms - 5_000, purpose=GC) == 1
     assert not path.exists()
-    young.complete()
+    new.complete()
     old.abort()
-    assert files_below(root) == ["v1/young"]
+    assert files_under(root) == ["v1/new"]
 
 
-def test_a_file_that_the_store_did_not_make_is_not_swept(store: LocalStore, root: Path) -> None:
+def test_foreign_files_are_not_swept(store: LocalStore, root: Path) -> None:
     (root / ".unfinished").mkdir(parents=True)
     (root / ".unfinished" / "notes.txt").touch()
     (root / ".unfinished" / str(UUID(int=1))).touch()
@@ -292,11 +292,11 @@ def test_a_file_that_the_store_did_not_make_is_not_swept(store: LocalStore, root
     assert [path.name for path in (root / ".unfinished").iterdir()] == ["notes.txt"]
 
 
-def test_sweeping_where_nothing_was_written(store: LocalStore) -> None:
+def test_sweeping_a_store_without_files_removes_nothing(store: LocalStore) -> None:
     assert store.sweep_unfinished(1 << 50, purpose=GC) == 0
 
 
-def test_a_name_cannot_be_below_another(store: LocalStore) -> None:
+def test_an_object_cannot_be_a_directory_of_another(store: LocalStore) -> None:
     store.put("v1/x", [b"1"], purpose=INGEST)
     store.put("v1/d/x", [b"1"], purpose=INGEST)
     for name in ("v1/x/y", "v1/d"):
@@ -305,7 +305,7 @@ def test_a_name_cannot_be_below_another(store: LocalStore) -> None:
         assert not isinstance(caught.value, NotFoundError | StoreAccessError)
 
 
-def test_what_others_put_there_is_no_object(store: LocalStore, root: Path, tmp_path: Path) -> None:
+def test_foreign_files_are_not_listed(store: LocalStore, root: Path, tmp_path: Path) -> None:
     store.put("v1/x", [b"1"], purpose=INGEST)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -318,7 +318,7 @@ def test_what_others_put_there_is_no_object(store: LocalStore, root: Path, tmp_p
     assert [info.name for info in store.list("", purpose=GC)] == ["v1/x"]
 
 
-def test_a_listing_outlives_deletions_around_it(store: LocalStore) -> None:
+def test_a_listing_continues_after_concurrent_deletes(store: LocalStore) -> None:
     for name in ("v1/a/x", "v1/b/x", "v1/b/y", "v1/c/x"):
         store.put(name, [b"1"], purpose=INGEST)
     listing = store.list("", purpose=GC)
@@ -327,7 +327,7 @@ def test_a_listing_outlives_deletions_around_it(store: LocalStore) -> None:
     assert [info.name for info in listing] == ["v1/c/x"]
 
 
-def test_reading_makes_no_directory(store: LocalStore, root: Path) -> None:
+def test_reads_create_no_directory(store: LocalStore, root: Path) -> None:
     with pytest.raises(ObjectNotFoundError):
         store.read_range("v1/x", 0, 1, purpose=Purpose.FETCH)
     assert list(store.list("", purpose=GC)) == []
@@ -335,12 +335,12 @@ def test_reading_makes_no_directory(store: LocalStore, root: Path) -> None:
     assert not root.exists()
 
 
-def test_check_makes_the_directory_and_leaves_nothing_in_it(store: LocalStore, root: Path) -> None:
+def test_check_creates_the_directory_and_leaves_it_empty(store: LocalStore, root: Path) -> None:
     store.check()
-    assert files_below(root) == []
+    assert files_under(root) == []
 
 
-def test_check_tells_what_is_in_the_way(root: Path, clock: ManualClock) -> None:
+def test_check_reports_a_file_at_the_path_of_the_store(root: Path, clock: ManualClock) -> None:
     root.write_text("a file")
     with pytest.raises(StoreAccessError, match="directory"):
         LocalStore(root, SystemIds(clock)).check()

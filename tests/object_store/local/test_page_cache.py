@@ -1,4 +1,4 @@
-"""What a local store leaves in the page cache of the files that it has written."""
+"""Pages of written files that a local store leaves in the page cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of files that left the page cache, in that order."""
+def dropped_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the files dropped from the page cache, in order."""
     sizes: list[int] = []
 
     def advise(descriptor: int, start: int, length: int, advice: int) -> None:
@@ -36,45 +36,45 @@ def _write(directory: Path, size: int) -> Path:
     return path
 
 
-def test_the_oldest_leave_once_there_is_too_much(left: list[int], tmp_path: Path) -> None:
-    """The newest files stay up to the limit, and one that is larger than that leaves at once."""
+def test_the_oldest_files_are_dropped_above_the_limit(dropped_sizes: list[int], tmp_path: Path) -> None:
+    """The newest files stay up to the limit; a file above the limit is dropped at once."""
     written = WrittenFiles(limit=100)
     for size in (40, 60):
         written.add(_write(tmp_path, size), size)
-    assert left == []
+    assert dropped_sizes == []
     written.add(_write(tmp_path, 41), 41)
-    assert left == [40, 60]
+    assert dropped_sizes == [40, 60]
     written.add(_write(tmp_path, 101), 101)
-    assert left == [40, 60, 41, 101]
+    assert dropped_sizes == [40, 60, 41, 101]
 
 
-def test_a_file_that_is_gone_is_no_error(left: list[int], tmp_path: Path) -> None:
-    """Advice about a deleted object, or a system that refuses it, disturbs nobody."""
+def test_a_deleted_file_is_ignored(dropped_sizes: list[int], tmp_path: Path) -> None:
+    """The same holds for a system that rejects the advice."""
     written = WrittenFiles(limit=10)
     path = _write(tmp_path, 11)
     path.unlink()
     written.add(path, 11)
-    assert left == []
+    assert dropped_sizes == []
 
 
-def test_many_small_files_are_forgotten(left: list[int], tmp_path: Path) -> None:
-    """What is remembered is bounded however small the files are."""
+def test_the_number_of_remembered_files_is_bounded(dropped_sizes: list[int], tmp_path: Path) -> None:
+    """The bound holds for files of any size."""
     written = WrittenFiles(limit=10_000)
     path = _write(tmp_path, 1)
     for _ in range(1025):
         written.add(path, 1)
-    assert left == [1]
+    assert dropped_sizes == [1]
 
 
-def test_a_store_counts_what_agents_write(left: list[int], tmp_path: Path) -> None:
-    """An ingestion file leaves, and is still there to be read; what others write stays as it is."""
+def test_a_store_drops_only_ingestion_files(dropped_sizes: list[int], tmp_path: Path) -> None:
+    """A dropped file can still be read."""
     store = LocalStore(tmp_path / "objects", SystemIds(SystemClock()))
     size = 33 * 2**20
     body = [bytes(size)]
     for number in range(3):
         store.put(f"v1/other/{number}", body, purpose=Purpose.COMPACTION)
-    assert left == []
+    assert dropped_sizes == []
     for number in range(2):
         store.put(f"v1/ingest/{number}", body, purpose=Purpose.INGEST)
-    assert left == [size]
+    assert dropped_sizes == [size]
     assert store.read_range("v1/ingest/0", size - 5, 5, purpose=Purpose.FETCH) == bytes(5)

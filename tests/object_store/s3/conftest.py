@@ -1,4 +1,4 @@
-"""A store behind a proxy that breaks things, and the same objects without it."""
+"""A store behind a proxy that injects faults, and the same objects without the proxy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def direct(s3_config: StoreConfig, clock: ManualClock) -> Iterator[S3Store]:
-    """The same objects, without the proxy."""
+    """The same objects without the proxy."""
     with closing(store_at(s3_config, clock, LIMITS, s3_config.endpoint)) as store:
         yield store
 
@@ -36,7 +36,7 @@ def direct(s3_config: StoreConfig, clock: ManualClock) -> Iterator[S3Store]:
 def store(
     s3_config: StoreConfig, clock: ManualClock, proxy: FaultProxy, request: pytest.FixtureRequest
 ) -> Iterator[S3Store]:
-    """A store behind the proxy; its limits by `@pytest.mark.parametrize(..., indirect=True)`."""
+    """A store behind the proxy; indirect parametrization of `store` sets its limits."""
     limits = getattr(request, "param", LIMITS)
     with closing(store_at(s3_config, clock, limits, proxy.endpoint)) as store:
         yield store

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that does to chosen requests what networks and servers do."""
+"""A proxy in front of an S3 server that injects faults of networks and servers into selected requests."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens to the next `times` requests of that method whose path and query contain `part`."""
+    """A fault of the next `times` requests with that method whose path and query contain `part`."""
 
     method: str
     part: str = ""
     times: int = 1
-    before: Callable[[], object] | None = None  # done when the request arrives
-    status: int = 0  # answered without asking the server
-    code: str = ""  # of an error document
-    body: bytes = b""  # with `status`, instead of an error document
-    lose_response: bool = False  # the server does it, nobody hears of it
-    keep_bytes: int | None = None  # of the answer's body; then the connection ends
-    reset: bool = False  # by a reset instead of an orderly end
-    stall: bool = False  # instead of ending, say nothing until the client goes away
-    without_range: bool = False  # the Range header does not reach the server
-    rewrite: Callable[[bytes], bytes] | None = None  # what the answer's body becomes
+    before: Callable[[], object] | None = None  # called when the request arrives
+    status: int = 0  # respond with this status instead of forwarding the request
+    code: str = ""  # in the error document of such a response
+    body: bytes = b""  # of such a response, instead of the error document
+    lose_response: bool = False  # forward the request, but drop the response
+    keep_bytes: int | None = None  # of the response's body; then end the connection
+    reset: bool = False  # end the connection with RST instead of FIN
+    stall: bool = False  # instead of ending, stay silent until the client disconnects
+    without_range: bool = False  # remove the Range header from the request
+    rewrite: Callable[[bytes], bytes] | None = None  # applied to the response's body
 
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """One request that reached the proxy."""
+    """A request that reached the proxy."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class ReceivedRequest:
 
 @dataclass
 class FaultProxy:
-    """Faults are used up in the order in which they were planned."""
+    """A proxy with planned faults, which happen in the order of their plan."""
 
     upstream: str
     endpoint: str = ""
@@ -57,21 +57,21 @@ class FaultProxy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, *faults: Fault) -> None:
-        """Let these happen, after those that were planned before."""
+        """Plan these faults after the ones that were planned before."""
         with self._lock:
             self._faults += [fault for fault in faults for _ in range(fault.times)]
 
     @property
     def all_happened(self) -> bool:
-        """Whether nothing that was planned is left."""
+        """True if every planned fault has happened."""
         return not self._faults
 
     def count(self, method: str, part: str = "") -> int:
-        """How many such requests came."""
+        """Return the number of such requests."""
         return sum(request.method == method and part in request.path for request in self.log)
 
     def take(self, method: str, path: str, range_: str) -> Fault | None:
-        """Note a request; the fault that is planned for it."""
+        """Record a request; return the fault that is planned for it."""
         with self._lock:
             self.log.append(ReceivedRequest(method, path, range_))
             for index, fault in enumerate(self._faults):
@@ -94,13 +94,13 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.before is not None:
             fault.before()
         if fault.status:
-            self._answer_alone(fault)
+            self._respond_without_server(fault)
         else:
             self._forward(fault, body)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_any  # noqa: N815 - names that http.server looks for
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_any  # noqa: N815 - names that http.server calls
 
-    def _answer_alone(self, fault: Fault) -> None:
+    def _respond_without_server(self, fault: Fault) -> None:
         body = fault.body or f"<Error><Code>{fault.code}</Code><Message>planned</Message></Error>".encode()
         self.send_response(fault.status)
         self.send_header("Content-Length", str(len(body)))
@@ -118,8 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
         connection = HTTPConnection(upstream.hostname, upstream.port, timeout=240)
         try:
             connection.request(self.command, self.path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            response = connection.getresponse()
+            content = response.read()
         finally:
             connection.close()
         if fault.lose_response:
@@ -127,11 +127,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault.rewrite is not None:
             content = fault.rewrite(content)
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
+        self.send_response(response.status)
+        for name, value in response.getheaders():
             if name.lower() not in {"connection", "transfer-encoding", "date", "server", "content-length"}:
                 self.send_header(name, value)
-        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
+        length = response.getheader("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         self.wfile.write(content if fault.keep_bytes is None else content[: fault.keep_bytes])
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.stall:
             self.connection.recv(1)
         if fault.reset:
-            # A linger of zero makes close() send RST.
+            # With a linger time of zero, close() sends RST.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
@@ -158,19 +158,19 @@ class _Server(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is what these tests are about."""
+        """Ignore clients that disconnect: the tests do that on purpose."""
 
 
 @contextmanager
 def running_proxy(upstream: str) -> Iterator[FaultProxy]:
-    """A proxy on loopback before `upstream`, for the length of the block."""
+    """Run a proxy on loopback in front of `upstream` during the block."""
     with serving(FaultProxy(upstream)) as proxy:
         yield proxy
 
 
 @contextmanager
 def serving(proxy: P) -> Iterator[P]:
-    """Let `proxy` serve on loopback for the length of the block."""
+    """Serve `proxy` on loopback during the block."""
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with _Server(("127.0.0.1", 0), handler) as server:
         proxy.endpoint = f"http://127.0.0.1:{server.server_port}"

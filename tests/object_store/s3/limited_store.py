@@ -1,4 +1,4 @@
-"""What the tests of faults share: limits that are soon reached, an object, and ways to read it."""
+"""An S3 store with low limits, an object for it, and a way to read the object."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store_at(config: StoreConfig, clock: ManualClock, limits: S3Limits, endpoint
 
 
 def read_all(store: S3Store, position: int = 0, end: int | None = None) -> tuple[bytes, int]:
-    """An object's bytes, and the resumes that it took."""
+    """Return the object's bytes and the number of resumes."""
     data = bytearray()
     target = memoryview(bytearray(64_000))
     with closing(store.open_stream("v1/x", position, end, purpose=Purpose.COMPACTION)) as stream:

@@ -1,4 +1,4 @@
-"""What a user hears when the S3 store cannot be used as it is configured."""
+"""Error messages for an S3 store that cannot be used as it is configured."""
 
 from __future__ import annotations
 
@@ -24,46 +24,44 @@ if TYPE_CHECKING:
     from tests.fixtures.s3 import S3Server
 
 
-def opened(config: StoreConfig) -> ObjectStore:
+def open_config(config: StoreConfig) -> ObjectStore:
     clock = ManualClock()
     return open_store(config, clock, SystemIds(clock))
 
 
-def test_a_missing_bucket_is_named_with_a_remedy_and_not_made(s3_server: S3Server) -> None:
+def test_a_missing_bucket_is_reported_with_a_remedy_and_not_created(s3_server: S3Server) -> None:
     config = StoreConfig("s3://no-such-bucket/x", s3_server.endpoint, "us-east-1")
     for _ in range(2):
-        with closing(opened(config)) as store, pytest.raises(StoreAccessError) as caught:
+        with closing(open_config(config)) as store, pytest.raises(StoreAccessError) as caught:
             store.check()
         assert f"bucket 'no-such-bucket' at {s3_server.endpoint}" in str(caught.value)
         assert "create the bucket" in str(caught.value)
-    with closing(opened(config)) as store, pytest.raises(StoreAccessError, match="NoSuchBucket"):
+    with closing(open_config(config)) as store, pytest.raises(StoreAccessError, match="NoSuchBucket"):
         store.put("v1/x", [b"1"], purpose=Purpose.INGEST)
 
 
-def test_absent_credentials_are_told_before_anything_is_sent(
+def test_missing_credentials_are_reported_before_any_request(
     s3_config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with closing(opened(s3_config)) as store:
+    with closing(open_config(s3_config)) as store:
         with pytest.raises(StoreAccessError, match="set AWS_ACCESS_KEY_ID"):
             store.check()
         assert store.counts.snapshot().of() == Tally()
 
 
-def test_half_of_the_credentials_is_not_enough(
-    s3_config: StoreConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_credentials_are_rejected(s3_config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreAccessError) as caught:
-        opened(s3_config).check()
+        open_config(s3_config).check()
     assert "AWS_SECRET_ACCESS_KEY" in str(caught.value)
 
 
-def test_an_unknown_profile_is_named(s3_config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_profile_is_reported(s3_config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(StoreAccessError, match="nobody"):
-        opened(s3_config)
+        open_config(s3_config)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +76,13 @@ def test_an_unknown_profile_is_named(s3_config: StoreConfig, monkeypatch: pytest
         (405, "MethodNotAllowed", "see the server's message"),
     ],
 )
-def test_a_refusal_comes_with_a_remedy_and_without_secrets(
+def test_a_denied_request_is_reported_with_a_remedy_and_without_secrets(
     s3_server: S3Server, s3_config: StoreConfig, status: int, code: str, remedy: str
 ) -> None:
     with running_proxy(s3_server.endpoint) as proxy:
         proxy.plan(Fault(method="GET", status=status, code=code, times=10))
         with (
-            closing(opened(replace(s3_config, endpoint=proxy.endpoint))) as store,
+            closing(open_config(replace(s3_config, endpoint=proxy.endpoint))) as store,
             pytest.raises(StoreAccessError) as caught,
         ):
             store.check()
@@ -95,28 +93,26 @@ def test_a_refusal_comes_with_a_remedy_and_without_secrets(
     assert not any(FAKE_ENVIRONMENT[name] in text for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
 
 
-def test_a_server_that_is_not_there_was_sent_nothing(s3_config: StoreConfig) -> None:
+def test_an_unreachable_server_counts_as_no_request(s3_config: StoreConfig) -> None:
     with socket.socket() as reserved:  # bound but not listening: connections are refused
         reserved.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        with closing(opened(replace(s3_config, endpoint=endpoint))) as store:
+        with closing(open_config(replace(s3_config, endpoint=endpoint))) as store:
             with pytest.raises(StoreUnavailableError, match=endpoint):
                 store.check()
             assert store.counts.snapshot().of().requests == 0
 
 
-def test_a_broken_tls_greeting_may_pass(s3_server: S3Server) -> None:
-    """Only a certificate that is not trusted asks for a change of settings."""
+def test_a_broken_tls_handshake_is_retryable(s3_server: S3Server) -> None:
+    """Only an untrusted certificate requires a change of settings."""
     config = StoreConfig("s3://bucket", s3_server.endpoint.replace("http:", "https:"), "us-east-1")
-    with closing(opened(config)) as store, pytest.raises(StoreUnavailableError, match="SSL"):
+    with closing(open_config(config)) as store, pytest.raises(StoreUnavailableError, match="SSL"):
         store.check()
 
 
 @pytest.mark.parametrize("prefix", ["", "/shared"])
-def test_a_sweep_leaves_uploads_of_others_alone(
-    s3_server: S3Server, s3_config: StoreConfig, prefix: str
-) -> None:
-    """A bucket, and a prefix of it, may be shared."""
+def test_a_sweep_keeps_foreign_uploads(s3_server: S3Server, s3_config: StoreConfig, prefix: str) -> None:
+    """A bucket and a prefix may be shared with other applications."""
     client = s3_server.client()
     bucket = bucket_of(s3_config)
     below = prefix.removeprefix("/") + "/" * bool(prefix)
@@ -124,7 +120,7 @@ def test_a_sweep_leaves_uploads_of_others_alone(
     ours = below + compacted_name(*[UUID(int=1)] * 3)
     for key in [*foreign, ours]:
         client.create_multipart_upload(Bucket=bucket, Key=key)
-    with closing(opened(replace(s3_config, url=f"s3://{bucket}{prefix}"))) as store:
+    with closing(open_config(replace(s3_config, url=f"s3://{bucket}{prefix}"))) as store:
         assert store.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
-    left = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
-    assert sorted(upload["Key"] for upload in left) == sorted(foreign)
+    unfinished = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert sorted(upload["Key"] for upload in unfinished) == sorted(foreign)

@@ -1,4 +1,4 @@
-"""A stream over S3 outlives its connections, and never mixes two objects."""
+"""A stream over S3 resumes after a broken connection and never mixes two objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GET = RequestKind.GET
 
 
-class TestBrokenStreams:
+class TestResumedStreams:
     @pytest.mark.parametrize(
         "cut",
         [
@@ -37,7 +37,7 @@ class TestBrokenStreams:
         ],
         ids=["ended", "reset", "at-once", "last-byte"],
     )
-    def test_a_broken_stream_goes_on_where_it_stopped(
+    def test_a_broken_stream_resumes_where_it_stopped(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, cut: Fault
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -48,7 +48,7 @@ class TestBrokenStreams:
         assert (tally.requests, tally.errors, tally.retries, tally.resumes) == (2, 1, 0, 1)
         assert tally.bytes_in == len(DATA)
 
-    def test_a_stream_that_breaks_again_and_again(
+    def test_a_stream_resumes_as_often_as_it_breaks(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -58,24 +58,24 @@ class TestBrokenStreams:
             requests=5, bytes_in=len(DATA) - 123, errors=4, resumes=4
         )
 
-    def test_a_stream_with_an_end_keeps_it_when_it_breaks(
-        self, store: S3Store, direct: S3Store, proxy: FaultProxy
-    ) -> None:
+    def test_a_resumed_stream_keeps_its_end(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(Fault(method="GET", keep_bytes=300_000, times=2))
         assert read_all(store, 123, 1_000_123) == (DATA[123:1_000_123], 2)
         assert {request.range.partition("-")[2] for request in proxy.log} == {"1000122"}
 
     @pytest.mark.parametrize("store", [replace(LIMITS, read_timeout_seconds=0.2, attempts=50)], indirect=True)
-    def test_a_silent_server_is_left(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
+    def test_a_silent_connection_is_replaced(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(Fault(method="GET", keep_bytes=200_000, stall=True))
         data, resumes = read_all(store)
         assert data == DATA
-        assert resumes >= 1  # a busy machine may be silent for as long
+        assert resumes >= 1  # a busy machine may cause more time-outs
         assert proxy.all_happened
 
-    def test_a_resume_that_is_refused_for_a_while(
+    def test_a_resume_is_retried_while_the_server_is_busy(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -84,7 +84,7 @@ class TestBrokenStreams:
         tally = store.counts.snapshot().of(GET)
         assert (tally.requests, tally.errors, tally.retries, tally.resumes) == (4, 3, 2, 1)
 
-    def test_without_progress_it_is_given_up(
+    def test_a_stream_without_progress_fails(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, clock: ManualClock
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -94,7 +94,7 @@ class TestBrokenStreams:
         assert proxy.count("GET") == ATTEMPTS
         assert clock.monotonic() > 0
 
-    def test_with_too_little_progress_it_is_given_up(
+    def test_a_stream_with_too_little_progress_fails(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -104,13 +104,13 @@ class TestBrokenStreams:
         assert proxy.count("GET") == 1 + LIMITS.resumes
 
     @pytest.mark.parametrize("store", [replace(LIMITS, resumes=1, bytes_per_resume=100_000)], indirect=True)
-    def test_progress_earns_more_resumes(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
+    def test_progress_permits_more_resumes(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(Fault(method="GET", keep_bytes=150_000, times=13))
         assert read_all(store) == (DATA, 13)
 
     @pytest.mark.parametrize("data", [b"other" * 400_000, b"short", b""])
-    def test_an_object_that_was_replaced_is_not_mixed(
+    def test_bytes_of_a_replaced_object_are_not_mixed(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, data: bytes
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -121,7 +121,7 @@ class TestBrokenStreams:
         with pytest.raises(ObjectChangedError, match="v1/x"):
             read_all(store)
 
-    def test_an_object_that_was_deleted_is_not_found(
+    def test_resuming_a_deleted_object_raises_not_found(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -132,7 +132,7 @@ class TestBrokenStreams:
         with pytest.raises(ObjectNotFoundError, match="v1/x"):
             read_all(store)
 
-    def test_ranges_and_tails_are_resumed_too(
+    def test_reads_of_ranges_and_tails_are_resumed(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -143,7 +143,7 @@ class TestBrokenStreams:
         assert store.read_tail("v1/x", 9000, purpose=Purpose.FETCH) == (bytearray(DATA[-9000:]), len(DATA))
         assert store.counts.snapshot().of(GET).resumes == 2
 
-    def test_a_server_that_ignores_ranges_is_found_out(
+    def test_a_server_that_ignores_ranges_is_detected(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -154,7 +154,7 @@ class TestBrokenStreams:
             store.read_tail("v1/x", 9000, purpose=Purpose.FETCH)
         assert store.read_range("v1/x", 0, 9000, purpose=Purpose.FETCH) == DATA[:9000]
 
-    def test_a_server_that_does_not_tell_the_size_is_asked(
+    def test_the_size_is_requested_if_an_error_response_lacks_it(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.put("v1/x", [b"12345"], purpose=Purpose.INGEST)

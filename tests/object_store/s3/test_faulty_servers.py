@@ -1,4 +1,4 @@
-"""Every call waits for what passes, gives up in time, and counts each try."""
+"""Every call retries transient errors, gives up in time, and counts each attempt."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[str, RequestKind, Callable[[S3Store], object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-class TestTroubledServers:
+class TestRetries:
     @pytest.mark.parametrize(
         "fault",
         [
@@ -48,7 +48,7 @@ class TestTroubledServers:
         ],
         ids=lambda fault: fault["code"],
     )
-    def test_what_passes_is_waited_for(
+    def test_transient_errors_are_retried_with_pauses(
         self,
         store: S3Store,
         direct: S3Store,
@@ -67,7 +67,7 @@ class TestTroubledServers:
         longest = sum(min(LIMITS.max_pause_seconds, LIMITS.first_pause_seconds * 2**i) for i in range(3))
         assert 0 < clock.monotonic() <= longest
 
-    def test_what_does_not_pass_is_given_up(
+    def test_a_persistent_error_fails_after_the_last_attempt(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -80,7 +80,7 @@ class TestTroubledServers:
         tally = store.counts.snapshot().of(kind, Purpose.FSCK)
         assert (tally.requests, tally.errors, tally.retries) == (ATTEMPTS, ATTEMPTS, ATTEMPTS - 1)
 
-    def test_a_connection_that_ends_without_an_answer(
+    def test_a_request_without_a_response_is_retried(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -93,7 +93,7 @@ class TestTroubledServers:
         assert tally.errors >= 2
         assert tally.requests == len([request for request in proxy.log if request.method == method])
 
-    def test_a_refusal_is_not_repeated(
+    def test_a_denied_request_is_not_retried(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
     ) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
@@ -104,26 +104,24 @@ class TestTroubledServers:
         assert store.counts.snapshot().of(kind, Purpose.FSCK).requests == 1
 
 
-class TestOtherAnswers:
-    def test_names_that_stay_are_told_with_their_reasons(
+class TestUnusualResponses:
+    def test_a_partial_delete_reports_the_remaining_names_and_reasons(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         names = [f"v1/{i}" for i in range(1500)]
-        answer = (
+        response = (
             "<DeleteResult><Error><Key>some/prefix/v1/7</Key><Code>InternalError</Code>"
             "<Message>planned</Message></Error><Error><Key>some/prefix/v1/8</Key><Code>NoSuchKey</Code>"
             "<Message>planned</Message></Error></DeleteResult>"
         )
         direct.put("v1/1400", [b"1"], purpose=Purpose.INGEST)
-        proxy.plan(Fault(method="POST", status=200, body=answer.encode()))
+        proxy.plan(Fault(method="POST", status=200, body=response.encode()))
         with pytest.raises(ObjectsNotDeletedError, match="v1/7") as caught:
             store.delete(names, purpose=Purpose.GC)
         assert caught.value.failures == {"v1/7": "InternalError planned"}
         assert list(direct.list("", purpose=Purpose.GC)) == []
 
-    def test_an_answer_that_is_no_xml_is_counted_and_tried_again(
-        self, store: S3Store, proxy: FaultProxy
-    ) -> None:
+    def test_a_response_without_xml_is_counted_and_retried(self, store: S3Store, proxy: FaultProxy) -> None:
         proxy.plan(Fault(method="GET", status=200, body=b"<html>hello", times=2))
         assert list(store.list("", purpose=Purpose.GC)) == []
         tally = store.counts.snapshot().of(RequestKind.LIST, Purpose.GC)

@@ -1,4 +1,4 @@
-"""Writes whose answer was lost, and uploads that fail on their way."""
+"""Writes with a lost response, and uploads that fail before their end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tests.object_store.s3.fault_proxy import FaultProxy
 
 POST = RequestKind.POST
-OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep passes by what is not called so
+OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep removes only uploads with names of this form
 
 
-class TestCreateInDoubt:
-    def test_an_own_write_whose_answer_was_lost_is_recognised(
+class TestCreateWithUnknownOutcome:
+    def test_create_recognises_its_own_object_after_a_lost_response(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(Fault(method="PUT", lose_response=True))
@@ -35,7 +35,7 @@ class TestCreateInDoubt:
         assert proxy.count("PUT") == 2
         assert proxy.count("HEAD") == 1
 
-    def test_somebody_elses_write_of_the_same_bytes_is_not_taken_for_ours(
+    def test_create_rejects_an_equal_object_of_another_writer(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(
@@ -45,7 +45,7 @@ class TestCreateInDoubt:
         with pytest.raises(ObjectExistsError):
             store.create("v1/x", [b"same"], purpose=Purpose.INGEST)
 
-    def test_a_plain_refusal_costs_one_request(
+    def test_create_of_an_existing_object_costs_one_request(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         direct.create("v1/x", [b"theirs"], purpose=Purpose.INGEST)
@@ -53,21 +53,23 @@ class TestCreateInDoubt:
             store.create("v1/x", [b"mine"], purpose=Purpose.INGEST)
         assert len(proxy.log) == 1
 
-    def test_a_conflict_of_writers_is_tried_again(self, store: S3Store, proxy: FaultProxy) -> None:
+    def test_a_conflict_of_writers_is_retried(self, store: S3Store, proxy: FaultProxy) -> None:
         proxy.plan(Fault(method="PUT", status=409, code="ConditionalRequestConflict", times=2))
         assert store.create("v1/x", [b"mine"], purpose=Purpose.INGEST) == 4
         proxy.plan(Fault(method="PUT", status=409, code="ConditionalRequestConflict", times=100))
         with pytest.raises(StoreUnavailableError):
             store.create("v1/y", [b"mine"], purpose=Purpose.INGEST)
 
-    def test_what_was_there_and_vanished_is_somebody_elses(self, store: S3Store, proxy: FaultProxy) -> None:
+    def test_create_attributes_a_deleted_object_to_another_writer(
+        self, store: S3Store, proxy: FaultProxy
+    ) -> None:
         proxy.plan(slow_down("PUT", 1), Fault(method="PUT", status=412, code="PreconditionFailed"))
         with pytest.raises(ObjectExistsError):
             store.create("v1/x", [b"mine"], purpose=Purpose.INGEST)
 
 
-class TestMultipart:
-    def test_parts_and_their_frame_are_tried_again(
+class TestMultipartUpload:
+    def test_each_request_of_an_upload_is_retried(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(
@@ -87,7 +89,7 @@ class TestMultipart:
         assert snapshot.of(RequestKind.PART, Purpose.COMPACTION).requests == proxy.count("PUT") == 5
         assert snapshot.of(POST, Purpose.COMPACTION).requests == proxy.count("POST") == 4
 
-    def test_a_completion_whose_answer_was_lost_is_recognised(
+    def test_an_upload_recognises_its_completion_after_a_lost_response(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(
@@ -99,11 +101,9 @@ class TestMultipart:
         assert upload.complete() == 3 * len(DATA)
         assert read_all(direct)[0] == DATA * 3
 
-    @pytest.mark.parametrize("in_doubt", [False, True])
-    def test_an_upload_that_was_swept_is_lost(
-        self, store: S3Store, proxy: FaultProxy, *, in_doubt: bool
-    ) -> None:
-        if in_doubt:
+    @pytest.mark.parametrize("is_retried", [False, True])
+    def test_a_swept_upload_is_lost(self, store: S3Store, proxy: FaultProxy, *, is_retried: bool) -> None:
+        if is_retried:
             proxy.plan(slow_down("POST", 1, "uploadId"))
         proxy.plan(Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"))
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
@@ -112,10 +112,10 @@ class TestMultipart:
             upload.complete()
         upload.abort()
 
-    def test_an_error_inside_an_answer_that_looks_good(
+    def test_an_error_inside_a_successful_response_is_retried(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
-        """S3 sends its status before it knows whether the completion will succeed."""
+        """S3 sends the status before it knows whether the completion succeeds."""
         error = b"<Error><Code>InternalError</Code><Message>planned</Message></Error>"
         proxy.plan(Fault(method="POST", part="uploadId", status=200, body=error))
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
@@ -124,7 +124,7 @@ class TestMultipart:
         assert proxy.count("POST", "uploadId") == 2
         assert read_all(direct)[0] == DATA * 3
 
-    def test_a_failed_part_fails_the_upload_and_abort_leaves_nothing(
+    def test_a_failed_part_fails_the_upload_and_abort_removes_all_parts(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(slow_down("PUT", 100, "partNumber=1"))
@@ -136,7 +136,7 @@ class TestMultipart:
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
         assert list(direct.list("", purpose=Purpose.GC)) == []
 
-    def test_an_abort_that_fails_is_left_to_the_sweep(
+    def test_the_sweep_removes_an_upload_whose_abort_failed(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(slow_down("DELETE", 100))
@@ -145,7 +145,7 @@ class TestMultipart:
         upload.abort()
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
 
-    def test_an_upload_that_ended_meanwhile_is_no_trouble_for_the_sweep(
+    def test_the_sweep_ignores_an_upload_that_ended_concurrently(
         self, store: S3Store, proxy: FaultProxy
     ) -> None:
         upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
