@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from catalog.config.definitions import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from catalog.config.definitions import GROUP_SETTINGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from catalog.errors import InvalidConfigError
 from core.settings import Bytes, check_bounds, check_order, internal, setting
 
@@ -54,10 +54,12 @@ class GroupSettings:
 
     # Consumer groups (KIP-848)
     group_consumer_session_timeout_ms: int = setting(
-        45_000, "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed."
+        int(GROUP_SETTINGS[SESSION_TIMEOUT].default),
+        "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
     )
     group_consumer_heartbeat_interval_ms: int = setting(
-        5_000, "Interval at which members of a consumer group send heartbeats."
+        int(GROUP_SETTINGS[HEARTBEAT_INTERVAL].default),
+        "Interval at which members of a consumer group send heartbeats.",
     )
     group_consumer_max_size: int = setting(10_000, "Maximum number of members of a consumer group.")
     group_consumer_min_session_timeout_ms: int = setting(
