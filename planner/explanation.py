@@ -33,7 +33,7 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
     """Return the purpose of the job in one sentence."""
     members = draft.partitions()
     size = _size(draft.file_bytes)
-    if draft.kind is JobKind.BISECTION:
+    if draft.kind is JobKind.FAULT_BISECTION:
         return (
             f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
             f"to find the one that made it fail"
@@ -145,9 +145,13 @@ def _why_nothing(
             Verdict.WAIT,
             f"{_count(view.claimed_count, 'extent')} in an open job; the rest can wait",
         )
-    suspected = [view.suspects[each.file_id] for each in view.extents if each.file_id in view.suspects]
-    if suspected:
-        return Verdict.WAIT, _why_suspected(suspected)
+    candidates = [
+        view.quarantine_candidates[each.file_id]
+        for each in view.extents
+        if each.file_id in view.quarantine_candidates
+    ]
+    if candidates:
+        return Verdict.WAIT, _why_quarantined(candidates)
     if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
         few = f"fewer than {settings.min_ingestion_files}"
         return (
@@ -169,15 +173,15 @@ def _why_rested(
     return Verdict.NOTHING, _why_not_due(view, dirtiness)
 
 
-def _why_suspected(suspects: Sequence[QuarantineCandidate]) -> str:
-    quarantined = sum(1 for each in suspects if each.quarantined_ms is not None)
-    last = suspects[0]
+def _why_quarantined(candidates: Sequence[QuarantineCandidate]) -> str:
+    quarantined = sum(1 for each in candidates if each.quarantined_ms is not None)
+    last = candidates[0]
     if quarantined:
         return (
             f"{_count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
             f"`siltstone quarantine --retry` lets jobs take them again"
         )
-    return f"{_count(len(suspects), 'extent')} in files of a failed job ({last.reason}), to be retried"
+    return f"{_count(len(candidates), 'extent')} in files of a failed job ({last.reason}), to be retried"
 
 
 def _why_too_young(view: PartitionView, extent: Extent) -> str:

@@ -1,7 +1,7 @@
-"""Bisection jobs: retry the files of failed jobs in ever smaller groups, until the faulty file is alone.
+"""Fault bisection: retry the files of failed jobs in ever smaller groups, until the faulty file is alone.
 
-A job that failed permanently makes each of its files a suspect (`catalog.jobs.quarantine`). Suspected files
-are in no other job, so that sound files continue to be compacted. Here they are retried in groups of at most
+A job that failed permanently makes each of its files a quarantine candidate (`catalog.jobs.quarantine`).
+Candidates are in no other job, so that sound files continue to be compacted. Here they are retried in groups of at most
 the size that their last failure allows. A group that succeeds is cleared, because its files are replaced; a
 group that fails is halved. For n files with one fault, about 2 log2(n) jobs clear all others. The catalog
 quarantines a file that fails alone; an operator releases it.
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from planner.snapshot import FileView, Snapshot
 
 
-def draft_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
-    """Return the jobs that retry suspected files; no extent is in two of them."""
-    if not snapshot.suspects:
+def draft_fault_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
+    """Return the jobs that retry candidates; no extent is in two of them."""
+    if not snapshot.quarantine_candidates:
         return []
     views = {view.partition_id: view for view in snapshot.partitions}
-    by_file = _extents_of_suspects(snapshot)
+    by_file = _extents_of_candidates(snapshot)
     drafts: list[JobDraft] = []
     for group in _groups(snapshot, settings, by_file):
-        draft = JobDraft(JobKind.BISECTION, snapshot.files, settings, snapshot.now_ms)
+        draft = JobDraft(JobKind.FAULT_BISECTION, snapshot.files, settings, snapshot.now_ms)
         by_partition: dict[PartitionId, list[Extent]] = {}
         for file in group:
             for extent in by_file[file.file_id]:
@@ -45,20 +45,20 @@ def draft_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     return drafts
 
 
-def can_be_retried(suspect: QuarantineCandidate, now_ms: int) -> bool:
-    """Return True if a suspected file may be in a job again."""
-    return suspect.quarantined_ms is None and suspect.not_before_ms <= now_ms
+def can_be_retried(candidate: QuarantineCandidate, now_ms: int) -> bool:
+    """Return True if a candidate may be in a job again."""
+    return candidate.quarantined_ms is None and candidate.not_before_ms <= now_ms
 
 
-def _extents_of_suspects(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
-    """Return the free and stable extents of the suspected files that may be retried now, by file."""
+def _extents_of_candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
+    """Return the free and stable extents of the candidates that may be retried now, by file."""
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
         for extent in stable_extents(view):
-            suspect = snapshot.suspects.get(extent.file_id)
-            if suspect is None or extent.claimed_by is not None or extent.file_id not in snapshot.files:
+            candidate = snapshot.quarantine_candidates.get(extent.file_id)
+            if candidate is None or extent.claimed_by is not None or extent.file_id not in snapshot.files:
                 continue
-            if can_be_retried(suspect, snapshot.now_ms):
+            if can_be_retried(candidate, snapshot.now_ms):
                 found.setdefault(extent.file_id, []).append(extent)
     return found
 
@@ -68,13 +68,15 @@ def _groups(
 ) -> Iterator[list[FileView]]:
     """Yield groups of files of one failed job, in commit order, as large as all of them allow."""
     files = [file for file in snapshot.files.values() if file.file_id in by_file]
-    files.sort(key=lambda file: snapshot.suspects[file.file_id].job_id)  # stable: commit order among equals
+    files.sort(
+        key=lambda file: snapshot.quarantine_candidates[file.file_id].job_id
+    )  # stable: commit order among equals
     group: list[FileView] = []
     for file in files:
-        suspect = snapshot.suspects[file.file_id]
+        candidate = snapshot.quarantine_candidates[file.file_id]
         full = group and (
-            suspect.job_id != snapshot.suspects[group[0].file_id].job_id
-            or len(group) >= min(suspect.max_files, *(_allowed(snapshot, each) for each in group))
+            candidate.job_id != snapshot.quarantine_candidates[group[0].file_id].job_id
+            or len(group) >= min(candidate.max_files, *(_allowed(snapshot, each) for each in group))
             or sum(each.size for each in group) + file.size > settings.max_job_input_bytes
         )
         if full:
@@ -86,4 +88,4 @@ def _groups(
 
 
 def _allowed(snapshot: Snapshot, file: FileView) -> int:
-    return snapshot.suspects[file.file_id].max_files
+    return snapshot.quarantine_candidates[file.file_id].max_files

@@ -25,15 +25,15 @@ class JobKind(StrEnum):
     """The purpose of a job.
 
     Ingestion jobs empty ingestion files. Cleaning jobs deduplicate partitions. Merging jobs combine small
-    files. Clustering jobs combine short extents of neighbouring partitions. Bisection jobs find the file that
-    makes jobs fail.
+    files. Clustering jobs combine short extents of neighbouring partitions. Fault bisection jobs find the
+    file that makes jobs fail.
     """
 
     INGESTION = "ingestion"
     CLEANING = "cleaning"
     MERGING = "merging"
     CLUSTERING = "clustering"
-    BISECTION = "bisection"
+    FAULT_BISECTION = "fault_bisection"
 
 
 class Verdict(StrEnum):

@@ -3,7 +3,7 @@
 Kinds of jobs, one module each: *ingestion jobs* move records from ingestion files into compacted
 ones (`ingestion`); *cleaning jobs* deduplicate compacted partitions that became dirty again (`cleaning`);
 *merging jobs* turn small files into large ones (`merging`); *clustering jobs* turn short extents into long
-ones (`clustering`); *bisection jobs* find the file that makes a job fail (`fault_bisection`). Jobs are
+ones (`clustering`); *fault bisection jobs* find the file that makes a job fail (`fault_bisection`). Jobs are
 ordered by their score (`score`), and the budget limits how many are planned.
 
 Invariants of every plan, tested on random logs:
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from planner.cleaning import draft_cleaning_jobs
 from planner.clustering import draft_clustering_jobs
 from planner.explanation import decision_deferred, decision_in_job, decision_without_job, job_reason
-from planner.fault_bisection import draft_bisection_jobs
+from planner.fault_bisection import draft_fault_bisection_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.merging import draft_merging_jobs
 from planner.plan import Plan
@@ -45,7 +45,7 @@ PRICES: Final = RequestPrices()
 
 def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     """Return the plan for `snapshot`; deterministic."""
-    drafts = draft_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
+    drafts = draft_fault_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
     drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_clustering_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))

@@ -64,7 +64,7 @@ def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
         rewritten_bytes=taken,
         moved_bytes=passes * draft.file_bytes + taken,
         nanodollars=prices.get * passes * draft.file_count + prices.put * (2 * outputs + parts),
-        overdue=overdue or draft.kind is JobKind.BISECTION,
+        overdue=overdue or draft.kind is JobKind.FAULT_BISECTION,
         waited_ms=max(0, now_ms - draft.oldest_ms),
     )
 

@@ -63,19 +63,19 @@ class PartitionView:
 
     `claimed_by` of an extent names the open job that has it. Extents may end before the log's end if the
     snapshot is bounded, and need not begin at its start if the topic is not compacted; missing extents are
-    planned another time. `suspects` are files of failed jobs, of this and other partitions. `exactness` is
-    that of the clean part, and exact if no exact job can run.
+    planned another time. `quarantine_candidates` are files of failed jobs, of this and other partitions.
+    `exactness` is that of the clean part, and exact if no exact job can run.
     """
 
     rules: TopicRules
     state: PartitionState
     extents: tuple[Extent, ...]
-    suspects: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
+    quarantine_candidates: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
     exactness: Exactness = Exactness.EXACT
 
     def is_free(self, extent: Extent) -> bool:
-        """Return True if a job may take the extent: no other job has it, and its file is not suspected."""
-        return extent.claimed_by is None and extent.file_id not in self.suspects
+        """Return True if a job may take the extent: no job has it, its file is no quarantine candidate."""
+        return extent.claimed_by is None and extent.file_id not in self.quarantine_candidates
 
     @property
     def partition_id(self) -> PartitionId:
@@ -137,7 +137,7 @@ class Snapshot:
     now_ms: int
     partitions: tuple[PartitionView, ...]
     files: Mapping[UUID, FileView] = field(default_factory=dict)
-    suspects: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
+    quarantine_candidates: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
     mergeable: tuple[Mergeable, ...] = ()
     fragmented: tuple[PartitionView, ...] = ()
     mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)

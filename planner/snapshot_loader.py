@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NO_LIMIT_MS: Final = 2**63 - 1
 PARTITIONS_AT_ONCE: Final = 500
 EXTENTS_OF_ONE: Final = 10_000
-SUSPECTS_AT_ONCE: Final = 10_000
+CANDIDATES_AT_ONCE: Final = 10_000
 BUDGET_MS: Final = 60 * 60 * 1000
 MINUTE_MS: Final = 60 * 1000
 SECOND_MS: Final = 1000
@@ -46,8 +46,10 @@ def load_snapshot(
     """
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
-    suspects = {each.file_id: each for each in catalog.quarantine.list(limit=SUSPECTS_AT_ONCE)}
-    tried = [each for each in suspects.values() if can_be_retried(each, now_ms)][: settings.max_plan_files]
+    quarantine_candidates = {each.file_id: each for each in catalog.quarantine.list(limit=CANDIDATES_AT_ONCE)}
+    tried = [each for each in quarantine_candidates.values() if can_be_retried(each, now_ms)][
+        : settings.max_plan_files
+    ]
     files = [
         *catalog.planning.inputs_of_candidates(tried),
         *catalog.planning.ingestion_files(
@@ -73,17 +75,19 @@ def load_snapshot(
     ]
     room = settings.max_plan_extents - sum(len(extents) for extents in free.values())
     quarter, eighth = settings.max_plan_extents // 4, settings.max_plan_extents // 8
-    # Not less than these parts, also when many suspects are tried again.
+    # Never less than these parts, even if many candidates are retried.
     loaded = _load_extents(catalog, deep, max(eighth, room - quarter - eighth))
     room -= sum(len(extents) for extents in loaded.values())
-    fragmented = _fragmented(catalog, settings, rules, suspects, (max(eighth, room - quarter), now_ms))
+    fragmented = _fragmented(
+        catalog, settings, rules, quarantine_candidates, (max(eighth, room - quarter), now_ms)
+    )
     room -= sum(len(view.extents) for view in fragmented)
     partitions = tuple(
         PartitionView(
             rules=rules[size.state.topic_id],
             state=size.state,
             extents=_merged(loaded.get(size.partition_id), free.get(size.partition_id, [])),
-            suspects=suspects,
+            quarantine_candidates=quarantine_candidates,
             exactness=_exactness(size, settings),
         )
         for size in sizes
@@ -94,7 +98,7 @@ def load_snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
         files=views,
-        suspects=suspects,
+        quarantine_candidates=quarantine_candidates,
         mergeable=mergeable,
         mergeable_views=_views_of(catalog, mergeable, rules),
         fragmented=fragmented,
@@ -144,7 +148,7 @@ def _fragmented(
     catalog: Catalog,
     settings: PlannerSettings,
     rules: Mapping[UUID, TopicRules],
-    suspects: Mapping[UUID, QuarantineCandidate],
+    quarantine_candidates: Mapping[UUID, QuarantineCandidate],
     room: tuple[int, int],
 ) -> tuple[PartitionView, ...]:
     """Return neighbouring partitions with many short extents; `room` is extents and time.
@@ -175,7 +179,7 @@ def _fragmented(
             rules=rules[key.topic_id],
             state=chosen[key].state,
             extents=tuple(extents),
-            suspects=suspects,
+            quarantine_candidates=quarantine_candidates,
             exactness=_exactness(chosen[key], settings),
         )
         for key, extents in held.items()

@@ -142,9 +142,9 @@ def test_a_failure_that_may_pass_is_waited_for(system: System) -> None:
     pauses = []
     while not quarantined(system):
         assert compact(system, permanent=False) == (0, 1)
-        (suspect,) = system.catalog.quarantine.list()
-        pauses.append((suspect.not_before_ms - system.clock.now_ms()) // 60_000)
-        system.clock.advance(suspect.not_before_ms / 1000 - system.clock.now_ms() / 1000 - 1)
+        (candidate,) = system.catalog.quarantine.list()
+        pauses.append((candidate.not_before_ms - system.clock.now_ms()) // 60_000)
+        system.clock.advance(candidate.not_before_ms / 1000 - system.clock.now_ms() / 1000 - 1)
         assert plan(system.catalog, system.clock, LIMITS).jobs == ()
         system.clock.advance(2)
     assert pauses == [1, 2, 4, 8, 16, 32, *[60] * 6]
