@@ -1,4 +1,4 @@
-"""A log in a real catalog, from ingestion files that are written by hand."""
+"""A log in a real catalog, whose ingestion files the test writes itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class CatalogLog:
-    """Plays the agent and the planner."""
+    """A log; plays the agent and the planner."""
 
     def __init__(self, catalog: Catalog, store: ObjectStore, ids: Ids) -> None:
         self.catalog = catalog
@@ -44,11 +44,11 @@ class CatalogLog:
         self.sizes: dict[UUID, int] = {}
 
     def create_topic(self, name: str, cleanup_policy: str, partitions: int = 1) -> Topic:
-        """A topic in the catalog."""
+        """Create a topic in the catalog."""
         return self.catalog.topics.create(name, partitions, {"cleanup.policy": cleanup_policy})
 
     def ingest(self, sections: Mapping[PartitionId, Sequence[BatchToWrite]]) -> str:
-        """Write and commit one file; returns its name."""
+        """Write and commit one file; return its name."""
         file_id = self.ids.new_uuid()
         name = ingestion_name(self.session_id, file_id)
         pieces: list[bytes] = []
@@ -106,7 +106,7 @@ class CatalogLog:
         return name
 
     def extents(self, partition_id: PartitionId, kind: FileKind | None = None) -> list[Extent]:
-        """The live extents of a partition, or those in files of one kind."""
+        """Return the live extents of a partition, or those in files of one kind."""
         found = self.catalog.extents.from_offset(
             partition_id.topic_id, partition_id.partition, 0, max_extents=1000
         )
@@ -115,7 +115,7 @@ class CatalogLog:
     def submit(
         self, topic: Topic, partitions: Sequence[int] = (0,), *, table_bytes: int = 1 << 20
     ) -> JobSpec:
-        """A job over everything in these partitions, in the catalog's queue."""
+        """Submit a job over all extents of these partitions."""
         extents = [
             extent for number in partitions for extent in self.extents(PartitionId(topic.topic_id, number))
         ]
@@ -156,7 +156,7 @@ class CatalogLog:
         return spec
 
     def read(self, partition_id: PartitionId) -> list[Record]:
-        """What a reader sees."""
+        """Return the records that a reader gets."""
         found: list[Record] = []
         for extent in self.extents(partition_id):
             data = self.store.read_range(

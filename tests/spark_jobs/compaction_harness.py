@@ -1,4 +1,4 @@
-"""Jobs in one process, held against dictionaries."""
+"""Jobs in one process, checked against the reference log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CompactionHarness:
-    """A model log, and a fresh store for every task, as Spark would have it."""
+    """A reference log, and a new store for every task, as on Spark."""
 
     def __init__(self, directory: Path, seed: int = 1) -> None:
         self.directory = directory
@@ -43,7 +43,7 @@ class CompactionHarness:
     def compact(
         self, extents: Mapping[PartitionId, Sequence[Extent]] | None = None, table_bytes: int = 1 << 20
     ) -> JobResult:
-        """Run a job, publish it, and hold the log against the dictionaries."""
+        """Run a job, publish it, and check the log."""
         spec = self.log.job(extents, table_bytes=table_bytes)
         result = self.run(spec)
         self.log.publish(spec, result)

@@ -1,4 +1,4 @@
-"""One local Spark for all tests of a process that run in it."""
+"""One local Spark session for all tests of a process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparkForTests:
-    """A classic session, whose Java serves Spark Connect too, for other processes."""
+    """A classic session, whose Java process also serves Spark Connect to other processes."""
 
     session: SparkSession
     connect_url: str
@@ -38,7 +38,7 @@ class SparkForTests:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkForTests]:
-    (port,) = lasting_ports(1)  # it takes Java seconds to come to it
+    (port,) = lasting_ports(1)  # Java binds it some seconds later
     settings = SparkSettings(
         master="local[2]",
         conf={
@@ -68,9 +68,9 @@ def catalog_log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[CatalogL
 def run_claimed(
     spark: SparkForTests, catalog: Catalog, store_config: StoreConfig, clock: Clock, ids: Ids
 ) -> RunClaimed:
-    """Runs the jobs that wait in `catalog` on `spark`; takes what `run_jobs` takes besides."""
+    """Return a function that runs the queued jobs of `catalog`; its arguments go to `run_jobs`."""
 
-    def run(**more: Any) -> CompactionReport:  # noqa: ANN401  # whatever run_jobs takes
+    def run(**more: Any) -> CompactionReport:  # noqa: ANN401  # the arguments of run_jobs
         return run_jobs(
             spark.session,
             catalog.jobs.claim("a test", 10),

@@ -1,7 +1,7 @@
-"""A log in miniature: real segment files in a real store, extents by hand, and dictionaries that know better.
+"""A small log of real segment files, with a reference model of its records in plain dictionaries.
 
-`ModelLog` plays agent and catalog: it writes ingestion files, assigns offsets, makes jobs and takes their
-results. Next to the bytes it keeps the records themselves, and compacts them with plain dictionaries.
+`ReferenceLog` plays agent and catalog: it writes ingestion files, assigns offsets, makes jobs and publishes
+their results. It also keeps the records themselves and compacts them with dictionaries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BatchToWrite:
-    """Records as (timestamp, key, value, headers); a refused batch is in the file, but not in the log."""
+    """Records as (timestamp, key, value, headers); a rejected batch is in the file, but not in the log."""
 
     records: tuple[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]], ...]
     codec: Codec = Codec.NONE
@@ -42,14 +42,14 @@ class BatchToWrite:
 
 
 def batch(*pairs: tuple[bytes | None, bytes | None], **options: object) -> BatchToWrite:
-    """A batch of (key, value) records, a millisecond apart."""
+    """Return a batch of (key, value) records at intervals of a millisecond."""
     records = tuple((1000 + index, key, value, ()) for index, (key, value) in enumerate(pairs))
     return BatchToWrite(records, **options)  # type: ignore[arg-type]
 
 
 @dataclass
 class ReferenceRecord:
-    """A live record; `horizon_ms` is when it may go, for a tombstone that a clean has seen."""
+    """A live record; `horizon_ms` is the delete horizon of a tombstone that a compaction has seen."""
 
     record: Record
     control: bool = False
@@ -70,7 +70,7 @@ class ReferenceLog:
     sizes: dict[UUID, int] = field(default_factory=dict)
 
     def create_topic(self, cleanup_policy: str) -> UUID:
-        """A topic of as many partitions as are written."""
+        """Create a topic; its partitions are the ones that are written."""
         topic_id = self.ids.new_uuid()
         self.policies[topic_id] = cleanup_policy
         return topic_id
@@ -78,7 +78,7 @@ class ReferenceLog:
     def ingest(
         self, sections: Mapping[PartitionId, Sequence[BatchToWrite]], block_target: int = 4096
     ) -> UUID:
-        """Write one ingestion file and append what is not refused to the log."""
+        """Write one ingestion file and append its batches to the log, except rejected ones."""
         file_id, session_id = self.ids.new_uuid(), self.ids.new_uuid()
         name = ingestion_name(session_id, file_id)
         pieces: list[bytes] = []
@@ -135,7 +135,7 @@ class ReferenceLog:
         return file_id
 
     def _commit(self, partition_id: PartitionId, batches: Sequence[BatchToWrite], empty: Extent) -> None:
-        """Assign offsets; every refused batch ends an extent."""
+        """Assign offsets; every rejected batch ends an extent."""
         stored = 0
         extent: Extent | None = None
         for each in batches:
@@ -170,7 +170,7 @@ class ReferenceLog:
         table_bytes: int = TABLE_BYTES,
         delete_retention_ms: int = DELETE_RETENTION_MS,
     ) -> JobSpec:
-        """A job over these adjacent extents of each partition; over all by default."""
+        """Return a job over these adjacent extents of each partition; over all by default."""
         chosen = self.extents if extents is None else extents
         inputs: defaultdict[UUID, list[Extent]] = defaultdict(list)
         partitions = []
@@ -212,7 +212,7 @@ class ReferenceLog:
         )
 
     def publish(self, spec: JobSpec, result: JobResult) -> None:
-        """Replace extents as the catalog does, and compact the model with dictionaries."""
+        """Replace extents as the catalog does, and compact the reference model."""
         fresh: defaultdict[PartitionId, list[Extent]] = defaultdict(list)
         for file in result.files:
             self.sizes[file.file_id] = file.size
@@ -229,7 +229,7 @@ class ReferenceLog:
             self._compact(partition_id, partition, spec.now_ms)
 
     def extent_of(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:
-        """A section of a compacted file, as the catalog has it."""
+        """Return a section of a compacted file as the catalog's extent."""
         return Extent(
             topic_id=output.topic_id,
             partition=output.partition,
@@ -277,11 +277,11 @@ class ReferenceLog:
         self.records[partition_id] = kept
 
     def expected(self, partition_id: PartitionId) -> list[Record]:
-        """What a reader from offset 0 must see."""
+        """Return the records of the reference model that a reader from offset 0 must get."""
         return [each.record for each in self.records[partition_id] if not each.control]
 
     def read(self, partition_id: PartitionId) -> list[Record]:
-        """What a reader does see, through extents and bytes."""
+        """Return the records that a reader gets through extents and bytes."""
         found: list[Record] = []
         for extent in self.extents[partition_id]:
             if not extent.length:
@@ -305,7 +305,7 @@ class ReferenceLog:
         return found
 
     def check(self) -> None:
-        """Extents cover each log without gap, and records are as the dictionaries say."""
+        """Verify that extents cover each log without gaps, and that records equal the reference model."""
         for partition_id, extents in self.extents.items():
             bounds = [(extent.base_offset, extent.last_offset + 1) for extent in extents]
             assert [first for first, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
@@ -314,7 +314,7 @@ class ReferenceLog:
 
 
 def encode(each: BatchToWrite) -> bytes:
-    """A batch as a producer sends it."""
+    """Return a batch as a producer sends it."""
     return encode_batch(
         [record[0] for record in each.records],
         [record[1] for record in each.records],

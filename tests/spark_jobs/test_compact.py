@@ -1,4 +1,4 @@
-"""How a run settles its jobs, without Spark."""
+"""Publication and failure of the jobs of one run, without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.task.entry import PackedJob
 
-Answer = JobResult | JobFailure
+Result = JobResult | JobFailure
 
 
 def job(number: int, attempts: int = 1) -> Job:
@@ -53,7 +53,7 @@ def job(number: int, attempts: int = 1) -> Job:
     )
 
 
-def done(number: int, **counts: int) -> JobResult:
+def succeeded(number: int, **counts: int) -> JobResult:
     return JobResult(job_id=UUID(int=number), attempt_id=UUID(int=100 + number), files=(), counts=counts)
 
 
@@ -62,33 +62,33 @@ def failed(number: int, error: Exception) -> JobFailure:
 
 
 @dataclass
-class Book:
-    """Notes what a run tells the catalog; `refusals` are raised by the calls that they name."""
+class RecordingCatalog:
+    """Records the calls that a run makes; `errors` are raised by the calls that they name."""
 
     calls: list[tuple[str, int]] = field(default_factory=list)
-    refusals: dict[str, Exception] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
-    def _note(self, call: str, job_id: UUID) -> None:
+    def _record(self, call: str, job_id: UUID) -> None:
         self.calls.append((call, job_id.int))
-        if call in self.refusals:
-            raise self.refusals[call]
+        if call in self.errors:
+            raise self.errors[call]
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
         assert attempt_id.int == 100 + job_id.int
-        self._note("heartbeat", job_id)
+        self._record("heartbeat", job_id)
 
     def complete(self, result: JobResult) -> None:
-        self._note("complete", result.job_id)
+        self._record("complete", result.job_id)
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
         assert isinstance(permanent, bool)
         assert reason
         assert attempt_id.int == 100 + job_id.int
-        self._note("fail", job_id)
+        self._record("fail", job_id)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         assert attempt_id.int == 100 + job_id.int
-        self._note("release", job_id)
+        self._record("release", job_id)
 
 
 @pytest.fixture
@@ -98,25 +98,25 @@ def clock() -> ManualClock:
 
 @dataclass
 class Driver:
-    """Runs jobs whose answers, in this order, are given; None is a while without one."""
+    """Runs jobs with given results, in this order; None means that a wait ends without a result."""
 
     clock: ManualClock
-    book: Book = field(default_factory=Book)
+    catalog: RecordingCatalog = field(default_factory=RecordingCatalog)
     outcomes: list[JobOutcome] = field(default_factory=list)
     specs: list[JobSpec] = field(default_factory=list)
-    """What the tasks were given."""
+    """The jobs that the tasks received."""
 
     def run(
-        self, monkeypatch: pytest.MonkeyPatch, jobs: Sequence[Job], *answers: Answer | BaseException | None
+        self, monkeypatch: pytest.MonkeyPatch, jobs: Sequence[Job], *results: Result | BaseException | None
     ) -> CompactionReport:
-        left = iter(answers)
-        given = self.specs
+        remaining = iter(results)
+        specs = self.specs
 
         class Queries:
             def __init__(
                 self, _spark: SparkSession, _store: StoreConfig, packed: Sequence[PackedJob], *, tag: str
             ) -> None:
-                given.extend(unpack_spec(each.spec) for each in packed)
+                specs.extend(unpack_spec(each.spec) for each in packed)
                 assert [each.job_id for each in packed] == [each.spec.job_id for each in jobs]
                 assert tag
 
@@ -126,21 +126,21 @@ class Driver:
             def __exit__(self, *_: object) -> None:
                 pass
 
-            def next_outcome(_self, seconds: float) -> tuple[UUID, Answer] | None:  # noqa: N805
+            def next_outcome(_self, seconds: float) -> tuple[UUID, Result] | None:  # noqa: N805
                 self.clock.advance(seconds)
-                answer = next(left)
-                if isinstance(answer, BaseException):
-                    raise answer
-                if isinstance(answer, JobFailure):
-                    return UUID(answer.job_id), answer
-                return None if answer is None else (answer.job_id, answer)
+                result = next(remaining)
+                if isinstance(result, BaseException):
+                    raise result
+                if isinstance(result, JobFailure):
+                    return UUID(result.job_id), result
+                return None if result is None else (result.job_id, result)
 
         monkeypatch.setattr(compact, "JobQueries", Queries)
         return run_jobs(
-            cast("SparkSession", SimpleNamespace(conf={})),  # the queries are not Spark's
+            cast("SparkSession", SimpleNamespace(conf={})),  # the test replaces the queries
             jobs,
             store=StoreConfig("/nowhere"),
-            book=self.book,
+            book=self.catalog,
             clock=self.clock,
             ids=SeededIds(1, self.clock),
             progress=self.outcomes.append,
@@ -152,15 +152,15 @@ def driver(clock: ManualClock) -> Driver:
     return Driver(clock)
 
 
-def test_results_are_published_and_summed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_published_and_counts_are_summed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     report = driver.run(
         monkeypatch,
         [job(1), job(2)],
-        done(2, records_in=5, input_files=2, get_requests=4, peak_rss_bytes=7, write_ms=1500),
-        done(1, records_in=3, input_files=1, get_requests=2, peak_rss_bytes=9, write_ms=500),
+        succeeded(2, records_in=5, input_files=2, get_requests=4, peak_rss_bytes=7, write_ms=1500),
+        succeeded(1, records_in=3, input_files=1, get_requests=2, peak_rss_bytes=9, write_ms=500),
     )
 
-    assert driver.book.calls == [("complete", 2), ("complete", 1)]
+    assert driver.catalog.calls == [("complete", 2), ("complete", 1)]
     assert (report.jobs, report.jobs_completed, report.records_in) == (2, 2, 8)
     assert (report.get_requests_per_input_file, report.peak_rss_bytes) == (2.0, 9)
     assert report.seconds["write"] == 2.0
@@ -168,7 +168,7 @@ def test_results_are_published_and_summed(driver: Driver, monkeypatch: pytest.Mo
     assert [outcome.job.spec.job_id.int for outcome in driver.outcomes] == [2, 1]
 
 
-def test_what_a_job_has_waited_does_not_count_as_grace_of_tombstones(
+def test_time_in_the_queue_does_not_shorten_the_grace_of_tombstones(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = JobPartition(
@@ -183,24 +183,31 @@ def test_what_a_job_has_waited_does_not_count_as_grace_of_tombstones(
         upper_offset=1,
         delete_retention_ms=500,
     )
-    forever = replace(partition, partition=1, delete_retention_ms=(1 << 63) - 1)
+    unlimited = replace(partition, partition=1, delete_retention_ms=(1 << 63) - 1)
     planned_ms = driver.clock.now_ms()
     driver.clock.advance(3)
     waiting = job(1)
-    spec = replace(waiting.spec, now_ms=planned_ms, partitions=(partition, forever))
-    late = replace(spec, job_id=UUID(int=2), now_ms=driver.clock.now_ms() + 9)  # by the catalog's clock
+    spec = replace(waiting.spec, now_ms=planned_ms, partitions=(partition, unlimited))
+    later_spec = replace(
+        spec, job_id=UUID(int=2), now_ms=driver.clock.now_ms() + 9
+    )  # the catalog's clock is ahead
 
-    driver.run(monkeypatch, [replace(waiting, spec=spec), replace(job(2), spec=late)], done(1), done(2))
+    driver.run(
+        monkeypatch,
+        [replace(waiting, spec=spec), replace(job(2), spec=later_spec)],
+        succeeded(1),
+        succeeded(2),
+    )
 
     assert [[each.delete_retention_ms for each in given.partitions] for given in driver.specs] == [
         [3_500, (1 << 63) - 1],
         [500, (1 << 63) - 1],
     ]
-    assert [given.now_ms for given in driver.specs] == [planned_ms, late.now_ms]
+    assert [given.now_ms for given in driver.specs] == [planned_ms, later_spec.now_ms]
 
 
 @pytest.mark.parametrize(
-    ("files", "once", "gets", "ratio", "words"),
+    ("files", "read_once", "gets", "ratio", "text"),
     [
         (0, 0, 0, 0.0, "0.0 for each of 0 input files"),
         (29, 0, 58, 2.0, "2.0 for each of 29 input files"),
@@ -209,12 +216,12 @@ def test_what_a_job_has_waited_does_not_count_as_grace_of_tombstones(
         (1000, 0, 2001, 2.001, "2.001 for each of 1,000 input files"),
     ],
 )
-def test_gets_are_counted_for_each_file_that_both_passes_read(
-    files: int, once: int, gets: int, ratio: float, words: str
+def test_gets_per_file_exclude_files_that_one_pass_reads(
+    files: int, read_once: int, gets: int, ratio: float, text: str
 ) -> None:
-    report = CompactionReport(input_files=files, input_files_read_once=once, get_requests=gets)
+    report = CompactionReport(input_files=files, input_files_read_once=read_once, get_requests=gets)
 
-    assert (report.get_requests_per_input_file, report.gets_in_words()) == (ratio, words)
+    assert (report.get_requests_per_input_file, report.gets_in_words()) == (ratio, text)
 
 
 @pytest.mark.parametrize(
@@ -226,60 +233,60 @@ def test_gets_are_counted_for_each_file_that_both_passes_read(
         (ZeroDivisionError("a bug"), 1, "fail", "fatal"),
     ],
 )
-def test_what_may_succeed_later_goes_back_to_the_queue(
+def test_only_retryable_failures_return_a_job_to_the_queue(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, call: str, kind: str
 ) -> None:
     report = driver.run(monkeypatch, [job(1, attempts)], failed(1, error))
 
-    assert driver.book.calls == [(call, 1)]
+    assert driver.catalog.calls == [(call, 1)]
     (failure,) = report.failures
     assert (failure.kind, failure.error, failure.released) == (kind, type(error).__name__, call == "release")
     assert driver.outcomes[0].failure == failure
 
 
-def test_a_result_that_the_catalog_refuses_is_a_failure(
+def test_a_result_that_the_catalog_rejects_is_a_failure(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.book.refusals["complete"] = StaleStateError("an input is gone")
+    driver.catalog.errors["complete"] = StaleStateError("an input is gone")
 
-    report = driver.run(monkeypatch, [job(1)], done(1, records_in=5))
+    report = driver.run(monkeypatch, [job(1)], succeeded(1, records_in=5))
 
-    assert driver.book.calls == [("complete", 1), ("fail", 1)]
+    assert driver.catalog.calls == [("complete", 1), ("fail", 1)]
     assert (report.jobs_completed, report.records_in) == (0, 0)
     assert report.failures[0].kind == "stale"
     assert driver.outcomes[0].result is None
 
 
-def test_a_job_that_is_somebody_elses_by_now_is_left_alone(
+def test_a_job_that_another_attempt_owns_is_only_reported(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.book.refusals = dict.fromkeys(("complete", "fail"), StaleStateError("another attempt owns it"))
+    driver.catalog.errors = dict.fromkeys(("complete", "fail"), StaleStateError("another attempt owns it"))
 
-    report = driver.run(monkeypatch, [job(1)], done(1))
+    report = driver.run(monkeypatch, [job(1)], succeeded(1))
 
     assert report.failures[0].message == "another attempt owns it"
 
 
-def test_a_catalog_that_is_away_is_told_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.book.refusals["fail"] = RetryableError("no answer")
+def test_a_failure_mentions_an_unavailable_catalog(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.catalog.errors["fail"] = RetryableError("no response")
 
     report = driver.run(monkeypatch, [job(1)], failed(1, InvalidInputError("wrong")))
 
     assert "wrong" in report.failures[0].message
-    assert "no answer" in report.failures[0].message
+    assert "no response" in report.failures[0].message
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), JobCancelledError("enough")])
-def test_an_interrupt_gives_back_what_is_not_over(
+def test_an_interrupt_releases_unfinished_jobs(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException
 ) -> None:
     with pytest.raises(type(interrupt)):
-        driver.run(monkeypatch, [job(1), job(2), job(3)], done(2), interrupt)
+        driver.run(monkeypatch, [job(1), job(2), job(3)], succeeded(2), interrupt)
 
-    assert driver.book.calls == [("complete", 2), ("release", 1), ("release", 3)]
+    assert driver.catalog.calls == [("complete", 2), ("release", 1), ("release", 3)]
 
 
-def test_a_job_must_be_claimed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unclaimed_job_is_rejected(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     unclaimed = Job(
         spec=job(1).spec,
         state=JobState.SUBMITTED,

@@ -1,4 +1,4 @@
-"""Jobs through a real Spark, a real catalog and a real store."""
+"""Jobs on a real Spark, with a real catalog and a real store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def fill(catalog_log: CatalogLog, name: str, *, submitted: bool = True) -> PartitionId:
-    """A topic of one partition with three files of two records of one key each; returns the partition."""
+    """Create a partition with three files of two records each, all of one key."""
     topic = catalog_log.create_topic(name, "compact")
     partition_id = PartitionId(topic.topic_id, 0)
     for index in range(3):
@@ -53,7 +53,7 @@ def fill(catalog_log: CatalogLog, name: str, *, submitted: bool = True) -> Parti
     return partition_id
 
 
-def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
+def test_a_failed_job_does_not_affect_other_jobs_of_the_run(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
     store_config: StoreConfig,
@@ -62,11 +62,11 @@ def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
     first, damaged, last = (fill(catalog_log, name) for name in ("first", "damaged", "last"))
     path = Path(store_config.url.removeprefix("file://")) / catalog_log.extents(damaged)[1].object_name
     path.write_bytes(path.read_bytes()[:100])
-    told: list[str] = []
+    finished: list[str] = []
 
-    report = run_claimed(progress=lambda outcome: told.append(outcome.job.spec.partitions[0].topic_name))
+    report = run_claimed(progress=lambda outcome: finished.append(outcome.job.spec.partitions[0].topic_name))
 
-    assert sorted(told) == ["damaged", "first", "last"]
+    assert sorted(finished) == ["damaged", "first", "last"]
     assert [each.value for each in catalog_log.read(first)] == [b"2"]
     assert [each.value for each in catalog_log.read(last)] == [b"2"]
     assert len(catalog_log.extents(first, FileKind.COMPACTED)) == 1
@@ -93,16 +93,16 @@ def run_command(command: Sequence[str], catalog_url: str, directory: Path) -> di
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SILTSTONE_CATALOG": catalog_url,
     }
-    ran = subprocess.run(
+    child = subprocess.run(
         command, env=environment, cwd=directory, capture_output=True, text=True, timeout=600, check=False
     )
-    assert ran.returncode == 0, ran.stderr
-    (report,) = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
+    assert child.returncode == 0, child.stderr
+    (report,) = (json.loads(line) for line in child.stdout.splitlines() if line.startswith("{"))
     assert isinstance(report, dict)
     return report
 
 
-def test_the_command_runs_the_queue_on_a_connect_server(
+def test_the_command_runs_queued_jobs_on_a_connect_server(
     spark: SparkForTests,
     catalog_log: CatalogLog,
     store_config: StoreConfig,
@@ -126,12 +126,12 @@ def test_the_command_runs_the_queue_on_a_connect_server(
 def test_the_command_uses_the_session_of_spark_submit(
     catalog_log: CatalogLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
 ) -> None:
-    """It runs the job that is in the queue, and the one that it plans."""
+    """The command runs a queued job and a job that it plans itself."""
     verify_binding(catalog_log.store, catalog.store_binding, catalog_log.ids)
     queued = fill(catalog_log, "flights")
     planned = fill(catalog_log, "weather", submitted=False)
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # it has little to compute
+    quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # faster for short runs
     conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m", *quick)
 
     report = run_command(
@@ -153,11 +153,11 @@ def test_the_command_uses_the_session_of_spark_submit(
     assert catalog.jobs.counts()[JobState.COMPLETED] == 2
 
 
-def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> QueryJob:
+def query_job(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> QueryJob:
     return QueryJob(PackedJob(spec.job_id, attempt_id, pack_spec(spec) if data is None else data))
 
 
-def test_a_worker_that_dies_takes_only_its_own_job_along(
+def test_a_dying_worker_fails_only_its_own_job(
     spark: SparkForTests,
     catalog_log: CatalogLog,
     store_config: StoreConfig,
@@ -165,37 +165,37 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
     ids: Ids,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both jobs share a query, which dies in all of Spark's attempts; then each is tried alone."""
+    """Both jobs share a query, which dies in all of Spark's attempts. Then each job runs alone."""
     monkeypatch.setattr(queries, "MAX_QUERIES", 1)
     fill(catalog_log, "good")
     fill(catalog_log, "deadly")
-    good, deadly = catalog.jobs.claim("a test", 10)
+    healthy, deadly = catalog.jobs.claim("a test", 10)
     jobs = [
-        packed(good.spec, ids.new_uuid()),
-        packed(deadly.spec, ids.new_uuid(), CallOnUnpickling.of(os._exit, 3)),
+        query_job(healthy.spec, ids.new_uuid()),
+        query_job(deadly.spec, ids.new_uuid(), CallOnUnpickling.of(os._exit, 3)),
     ]
-    answers: dict[UUID, JobResult | JobFailure] = {}
+    results: dict[UUID, JobResult | JobFailure] = {}
 
     with JobQueries(spark.session, store_config, jobs, tag="deadly") as running:
-        while len(answers) < 2:
-            answer = running.next_outcome(180)
-            assert answer is not None
-            answers[answer[0]] = answer[1]
+        while len(results) < 2:
+            result = running.next_outcome(180)
+            assert result is not None
+            results[result[0]] = result[1]
 
-    failure = answers[deadly.spec.job_id]
+    failure = results[deadly.spec.job_id]
     assert isinstance(failure, JobFailure)
     assert failure.retryable
     assert "Python worker exited unexpectedly" in failure.message
-    assert not isinstance(answers[good.spec.job_id], JobFailure)
+    assert not isinstance(results[healthy.spec.job_id], JobFailure)
 
 
-def test_a_run_that_is_stopped_gives_its_jobs_back(
+def test_a_stopped_run_releases_its_jobs(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
     catalog: Catalog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker that sleeps is killed, long before it would wake up."""
+    """The sleeping worker is killed long before its sleep ends."""
     fill(catalog_log, "endless")
     monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: CallOnUnpickling.of(time.sleep, 10_000))
     cancelled = threading.Event()
@@ -211,7 +211,7 @@ def test_a_run_that_is_stopped_gives_its_jobs_back(
 
 
 def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
-    ran = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-m", "tests.spark_jobs.faults.call_on_unpickling", spark.connect_url],
         cwd=ROOT,
         capture_output=True,
@@ -220,4 +220,4 @@ def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
         check=False,
     )
 
-    assert (ran.returncode, ran.stdout.splitlines()) == (0, ["None", "stopped"]), ran.stderr
+    assert (child.returncode, child.stdout.splitlines()) == (0, ["None", "stopped"]), child.stderr

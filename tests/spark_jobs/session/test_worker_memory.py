@@ -1,4 +1,4 @@
-"""Tables as small, and buckets as many, as the memory of workers asks for."""
+"""The memory of workers limits tables and sets the number of buckets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ MIB = 1 << 20
         ({"memory": "1gb", "cores": "4", "master": "local[4]"}, 1024 * MIB),
     ],
 )
-def test_the_limit_of_a_worker_is_its_part_of_the_executors(
-    settings: dict[str, str], limit: int | None
-) -> None:
+def test_a_worker_gets_its_share_of_the_memory_limit(settings: dict[str, str], limit: int | None) -> None:
     names = {
         "memory": "spark.executor.pyspark.memory",
         "cores": "spark.executor.cores",
@@ -47,8 +45,8 @@ def test_the_limit_of_a_worker_is_its_part_of_the_executors(
     assert found == limit
 
 
-def test_less_memory_makes_smaller_tables_and_more_buckets(tmp_path: Path) -> None:
-    """Down to a table that works anywhere; without a limit the job's own table stands."""
+def test_less_memory_gives_smaller_tables_and_more_buckets(tmp_path: Path) -> None:
+    """Tables have a minimum size; without a limit, the job's table size is used."""
     harness = CompactionHarness(tmp_path)
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch(*((b"%d" % each, b"v") for each in range(1000)))]})

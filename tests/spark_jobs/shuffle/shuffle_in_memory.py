@@ -1,4 +1,4 @@
-"""The stages of the shuffle plan with lists in the place of Spark."""
+"""The stages of the shuffle plan with lists instead of Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def run_in_memory(
     spec: JobSpec, plan: ShufflePlan, open_task_store: Callable[[], ObjectStore], ids: Ids
 ) -> JobResult:
-    """All tasks, one after the other, each with a store of its own; rows are encoded on their way."""
+    """Run all tasks in sequence, each with its own store; encode the rows that pass between them."""
     context = StageContext(spec=spec, plan=plan, clock=SystemClock(), check=lambda: None)
     attempt_id = ids.new_uuid()
     to_judge: defaultdict[int, list[BlobRow]] = defaultdict(list)
@@ -49,12 +49,12 @@ def run_in_memory(
             to_write[survivors.share].append(survivors)
     results: list[tuple[int, JobResult | JobFailure]] = []
     for share in range(len(plan.shares)):
-        known = ShareInput()
+        share_input = ShareInput()
         for survivors in to_write[share]:
-            known.add(survivors)
+            share_input.add(survivors)
         store = open_task_store()
-        results.append((share, write_share(context, share, known, store, attempt_id, ids)))
+        results.append((share, write_share(context, share, share_input, store, attempt_id, ids)))
         store.close()
-    united = unite_results(PackedJob(spec.job_id, attempt_id, pack_spec(spec)), plan, results)
-    assert isinstance(united, JobResult)
-    return united
+    merged = unite_results(PackedJob(spec.job_id, attempt_id, pack_spec(spec)), plan, results)
+    assert isinstance(merged, JobResult)
+    return merged

@@ -1,4 +1,4 @@
-"""How input is cut into shares, and what a file that is cut costs."""
+"""Division of a job's input into shares, and the requests for a cut file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def harness(tmp_path: Path) -> CompactionHarness:
 
 
 def batches(count: int, *, keys: int, value: bytes = b"v" * 60, first: int = 0) -> list[BatchToWrite]:
-    """Of ten records each."""
+    """Return batches of ten records each."""
     return [
         batch(*((b"key-%d" % ((first + 10 * number + each) % keys), value) for each in range(10)))
         for number in range(count)
@@ -48,8 +48,8 @@ def run(harness: CompactionHarness, spec: JobSpec, plan: ShufflePlan) -> JobResu
     return run_in_memory(spec, plan, lambda: LocalStore(harness.directory, harness.ids), harness.ids)
 
 
-def test_one_section_of_one_file_is_spread(harness: CompactionHarness) -> None:
-    """Exact, with two GETs for each byte_range; the stretches are sections that lie side by side."""
+def test_one_section_of_one_file_is_divided_among_shares(harness: CompactionHarness) -> None:
+    """The result is exact with two GETs per byte range; the outputs of byte ranges are adjacent sections."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
     spec = harness.log.job(table_bytes=1024)
@@ -72,8 +72,8 @@ def test_one_section_of_one_file_is_spread(harness: CompactionHarness) -> None:
     assert report.gets_in_words() == f"2.0 for each of {len(plan.shares)} byte ranges of 1 cut files"
 
 
-def test_a_compacted_file_is_spread_again(harness: CompactionHarness) -> None:
-    """One that has holes, between small files that stay whole, over topics with and without deduplication."""
+def test_a_compacted_file_is_divided_among_shares(harness: CompactionHarness) -> None:
+    """The job also has small files, which stay whole, and topics with and without deduplication."""
     partition_id, other = PartitionId(harness.topic(), 0), PartitionId(harness.topic("delete"), 3)
     harness.log.ingest({partition_id: batches(40, keys=170), other: batches(12, keys=5)}, block_target=900)
     harness.compact()
@@ -93,8 +93,8 @@ def test_a_compacted_file_is_spread_again(harness: CompactionHarness) -> None:
     assert result.counts["get_requests"] == 2 * reads - once
 
 
-def test_stretches_without_the_beginning_of_a_block_are_nothing(harness: CompactionHarness) -> None:
-    """A batch that is larger than several shares is read by one of them."""
+def test_a_byte_range_without_the_start_of_a_block_is_empty(harness: CompactionHarness) -> None:
+    """One share reads a batch that is larger than several shares."""
     partition_id = PartitionId(harness.topic(), 0)
     large = batch((b"large", b"x" * 9000), (b"a", b"1"))
     harness.log.ingest({partition_id: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, block_target=500)
@@ -108,9 +108,9 @@ def test_stretches_without_the_beginning_of_a_block_are_nothing(harness: Compact
     assert len(result.files) < len(plan.shares)
 
 
-@pytest.mark.parametrize("piece", [700, 1300, 2600])
-def test_batches_that_were_refused_belong_to_no_stretch(harness: CompactionHarness, piece: int) -> None:
-    """Wherever the cuts are between them and the others."""
+@pytest.mark.parametrize("piece_bytes", [700, 1300, 2600])
+def test_rejected_batches_belong_to_no_byte_range(harness: CompactionHarness, piece_bytes: int) -> None:
+    """Cuts may be anywhere between rejected and other batches."""
     partition_id = PartitionId(harness.topic(), 0)
     rejected = [
         BatchToWrite(each.records, Codec.NONE, rejected=number % 3 != 1)
@@ -118,7 +118,7 @@ def test_batches_that_were_refused_belong_to_no_stretch(harness: CompactionHarne
     ]
     harness.log.ingest({partition_id: rejected}, block_target=1)
     spec = harness.log.job(table_bytes=1024)
-    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece, min_piece_bytes=piece))
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece_bytes, min_piece_bytes=piece_bytes))
 
     result = run(harness, spec, plan)
 
@@ -128,8 +128,8 @@ def test_batches_that_were_refused_belong_to_no_stretch(harness: CompactionHarne
     harness.log.check()
 
 
-def test_records_that_are_missing_are_noticed_by_all_shares_together(harness: CompactionHarness) -> None:
-    """No share knows how many it should have; the catalog knows how many there are."""
+def test_missing_records_are_detected_when_results_are_merged(harness: CompactionHarness) -> None:
+    """No single share knows its number of records; the catalog knows the total."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
     spec = harness.log.job(table_bytes=1024)
@@ -142,22 +142,26 @@ def test_records_that_are_missing_are_noticed_by_all_shares_together(harness: Co
 SECTIONS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 300)), min_size=1, max_size=6)
 
 
-@given(sections=SECTIONS, files=st.integers(1, 4), piece=st.sampled_from([50, 700, 3000]))
-def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], files: int, piece: int) -> None:
-    """Of a file that is cut, each section is in stretches that follow one another."""
+@given(sections=SECTIONS, files=st.integers(1, 4), piece_bytes=st.sampled_from([50, 700, 3000]))
+def test_each_byte_of_data_is_in_exactly_one_share(
+    sections: list[tuple[int, int]], files: int, piece_bytes: int
+) -> None:
+    """The sections of a cut file are in consecutive byte ranges."""
     works = works_of(sections, files)
-    shares = make_shares(works, ShareSizes(share_bytes=piece, min_shares=3, min_piece_bytes=piece))
+    shares = make_shares(
+        works, ShareSizes(share_bytes=piece_bytes, min_shares=3, min_piece_bytes=piece_bytes)
+    )
 
     whole = [index for share in shares if share.byte_range is None for index in share.inputs]
     assert len(whole) == len(set(whole))
     for index in range(files):
-        stretches = [share.byte_range for share in shares if share.byte_range and share.inputs == (index,)]
+        byte_ranges = [share.byte_range for share in shares if share.byte_range and share.inputs == (index,)]
         if index in whole:
-            assert not stretches
+            assert not byte_ranges
             continue
-        assert stretches[0].start == 0
-        assert [each.start for each in stretches[1:]] == [each.end for each in stretches[:-1]]
-        assert stretches[-1].end == max(part.data_end for work in works for part in work.parts)
+        assert byte_ranges[0].start == 0
+        assert [each.start for each in byte_ranges[1:]] == [each.end for each in byte_ranges[:-1]]
+        assert byte_ranges[-1].end == max(part.data_end for work in works for part in work.parts)
     seen: dict[tuple[int, int], list[ByteRange | None]] = {}
     for share in shares:
         for run in runs_of(works, share):
@@ -166,16 +170,16 @@ def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], fil
             for part in parts:
                 seen.setdefault((run.partition_index, part.input_index), []).append(part.byte_range)
     assert seen.keys() == {
-        (place, part.input_index) for place, work in enumerate(works) for part in work.parts
+        (number, part.input_index) for number, work in enumerate(works) for part in work.parts
     }
-    for each in seen.values():  # whole, or by every share of its file that has any of it
+    for each in seen.values():  # one whole part, or byte ranges in file order
         assert each == [None] or each == sorted(
             each, key=lambda byte_range: byte_range.start if byte_range else -1
         )
 
 
 def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]:
-    """Files that all have these sections, as (length, gap before it)."""
+    """Return the partitions of files that all have these sections, given as (length, gap before it)."""
     topic = UUID(int=1)
     works = []
     for partition in range(len(sections)):
@@ -220,7 +224,7 @@ def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]
     return works
 
 
-def test_cuts_keep_to_the_borders_of_sections_that_are_near() -> None:
+def test_cuts_are_at_nearby_borders_of_sections() -> None:
     shares = make_shares(
         works_of([(1000, 20), (1050, 20), (950, 20)], 1),
         ShareSizes(share_bytes=1000, min_shares=1, min_piece_bytes=1),
@@ -233,7 +237,7 @@ def test_cuts_keep_to_the_borders_of_sections_that_are_near() -> None:
     )
 
 
-def test_files_that_hardly_exceed_a_share_are_not_cut() -> None:
+def test_files_slightly_larger_than_a_share_are_not_cut() -> None:
     shares = make_shares(works_of([(1400, 20)], 2), ShareSizes(share_bytes=1000, min_shares=1))
 
     assert [share.byte_range for share in shares] == [None] * len(shares)

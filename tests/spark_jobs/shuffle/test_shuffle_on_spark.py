@@ -1,4 +1,4 @@
-"""The exact plan through a real Spark, a real catalog and a real store, on classic Spark and on Connect."""
+"""The shuffle plan on a real Spark, classic and Connect, with a real catalog and a real store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS = 300
 
 
 def fill(catalog_log: CatalogLog, name: str, *, table_bytes: int) -> PartitionId:
-    """A topic of one partition with a job whose keys are more than its table takes."""
+    """Create a topic of one partition, with a job over more keys than a small table holds."""
     topic = catalog_log.create_topic(name, "compact")
     partition_id = PartitionId(topic.topic_id, 0)
     for index in range(FILES):
@@ -46,11 +46,11 @@ def newest() -> dict[bytes, bytes]:
     }
 
 
-def test_a_job_whose_keys_do_not_fit_ends_exact(
+def test_a_job_whose_keys_exceed_the_table_is_exact(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
 ) -> None:
-    """Beside one whose keys fit, which is one task."""
+    """Another job of the run has keys that fit; it is one task."""
     large = fill(catalog_log, "large", table_bytes=1024)
     small = fill(catalog_log, "small", table_bytes=1 << 20)
 
@@ -71,7 +71,7 @@ def test_a_job_whose_keys_do_not_fit_ends_exact(
     assert len(catalog_log.extents(small, FileKind.COMPACTED)) == 1
 
 
-def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
+def test_a_file_larger_than_a_share_is_divided_among_tasks(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
 ) -> None:
@@ -100,13 +100,13 @@ def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
     assert {each.key: each.value for each in found}[b"1"] == b"newest"
 
 
-def test_a_share_that_fails_is_the_answer_of_its_job(
+def test_a_failed_share_fails_its_job_without_output(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
     store_config: StoreConfig,
     catalog: Catalog,
 ) -> None:
-    """It is no failure of a task, which Spark would try again, and nothing is written."""
+    """The failure is a result, not a failed task, which Spark would retry."""
     partition_id = fill(catalog_log, "damaged", table_bytes=1024)
     directory = Path(store_config.url.removeprefix("file://"))
     path = directory / catalog_log.extents(partition_id)[4].object_name
@@ -122,7 +122,7 @@ def test_a_share_that_fails_is_the_answer_of_its_job(
     assert sorted(directory.rglob("*.seg")) == before
 
 
-def test_command_runs_the_shuffle_on_a_connect_server(
+def test_the_command_runs_a_shuffled_job_on_a_connect_server(
     spark: SparkForTests,
     catalog_log: CatalogLog,
     store_config: StoreConfig,

@@ -1,4 +1,4 @@
-"""The exact plan against dictionaries, without Spark, and how a job's way is chosen."""
+"""The shuffle plan without Spark, checked against the reference log, and the choice between plans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_jobs.shuffle.plan import ShufflePlan
 
 TINY_TABLE = 384
-"""Bytes: 28 slots, so that a few keys make many buckets."""
+"""Bytes of 28 slots, so that a few keys give many buckets."""
 
 
 def run(harness: CompactionHarness, spec: JobSpec, plan: ShufflePlan | None = None) -> JobResult:
@@ -44,7 +44,7 @@ def compact(
     table_bytes: int = TINY_TABLE,
     sizes: ShareSizes | None = None,
 ) -> JobResult:
-    """Run a job through the stages, publish it, and hold the log against the dictionaries."""
+    """Run a job through the stages, publish it, and check the log."""
     spec = harness.log.job(extents, table_bytes=table_bytes)
     result = run(harness, spec, plan_shuffle(spec, sizes))
     harness.log.publish(spec, result)
@@ -63,12 +63,12 @@ def harness(tmp_path: Path) -> CompactionHarness:
 
 @pytest.fixture(scope="module")
 def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CompactionHarness]:
-    """Makes benches for examples of one property test."""
+    """Return a function that makes a harness for each example of a property test."""
     return lambda: CompactionHarness(tmp_path_factory.mktemp("harness"))
 
 
-def test_one_partition_is_spread_over_tasks_and_buckets(harness: CompactionHarness) -> None:
-    """Each task writes a byte_range of it, no key is there twice, and each file is read twice."""
+def test_one_partition_is_divided_among_tasks_and_buckets(harness: CompactionHarness) -> None:
+    """Each task writes a part of the partition, no key occurs twice, and each file is read twice."""
     partition_id = PartitionId(harness.topic(), 0)
     for index in range(20):
         harness.log.ingest({partition_id: [numbered(100, modulo=300, first=70 * index)]})
@@ -86,7 +86,7 @@ def test_one_partition_is_spread_over_tasks_and_buckets(harness: CompactionHarne
     assert all(extent.unique_keys for file in result.files for extent in file.extents)
 
 
-def test_the_buckets_of_a_tiny_table_are_many(harness: CompactionHarness) -> None:
+def test_a_small_table_gives_many_buckets(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [numbered(1000, modulo=1000)]})
 
@@ -98,8 +98,8 @@ def test_the_buckets_of_a_tiny_table_are_many(harness: CompactionHarness) -> Non
     assert plan.buckets == 1 << bits == plan.bucket_ends[-1]
 
 
-def test_files_in_another_order_in_each_partition_make_more_files(harness: CompactionHarness) -> None:
-    """A share whose parts of a partition are no neighbours writes one section for each byte_range."""
+def test_different_file_orders_of_partitions_give_more_output_files(harness: CompactionHarness) -> None:
+    """A share with non-adjacent parts of a partition writes one section for each run of parts."""
     topic = harness.topic()
     first, second = PartitionId(topic, 0), PartitionId(topic, 1)
     for value in (b"1", b"2", b"3"):
@@ -117,7 +117,7 @@ def test_files_in_another_order_in_each_partition_make_more_files(harness: Compa
     assert len(result.files) == sum(1 + max(each.number for each in share) for share in runs)
 
 
-def test_what_is_not_deduplicated_goes_along(harness: CompactionHarness) -> None:
+def test_topics_without_deduplication_are_copied(harness: CompactionHarness) -> None:
     compacted, deleted = PartitionId(harness.topic(), 0), PartitionId(harness.topic("delete"), 3)
     for index in range(4):
         harness.log.ingest(
@@ -133,7 +133,7 @@ def test_what_is_not_deduplicated_goes_along(harness: CompactionHarness) -> None
     assert result.counts["get_requests"] == 2 * 4 + 1
 
 
-def test_tombstones_go_when_their_time_has_come(harness: CompactionHarness) -> None:
+def test_tombstones_are_dropped_after_their_delete_horizon(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     for index in range(3):
         harness.log.ingest(
@@ -162,7 +162,7 @@ def test_compacting_twice_changes_nothing(harness: CompactionHarness) -> None:
     assert result.counts["records_dropped"] == 0
 
 
-def test_a_corrupt_input_is_an_error_of_its_share(harness: CompactionHarness) -> None:
+def test_a_corrupt_input_raises_an_error(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
     extent = harness.log.extents[partition_id][0]
@@ -189,21 +189,21 @@ FILES = st.lists(
 
 
 PIECES = st.sampled_from([None, 50, 150, 700])
-"""Bytes of the pieces that files are cut into; None for files that stay whole."""
+"""Bytes of the pieces that files are cut into; None for whole files."""
 
 
 @given(
     rounds=st.lists(st.tuples(FILES, st.booleans(), PIECES, st.integers(0, 20_000)), min_size=1, max_size=2),
     block_target=st.sampled_from([1, 200, 4096]),
 )
-def test_the_log_is_what_dictionaries_say(
+def test_shuffled_compaction_equals_the_reference_model(
     new_harness: Callable[[], CompactionHarness],
     rounds: list[tuple[list[dict[int, list[BatchToWrite]]], bool, int | None, int]],
     block_target: int,
 ) -> None:
-    """Rounds of ingestion and of compaction, by this plan or by one task, over mixed policies.
+    """Rounds of ingestion and compaction, by the shuffle plan or by one task, over mixed policies.
 
-    Files stay whole or are cut, between blocks or within one, that may have many batches or be one of them.
+    Files stay whole or are cut between blocks or inside one. A block has one batch or many.
     """
     harness = new_harness()
     topics = [harness.topic("compact"), harness.topic("delete"), harness.topic("compact,delete")]
@@ -224,46 +224,46 @@ def test_the_log_is_what_dictionaries_say(
         harness.clock.advance(later_ms / 1000)
 
 
-def job_of(harness: CompactionHarness, records: int, *, modulo: int, clean: bool) -> JobSpec:
+def job_of(harness: CompactionHarness, records: int, *, modulo: int, is_compacted: bool) -> JobSpec:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [numbered(records, modulo=modulo)]})
-    if clean:
+    if is_compacted:
         harness.compact()
         harness.log.ingest({partition_id: [numbered(records, modulo=modulo)]})
     return harness.log.job(table_bytes=1024)
 
 
 @pytest.mark.parametrize(
-    ("records", "modulo", "clean", "spread"),
+    ("records", "modulo", "is_compacted", "is_shuffled"),
     [
-        (60, 60, False, False),  # 71 keys fit
-        (200, 10, False, True),  # nobody knows that keys repeat
-        (200, 10, True, False),  # the last job has found it out
+        (60, 60, False, False),  # the table holds 71 keys
+        (200, 10, False, True),  # without an earlier job, every record may have a new key
+        (200, 10, True, False),  # the last job has counted the keys
         (200, 150, True, True),
     ],
 )
-def test_the_way_goes_by_an_estimate(
-    harness: CompactionHarness, records: int, modulo: int, *, clean: bool, spread: bool
+def test_auto_chooses_the_plan_by_an_estimate(
+    harness: CompactionHarness, records: int, modulo: int, *, is_compacted: bool, is_shuffled: bool
 ) -> None:
-    spec = job_of(harness, records, modulo=modulo, clean=clean)
+    spec = job_of(harness, records, modulo=modulo, is_compacted=is_compacted)
 
-    assert (choose_plan(spec, PlanChoice.AUTO) is not None) is spread
+    assert (choose_plan(spec, PlanChoice.AUTO) is not None) is is_shuffled
     assert choose_plan(spec, PlanChoice.TASK) is None
     assert choose_plan(spec, PlanChoice.SHUFFLE) is not None
 
 
 @pytest.mark.parametrize(
-    ("records", "unique", "spread"),
+    ("records", "unique", "is_shuffled"),
     [
         (MAX_RETAINED_RECORDS, False, False),
-        (MAX_RETAINED_RECORDS + 1, False, True),  # a task cannot hold back so many
-        (MAX_RETAINED_RECORDS + 1, True, False),  # and need not
+        (MAX_RETAINED_RECORDS + 1, False, True),  # one task cannot retain so many records
+        (MAX_RETAINED_RECORDS + 1, True, False),  # one task need not retain them
     ],
 )
-def test_a_section_too_long_to_be_held_back_is_spread(
-    harness: CompactionHarness, records: int, *, unique: bool, spread: bool
+def test_a_section_with_too_many_records_for_a_task_is_shuffled(
+    harness: CompactionHarness, records: int, *, unique: bool, is_shuffled: bool
 ) -> None:
-    """However few its keys are, and though they fit the table."""
+    """The number of keys does not matter, even if they fit the table."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
     (extent,) = harness.log.extents[partition_id]
@@ -273,25 +273,25 @@ def test_a_section_too_long_to_be_held_back_is_spread(
 
     plan = choose_plan(harness.log.job(table_bytes=128 << 20), PlanChoice.AUTO)
 
-    assert (plan is not None) is spread
+    assert (plan is not None) is is_shuffled
 
 
-def test_a_job_that_is_to_be_exact_is_spread(harness: CompactionHarness) -> None:
-    """Whatever the estimate says, unless it is told to be a task."""
-    spec = replace(job_of(harness, 5, modulo=5, clean=False), exact=True)
+def test_a_job_that_must_be_exact_is_shuffled(harness: CompactionHarness) -> None:
+    """The estimate does not matter, but an explicit choice of one task does."""
+    spec = replace(job_of(harness, 5, modulo=5, is_compacted=False), exact=True)
     assert choose_plan(spec, PlanChoice.AUTO) is not None
     assert choose_plan(spec, PlanChoice.TASK) is None
 
 
-def test_a_plan_is_chosen_without_the_memory_of_a_table(harness: CompactionHarness) -> None:
-    """A table of a size that no machine has is only reckoned with."""
-    spec = job_of(harness, 5, modulo=5, clean=False)
+def test_choosing_a_plan_allocates_no_table(harness: CompactionHarness) -> None:
+    """The size of the table exceeds the memory of any machine."""
+    spec = job_of(harness, 5, modulo=5, is_compacted=False)
     assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.AUTO) is None
     assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.SHUFFLE) is not None
 
 
-def test_an_estimate_that_was_too_low_costs_exactness_once(harness: CompactionHarness) -> None:
-    """The task that it chose keeps what it cannot judge and says how much; the next job is spread."""
+def test_a_low_estimate_leaves_duplicates_until_the_next_job(harness: CompactionHarness) -> None:
+    """The one-task job keeps and counts the records that it cannot judge; the next job is shuffled."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [numbered(300, modulo=10)]})
     harness.compact()
@@ -303,7 +303,7 @@ def test_an_estimate_that_was_too_low_costs_exactness_once(harness: CompactionHa
     result = harness.run(spec)
 
     assert result.counts["keys_outside_table"] > 0
-    publish_all(harness, result)
+    publish_unchecked(harness, result)
     newest = {record.key: record.value for record in harness.log.expected(partition_id)}
     found = harness.log.read(partition_id)
     assert {record.key: record.value for record in found} == newest
@@ -311,12 +311,12 @@ def test_an_estimate_that_was_too_low_costs_exactness_once(harness: CompactionHa
     following = harness.log.job(table_bytes=1024)
     plan = choose_plan(following, PlanChoice.AUTO)
     assert plan is not None
-    exact = run(harness, following, plan)
-    assert exact.counts["records_out"] == exact.counts["keys"] == len(newest)
+    exact_result = run(harness, following, plan)
+    assert exact_result.counts["records_out"] == exact_result.counts["keys"] == len(newest)
 
 
-def publish_all(harness: CompactionHarness, result: JobResult) -> None:
-    """Put what a job wrote of one partition in the place of all that was there, as it is."""
+def publish_unchecked(harness: CompactionHarness, result: JobResult) -> None:
+    """Replace all extents of a partition by the output of a job, without the reference model."""
     (file,) = result.files
     (output,) = file.extents
     partition_id = PartitionId(output.topic_id, output.partition)
@@ -324,8 +324,8 @@ def publish_all(harness: CompactionHarness, result: JobResult) -> None:
     harness.log.sizes[file.file_id] = file.size
 
 
-def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(harness: CompactionHarness) -> None:
-    """One task, told to go on: every newest record is there, the report tells, and the next job is spread."""
+def test_a_small_table_keeps_records_that_it_cannot_judge(harness: CompactionHarness) -> None:
+    """The one-task job keeps every newest record and counts the others; the next job is shuffled."""
     partition_id = PartitionId(harness.topic(), 0)
     for index in range(4):
         harness.log.ingest({partition_id: [numbered(300, modulo=300, value=b"%d" % index)]})
@@ -336,10 +336,10 @@ def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(harness: Compactio
     assert result.counts["keys_outside_table"] > 0
     (output,) = result.files[0].extents
     assert not output.unique_keys
-    kept = output.record_count
-    assert 300 < kept < 1200
+    kept_count = output.record_count
+    assert 300 < kept_count < 1200
     expected = {record.key: record for record in harness.log.read(partition_id)}
-    publish_all(harness, result)
+    publish_unchecked(harness, result)
     found = harness.log.read(partition_id)
     assert {record.key: record for record in found} == expected
     following = harness.log.job(table_bytes=1024)

@@ -1,4 +1,4 @@
-"""Whatever tasks Spark runs again, and whichever rows of theirs it loses: no live record is lost."""
+"""No repeated task and no lost row of a shuffled job loses a live record."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ RECORDS = 20
 
 
 class StoreIsBusyError(RetryableError):
-    """What a store answers with 503."""
+    """The error for a store that responds with status 503."""
 
 
-class Cluster:
-    """A job of two shares and eight judges, whose tasks are run by hand, as often as one likes."""
+class ManualShuffle:
+    """A job of two shares and eight judges, whose tasks the test runs itself, in any number."""
 
     def __init__(self, directory: Path) -> None:
         self.harness = CompactionHarness(directory)
@@ -68,11 +68,11 @@ class Cluster:
         )
         assert (len(self.plan.shares), self.plan.judges) == (SHARES, JUDGES)
         self.job = PackedJob(self.spec.job_id, self.harness.ids.new_uuid(), pack_spec(self.spec))
-        self.kernel = StageFunctions(StoreConfig(str(directory)), self.job, self.plan)
-        self.cuts = [list(self.kernel._cut(share)) for share in range(SHARES)]
+        self.functions = StageFunctions(StoreConfig(str(directory)), self.job, self.plan)
+        self.cuts = [list(self.functions._cut(share)) for share in range(SHARES)]
 
     def fail_cut(self, share: int, after: int) -> list[BlobRow]:
-        """What another execution of stage 1 sends when it fails behind so many rows."""
+        """Return the rows of another execution of stage 1 that fails after so many rows."""
 
         def failing(*_: object) -> Iterator[BlobRow]:
             yield from self.cuts[share][:after]
@@ -80,147 +80,150 @@ class Cluster:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shuffle_query, "cut_share", failing)
-            return list(self.kernel._cut(share))
+            return list(self.functions._cut(share))
 
     def judge(self, rows: Iterable[BlobRow]) -> list[SurvivorRow]:
         return list(
-            self.kernel._judge(sorted(rows, key=lambda row: (row.kind, row.number, -row.first_offset)))
+            self.functions._judge(sorted(rows, key=lambda row: (row.kind, row.number, -row.first_offset)))
         )
 
     def judge_all(self, rows: Iterable[BlobRow]) -> list[SurvivorRow]:
-        """Stage 2: each judge gets the rows that are for it."""
+        """Run stage 2: each judge gets its rows."""
         sorted_out: defaultdict[int, list[BlobRow]] = defaultdict(list)
         for row in rows:
             sorted_out[row.judge].append(row)
         return [row for judge in range(JUDGES) for row in self.judge(sorted_out[judge])]
 
     def write_all(self, rows: Iterable[SurvivorRow]) -> JobResult | JobFailure:
-        """Stage 3, and the job's answer."""
-        known: defaultdict[int, ShareInput] = defaultdict(ShareInput)
+        """Run stage 3 and return the job's result."""
+        share_input: defaultdict[int, ShareInput] = defaultdict(ShareInput)
         for row in rows:
-            known[row.share].add(row)
-        answers = [(share, self.write(share, known[share])) for share in range(SHARES)]
-        return unite_results(self.job, self.plan, answers)
+            share_input[row.share].add(row)
+        results = [(share, self.write(share, share_input[share])) for share in range(SHARES)]
+        return unite_results(self.job, self.plan, results)
 
-    def write(self, share: int, known: ShareInput) -> JobResult | JobFailure:
-        """Stage 3 of one share."""
-        done, answer = self.kernel._write(share, known)
-        return unpack_result(answer) if done else JobFailure(**orjson.loads(answer))
+    def write(self, share: int, share_input: ShareInput) -> JobResult | JobFailure:
+        """Run stage 3 for one share."""
+        done, result = self.functions._write(share, share_input)
+        return unpack_result(result) if done else JobFailure(**orjson.loads(result))
 
-    def check(self, answer: JobResult | JobFailure) -> None:
-        """Hold what was published against the dictionaries."""
-        assert isinstance(answer, JobResult), answer
-        self.harness.log.publish(self.spec, answer)
+    def check(self, result: JobResult | JobFailure) -> None:
+        """Publish the result and check the log."""
+        assert isinstance(result, JobResult), result
+        self.harness.log.publish(self.spec, result)
         self.harness.log.check()
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path)
+def shuffle(tmp_path: Path) -> ManualShuffle:
+    return ManualShuffle(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def kept_cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """One for examples that publish nothing, or all the same."""
-    return Cluster(tmp_path_factory.mktemp("cluster"))
+def shared_shuffle(tmp_path_factory: pytest.TempPathFactory) -> ManualShuffle:
+    """A job for examples that publish nothing, or always the same."""
+    return ManualShuffle(tmp_path_factory.mktemp("shuffle"))
 
 
-def known_of(share: int, rows: Iterable[SurvivorRow]) -> ShareInput:
-    known = ShareInput()
+def share_input_of(share: int, rows: Iterable[SurvivorRow]) -> ShareInput:
+    share_input = ShareInput()
     for row in rows:
         if row.share == share:
-            known.add(row)
-    return known
+            share_input.add(row)
+    return share_input
 
 
-def all_rows(cluster: Cluster) -> list[BlobRow]:
-    return [row for rows in cluster.cuts for row in rows]
+def all_rows(shuffle: ManualShuffle) -> list[BlobRow]:
+    return [row for rows in shuffle.cuts for row in rows]
 
 
-def test_a_task_that_runs_again_makes_the_same_rows(cluster: Cluster) -> None:
-    """But for the reports, which tell of times; so rows of executions that succeed may be mixed."""
-    again = [list(cluster.kernel._cut(share)) for share in range(SHARES)]
+def test_a_repeated_task_sends_the_same_rows(shuffle: ManualShuffle) -> None:
+    """Only reports differ, because they have durations.
 
-    for first, second in zip(cluster.cuts, again, strict=True):
+    Rows of several successful executions may therefore be mixed.
+    """
+    again = [list(shuffle.functions._cut(share)) for share in range(SHARES)]
+
+    for first, second in zip(shuffle.cuts, again, strict=True):
         assert [row._replace(data=b"") for row in first] == [row._replace(data=b"") for row in second]
         for kind in (PAYLOAD, END):
             assert [row for row in first if row.kind == kind] == [row for row in second if row.kind == kind]
-    mixed = [row for row in all_rows(cluster) if row.judge % 2] + [
+    mixed = [row for row in all_rows(shuffle) if row.judge % 2] + [
         row for rows in again for row in rows if not row.judge % 2
     ]
-    cluster.check(cluster.write_all(cluster.judge_all(mixed)))
+    shuffle.check(shuffle.write_all(shuffle.judge_all(mixed)))
 
 
-def test_an_execution_that_fails_after_others_were_read_fails_the_job(cluster: Cluster) -> None:
-    """Its output was lost when some judges had it, and the store does not answer when it is made again."""
-    rerun = cluster.fail_cut(1, after=5)
-    late = {5, 6, 7}
+def test_a_rerun_that_fails_after_judges_read_the_first_run_fails_the_job(shuffle: ManualShuffle) -> None:
+    """Some judges have the first output when it is lost, and the store fails when Spark repeats the task."""
+    rerun = shuffle.fail_cut(1, after=5)
+    late_judges = {5, 6, 7}
     rows = [
         row
-        for share, first in enumerate(cluster.cuts)
+        for share, first in enumerate(shuffle.cuts)
         for judge in range(JUDGES)
-        for row in (rerun if share == 1 and judge in late else first)
+        for row in (rerun if share == 1 and judge in late_judges else first)
         if row.judge == judge
     ]
 
-    answer = cluster.write_all(cluster.judge_all(rows))
+    result = shuffle.write_all(shuffle.judge_all(rows))
 
-    assert isinstance(answer, JobFailure)
-    assert answer.retryable
-    assert "503" in answer.message
+    assert isinstance(result, JobFailure)
+    assert result.retryable
+    assert "503" in result.message
     assert {row.judge for row in rerun if row.kind not in {PAYLOAD, END}} == set(range(JUDGES))
 
 
-def test_a_judge_reads_to_the_end_after_a_failure(kept_cluster: Cluster) -> None:
-    """Spark would end its worker, and start another one for the next judge."""
-    rows = [*kept_cluster.fail_cut(1, after=5), *kept_cluster.cuts[0]]
-    mine = sorted(row for row in rows if row.judge == 0)
-    batches = (each for row in mine for each in write_blob_rows([row]))
+def test_a_judge_reads_its_input_to_the_end_after_a_failure(shared_shuffle: ManualShuffle) -> None:
+    """Otherwise, Spark would end the worker and start another one for the next judge."""
+    rows = [*shared_shuffle.fail_cut(1, after=5), *shared_shuffle.cuts[0]]
+    own_rows = sorted(row for row in rows if row.judge == 0)
+    batches = (each for row in own_rows for each in write_blob_rows([row]))
 
-    sent = list(read_survivor_rows(kept_cluster.kernel.judge(batches)))
+    sent = list(read_survivor_rows(shared_shuffle.functions.judge(batches)))
 
     assert [row.kind for row in sent] == [FAILURE] * SHARES
     assert next(batches, None) is None
 
 
 @pytest.mark.parametrize("number", range(JUDGES + 3))
-def test_a_row_that_is_lost_before_a_judge_fails_the_job(kept_cluster: Cluster, number: int) -> None:
-    """Be it a blob, a report or a marker."""
-    rows = all_rows(kept_cluster)
+def test_a_row_lost_between_cut_and_judge_fails_the_job(shared_shuffle: ManualShuffle, number: int) -> None:
+    """The row may be a blob, a report or a marker."""
+    rows = all_rows(shared_shuffle)
     lost = rows[number * (len(rows) - 1) // (JUDGES + 2)]
 
-    answer = kept_cluster.write_all(kept_cluster.judge_all(row for row in rows if row is not lost))
+    result = shared_shuffle.write_all(shared_shuffle.judge_all(row for row in rows if row is not lost))
 
-    assert isinstance(answer, JobFailure)
-    assert (answer.retryable, answer.error) == (True, "IncompleteShuffleError")
+    assert isinstance(result, JobFailure)
+    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_a_row_that_is_lost_before_a_share_fails_the_job(kept_cluster: Cluster, number: int) -> None:
-    """Be it bitmaps, a report or a marker."""
-    rows = kept_cluster.judge_all(all_rows(kept_cluster))
+def test_a_row_lost_between_judge_and_write_fails_the_job(shared_shuffle: ManualShuffle, number: int) -> None:
+    """The row may have bitmaps, a report or a marker."""
+    rows = shared_shuffle.judge_all(all_rows(shared_shuffle))
     lost = rows[number * (len(rows) - 1) // 8]
 
-    answer = kept_cluster.write_all(row for row in rows if row is not lost)
+    result = shared_shuffle.write_all(row for row in rows if row is not lost)
 
-    assert isinstance(answer, JobFailure)
-    assert (answer.retryable, answer.error) == (True, "IncompleteShuffleError")
+    assert isinstance(result, JobFailure)
+    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
 
 
-def test_a_row_that_comes_twice_fails_the_job(kept_cluster: Cluster) -> None:
+def test_a_duplicate_row_fails_the_job(shared_shuffle: ManualShuffle) -> None:
     """Rows of two executions in one task are not added up."""
-    rows = kept_cluster.judge_all(all_rows(kept_cluster))
+    rows = shared_shuffle.judge_all(all_rows(shared_shuffle))
     ends = [row for row in rows if row.kind == END]
     bitmaps = [row for row in rows if row.kind == PAYLOAD]
 
     for doubled in (ends[0], bitmaps[0]):
-        answer = kept_cluster.write_all([*rows, doubled])
-        assert isinstance(answer, JobFailure)
-        assert (answer.retryable, answer.error) == (True, "IncompleteShuffleError")
+        result = shared_shuffle.write_all([*rows, doubled])
+        assert isinstance(result, JobFailure)
+        assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
 
 
-def test_what_was_judged_is_what_pass_two_reads(kept_cluster: Cluster) -> None:
-    """A share whose judges tell of fewer records than it has leaves nothing behind."""
+def test_a_share_with_more_records_than_were_judged_leaves_no_object(shared_shuffle: ManualShuffle) -> None:
+    """One judge reports one record fewer than it judged."""
 
     def fewer(row: SurvivorRow) -> SurvivorRow:
         tally = Tally.unpack(row.data)
@@ -229,104 +232,108 @@ def test_what_was_judged_is_what_pass_two_reads(kept_cluster: Cluster) -> None:
 
     rows = [
         fewer(row) if (row.kind, row.judge) == (END, 3) else row
-        for row in kept_cluster.judge_all(all_rows(kept_cluster))
+        for row in shared_shuffle.judge_all(all_rows(shared_shuffle))
     ]
-    before = kept_cluster.harness.objects()
+    before = shared_shuffle.harness.objects()
 
-    answer = kept_cluster.write(1, known_of(1, rows))
+    result = shared_shuffle.write(1, share_input_of(1, rows))
 
-    assert isinstance(answer, JobFailure)
-    assert answer.retryable
-    assert "pass 2 read 160 records, but 159 were judged" in answer.message
-    assert kept_cluster.harness.objects() == before
+    assert isinstance(result, JobFailure)
+    assert result.retryable
+    assert "pass 2 read 160 records, but 159 were judged" in result.message
+    assert shared_shuffle.harness.objects() == before
 
 
-def test_a_judge_whose_blob_lacks_records_fails_the_job(kept_cluster: Cluster) -> None:
-    """The rows are as many as they should be."""
-    rows = all_rows(kept_cluster)
+def test_a_blob_that_lacks_records_fails_the_job(shared_shuffle: ManualShuffle) -> None:
+    """The number of rows is correct."""
+    rows = all_rows(shared_shuffle)
     short = next(row for row in rows if row.kind == PAYLOAD and row.share == 1)
-    base, words, places = short.data[:8], short.data[8 : -4 * RECORDS], short.data[-4 * RECORDS :]
-    shorter = short._replace(data=bytes(base) + bytes(words[12:]) + bytes(places[4:]))
+    base, fingerprints, positions = short.data[:8], short.data[8 : -4 * RECORDS], short.data[-4 * RECORDS :]
+    shorter = short._replace(data=bytes(base) + bytes(fingerprints[12:]) + bytes(positions[4:]))
 
-    answer = kept_cluster.write_all(kept_cluster.judge_all(shorter if row is short else row for row in rows))
+    result = shared_shuffle.write_all(
+        shared_shuffle.judge_all(shorter if row is short else row for row in rows)
+    )
 
-    assert isinstance(answer, JobFailure)
-    assert (answer.retryable, answer.error) == (True, "IncompleteShuffleError")
-    assert re.search(r"\d+ records were judged, but \d+ were sent", answer.message)
+    assert isinstance(result, JobFailure)
+    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
+    assert re.search(r"\d+ records were judged, but \d+ were sent", result.message)
 
 
-def test_each_share_answers_once(kept_cluster: Cluster) -> None:
-    """Two answers of one share do not stand for that of another."""
-    judged = kept_cluster.judge_all(all_rows(kept_cluster))
-    answers = [(0, kept_cluster.write(0, known_of(0, judged))) for _ in range(SHARES)]
+def test_two_results_of_one_share_are_rejected(shared_shuffle: ManualShuffle) -> None:
+    """Two results of one share do not replace the result of another share."""
+    judged = shared_shuffle.judge_all(all_rows(shared_shuffle))
+    results = [(0, shared_shuffle.write(0, share_input_of(0, judged))) for _ in range(SHARES)]
 
     with pytest.raises(IncompleteShuffleError, match=r"\[0, 0\]"):
-        unite_results(kept_cluster.job, kept_cluster.plan, answers)
+        unite_results(shared_shuffle.job, shared_shuffle.plan, results)
 
 
-def test_executions_of_pass_two_share_no_object(kept_cluster: Cluster) -> None:
-    """Spark may run two at a time; whichever answers names objects that are its own."""
-    judged = kept_cluster.judge_all(all_rows(kept_cluster))
+def test_executions_of_pass_2_write_separate_objects(shared_shuffle: ManualShuffle) -> None:
+    """Spark may run two executions at a time; each names its own objects."""
+    judged = shared_shuffle.judge_all(all_rows(shared_shuffle))
 
-    first, second = (kept_cluster.write(1, known_of(1, judged)) for _ in range(2))
+    first, second = (shared_shuffle.write(1, share_input_of(1, judged)) for _ in range(2))
 
     assert isinstance(first, JobResult)
     assert isinstance(second, JobResult)
     names = [file.object_name for result in (first, second) for file in result.files]
     assert len(set(names)) == len(names) == 2
-    assert set(names) <= set(kept_cluster.harness.objects())
-    plain = [
+    assert set(names) <= set(shared_shuffle.harness.objects())
+    without_names = [
         [replace(file, file_id=UUID(int=0), object_name="") for file in result.files]
         for result in (first, second)
     ]
-    assert plain[0] == plain[1]
+    assert without_names[0] == without_names[1]
 
 
-def test_judges_that_spark_joins_in_one_task_are_as_good(cluster: Cluster) -> None:
-    """A cluster may be set to make fewer, larger tasks."""
-    rows = all_rows(cluster)
+def test_one_task_may_run_several_judges(shuffle: ManualShuffle) -> None:
+    """A cluster may be configured for fewer, larger tasks."""
+    rows = all_rows(shuffle)
 
     judged = [
         survivors
         for first, last in ((0, 3), (3, JUDGES))
-        for survivors in cluster.judge(row for row in rows if first <= row.judge < last)
+        for survivors in shuffle.judge(row for row in rows if first <= row.judge < last)
     ]
 
-    cluster.check(cluster.write_all(judged))
+    shuffle.check(shuffle.write_all(judged))
 
 
 @given(st.data())
-def test_no_mixture_of_executions_loses_a_record(kept_cluster: Cluster, data: st.DataObject) -> None:
-    """Each judge, and then each share, reads one execution of each task before it, whichever that is."""
+def test_no_mixture_of_executions_loses_a_record(shared_shuffle: ManualShuffle, data: st.DataObject) -> None:
+    """Each judge and each share reads one execution of each earlier task, which may be any of them."""
     fails = st.sampled_from([False, False, False, True])
-    which = [data.draw(st.sampled_from(["first", "again", "mixed"])) for _ in range(SHARES)]
-    failed = [kept_cluster.fail_cut(share, data.draw(st.integers(0, 12))) for share in range(SHARES)]
+    execution_of = [data.draw(st.sampled_from(["first", "again", "mixed"])) for _ in range(SHARES)]
+    failed = [shared_shuffle.fail_cut(share, data.draw(st.integers(0, 12))) for share in range(SHARES)]
     rows = [
         row
         for share in range(SHARES)
         for judge in range(JUDGES)
         for row in (
             failed[share]
-            if which[share] == "again" or (which[share] == "mixed" and data.draw(fails))
-            else kept_cluster.cuts[share]
+            if execution_of[share] == "again" or (execution_of[share] == "mixed" and data.draw(fails))
+            else shared_shuffle.cuts[share]
         )
         if row.judge == judge
     ]
-    judged = kept_cluster.judge_all(rows)
-    given_up = data.draw(st.integers(-1, JUDGES - 1))
-    if given_up >= 0:  # another execution of this judge fails, and only share 1 reads what it sends
-        sent = [row for row in judged if row.judge == given_up][: data.draw(st.integers(0, 5))]
-        failure = JobFailure.of(kept_cluster.job.job_id, StoreIsBusyError("the worker answers 503"))
-        told = [*sent, *failed_judging(kept_cluster.plan, given_up, failure)]
-        judged = [row for row in judged if (row.judge, row.share) != (given_up, 1)]
-        judged += [row for row in told if row.share == 1]
+    judged = shared_shuffle.judge_all(rows)
+    failed_judge = data.draw(st.integers(-1, JUDGES - 1))
+    if failed_judge >= 0:  # another execution of this judge fails; only share 1 reads its rows
+        sent = [row for row in judged if row.judge == failed_judge][: data.draw(st.integers(0, 5))]
+        failure = JobFailure.of(shared_shuffle.job.job_id, StoreIsBusyError("the worker answers 503"))
+        sent_rows = [*sent, *failed_judging(shared_shuffle.plan, failed_judge, failure)]
+        judged = [row for row in judged if (row.judge, row.share) != (failed_judge, 1)]
+        judged += [row for row in sent_rows if row.share == 1]
 
-    answer = kept_cluster.write_all(judged)
+    result = shared_shuffle.write_all(judged)
 
-    whole = all(rows.count(row) for row in all_rows(kept_cluster) if row.kind == END) and given_up < 0
-    assert isinstance(answer, JobResult) is whole
-    if isinstance(answer, JobResult):
-        assert answer.counts["records_out"] == PARTITIONS * (RECORDS + RECORDS // 2)
+    is_complete = (
+        all(rows.count(row) for row in all_rows(shared_shuffle) if row.kind == END) and failed_judge < 0
+    )
+    assert isinstance(result, JobResult) is is_complete
+    if isinstance(result, JobResult):
+        assert result.counts["records_out"] == PARTITIONS * (RECORDS + RECORDS // 2)
     else:
-        assert answer.retryable
-        assert "503" in answer.message
+        assert result.retryable
+        assert "503" in result.message

@@ -1,4 +1,4 @@
-"""Offsets, positions and holes beyond 2^31 and 2^32, without the bytes that would lie before them."""
+"""Offsets, positions and holes beyond 2^31 and 2^32, without writing that many bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BEGINNING = 68  # magic and FILE_HEADER
 
 
 class SparseFileWriter(SegmentFileWriter):
-    """Leaves out bytes behind the file's header."""
+    """A writer that skips `skipped` bytes after the file's header."""
 
     skipped = 0
 
@@ -74,7 +74,7 @@ class SparseFileWriter(SegmentFileWriter):
 
 
 class SparseFileUpload:
-    """Leaves a hole where the writer has left out bytes."""
+    """An upload that leaves a gap in the file where the writer has skipped bytes."""
 
     def __init__(self, inner: LocalUpload, skipped: int) -> None:
         self._inner = inner
@@ -100,7 +100,7 @@ class SparseFileUpload:
 
 
 class SparseFileStore(LocalStore):
-    """Objects with such a hole; what is in it is nowhere, and would take long to read."""
+    """A store whose files have such a gap, which has no blocks on the disk and would take long to read."""
 
     skipped = 0
 
@@ -117,7 +117,7 @@ class SparseFileStore(LocalStore):
 
 
 class SparseFileHarness(CompactionHarness):
-    """A bench whose files all have the hole."""
+    """A harness whose files all have the gap."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -136,7 +136,7 @@ class SparseFileHarness(CompactionHarness):
         )
 
     def compact_by(self, plan: str) -> JobResult:
-        """Run a job over everything, publish it, and hold the log against the dictionaries."""
+        """Run a job over all extents, publish it, and check the records."""
         spec = self.log.job()
         result = self.run_by(plan, spec)
         self.log.publish(spec, result)
@@ -152,8 +152,8 @@ def harness(tmp_path: Path) -> SparseFileHarness:
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("border", BORDERS)
-def test_offsets_on_both_sides_of_a_border(harness: SparseFileHarness, border: int, plan: str) -> None:
-    """Compacted, and compacted again with what is newer."""
+def test_offsets_may_cross_the_border(harness: SparseFileHarness, border: int, plan: str) -> None:
+    """Records on both sides are compacted, and compacted again with newer records."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ends[partition_id] = border - 45
     for number, codec in enumerate((Codec.NONE, Codec.LZ4, Codec.ZSTD)):
@@ -174,10 +174,10 @@ def test_offsets_on_both_sides_of_a_border(harness: SparseFileHarness, border: i
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("border", BORDERS)
-def test_bytes_on_both_sides_of_a_border(
+def test_file_positions_may_cross_the_border(
     harness: SparseFileHarness, border: int, plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the files that a job reads, and of those that it writes and the next one reads."""
+    """This holds for a job's inputs, and for its outputs as inputs of the next job."""
     for each in (SparseFileStore, SparseFileWriter):
         monkeypatch.setattr(each, "skipped", border - 1000)
     for module in (reference_log, output_files):
@@ -198,8 +198,8 @@ def test_bytes_on_both_sides_of_a_border(
 
 
 @pytest.mark.parametrize("hole", [*BORDERS, 5 << 32])
-def test_a_hole_of_billions_of_offsets(harness: SparseFileHarness, hole: int) -> None:
-    """What an earlier job has left without records, between two that stay."""
+def test_a_partition_may_lack_billions_of_offsets(harness: SparseFileHarness, hole: int) -> None:
+    """An earlier job has left an extent without records between two others."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"1"))]})
     (older,) = harness.log.extents[partition_id]
@@ -219,8 +219,8 @@ def test_a_hole_of_billions_of_offsets(harness: SparseFileHarness, hole: int) ->
 
 
 @pytest.mark.parametrize("border", BORDERS)
-def test_a_section_that_is_longer_than_32_bits_tell(border: int) -> None:
-    """Its index, footer and directory; and the blocks behind the border, read from there."""
+def test_a_section_may_be_longer_than_the_border(border: int) -> None:
+    """Its index, footer and directory are correct, and blocks after the border can be read."""
     pieces: list[bytes] = []
     writer = SegmentFileWriter(
         kind=SegmentKind.COMPACTED,

@@ -1,4 +1,4 @@
-"""What a job reads of the files that its extents lie in: one span of each, nothing before or behind it."""
+"""Byte ranges that a job reads of its input files: one per file, from its first extent to its last."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def harness(tmp_path: Path) -> CompactionHarness:
 def shared_files(
     harness: CompactionHarness, count: int = 3, policy: str = "compact", codec: Codec = Codec.NONE
 ) -> UUID:
-    """Files that each hold all partitions of a topic."""
+    """Write files that each have all partitions of a topic; return the topic."""
     topic = harness.topic(policy)
     for number in range(count):
         value = bytes([number]) * 300
@@ -56,13 +56,13 @@ def job_of(harness: CompactionHarness, topic: UUID, partitions: Iterable[int]) -
     return harness.log.job({key: harness.log.extents[key] for key in keys})
 
 
-def read_by_a_stream(spec: JobSpec) -> int:
-    """Bytes of the spans, with the header of the section in which each begins."""
+def bytes_per_stream(spec: JobSpec) -> int:
+    """Return the bytes of all ranges, each with the header of the section where it starts."""
     return sum(byte_range_of(each.extents).length + SECTION_START_LENGTH for each in spec.inputs)
 
 
-def test_cleaning_one_partition_of_many_reads_its_sections_alone(harness: CompactionHarness) -> None:
-    """By two GETs of each file, whatever else is in it."""
+def test_a_job_over_one_partition_reads_only_its_sections(harness: CompactionHarness) -> None:
+    """It sends two GETs per file, even if the file has many partitions."""
     topic = shared_files(harness)
     spec = job_of(harness, topic, [17])
 
@@ -71,13 +71,13 @@ def test_cleaning_one_partition_of_many_reads_its_sections_alone(harness: Compac
     harness.log.publish(spec, result)
     harness.log.check()
     assert result.counts["get_requests"] == 2 * len(spec.inputs) == 6
-    assert result.counts["bytes_in"] == 2 * read_by_a_stream(spec)
-    held = sum(extent.length for each in spec.inputs for extent in each.extents)
-    assert result.counts["bytes_in"] == 2 * (held + 3 * SECTION_START_LENGTH)
+    assert result.counts["bytes_in"] == 2 * bytes_per_stream(spec)
+    data_ranges = sum(extent.length for each in spec.inputs for extent in each.extents)
+    assert result.counts["bytes_in"] == 2 * (data_ranges + 3 * SECTION_START_LENGTH)
     assert result.counts["bytes_in"] < 2 * sum(each.size for each in spec.inputs) / (PARTITIONS - 5)
 
 
-def test_what_lies_between_two_sections_is_read_and_costs_no_request(harness: CompactionHarness) -> None:
+def test_bytes_between_two_sections_are_read_without_another_request(harness: CompactionHarness) -> None:
     topic = shared_files(harness)
     spec = job_of(harness, topic, [11, 14, 30])
 
@@ -86,11 +86,11 @@ def test_what_lies_between_two_sections_is_read_and_costs_no_request(harness: Co
     harness.log.publish(spec, result)
     harness.log.check()
     assert result.counts["get_requests"] == 6
-    assert result.counts["bytes_in"] == 2 * read_by_a_stream(spec)
+    assert result.counts["bytes_in"] == 2 * bytes_per_stream(spec)
 
 
-def test_the_first_pass_reads_what_is_deduplicated_alone(harness: CompactionHarness) -> None:
-    """And the second all: topics lie side by side in every file."""
+def test_pass_1_reads_only_deduplicated_sections(harness: CompactionHarness) -> None:
+    """Pass 2 reads all sections: topics of both kinds are adjacent in every file."""
     compact, delete = harness.topic(), harness.topic("delete")
     keys = [PartitionId(topic, each) for topic in (compact, delete) for each in range(8)]
     for _ in range(2):
@@ -99,44 +99,44 @@ def test_the_first_pass_reads_what_is_deduplicated_alone(harness: CompactionHarn
 
     result = harness.run(spec)
 
-    surveyed = [
+    deduplicated = [
         replace(each, extents=tuple(extent for extent in each.extents if extent.topic_id == compact))
         for each in spec.inputs
     ]
     assert result.counts["get_requests"] == 4
-    assert result.counts["bytes_in"] == read_by_a_stream(spec) + read_by_a_stream(
-        replace(spec, inputs=tuple(surveyed))
+    assert result.counts["bytes_in"] == bytes_per_stream(spec) + bytes_per_stream(
+        replace(spec, inputs=tuple(deduplicated))
     )
 
 
-def test_the_second_pass_begins_where_it_has_something_to_read(harness: CompactionHarness) -> None:
-    """Sections that the first pass has filtered ahead, in front of it, are not read again."""
+def test_pass_2_skips_leading_sections_that_pass_1_has_filtered(harness: CompactionHarness) -> None:
+    """The filtered section is before the byte range that pass 2 reads."""
     topic = harness.topic()
     first, last = PartitionId(topic, 0), PartitionId(topic, 9)
-    squeezed = batch((b"a", b"1" * 500), (b"a", b"2" * 500), codec=Codec.ZSTD)
-    plain = batch((b"a", b"1" * 500), (b"a", b"2" * 500))
-    harness.log.ingest({first: [squeezed], last: [plain]})
+    compressed = batch((b"a", b"1" * 500), (b"a", b"2" * 500), codec=Codec.ZSTD)
+    uncompressed = batch((b"a", b"1" * 500), (b"a", b"2" * 500))
+    harness.log.ingest({first: [compressed], last: [uncompressed]})
     spec = harness.log.job()
     (job_input,) = spec.inputs
-    behind = replace(job_input, extents=job_input.extents[1:])
+    last_section = replace(job_input, extents=job_input.extents[1:])
 
     result = harness.run(spec)
 
     harness.log.publish(spec, result)
     harness.log.check()
     assert result.counts["get_requests"] == 2
-    assert result.counts["bytes_in"] == read_by_a_stream(spec) + read_by_a_stream(
-        replace(spec, inputs=(behind,))
+    assert result.counts["bytes_in"] == bytes_per_stream(spec) + bytes_per_stream(
+        replace(spec, inputs=(last_section,))
     )
 
 
-def test_a_stretch_of_a_file_is_read_from_its_first_section(harness: CompactionHarness) -> None:
-    """Also where the file is cut: what lies before, between and behind is nobody's."""
+def test_a_byte_range_of_a_cut_file_is_read_from_its_first_section(harness: CompactionHarness) -> None:
+    """No share reads the bytes before, between or after the job's sections."""
     topic = harness.topic()
-    wanted = [PartitionId(topic, each) for each in (4, 15)]
+    expected = [PartitionId(topic, each) for each in (4, 15)]
     sections = {PartitionId(topic, each): batches(10, keys=35) for each in range(20)}
     harness.log.ingest(sections, block_target=900)
-    spec = harness.log.job({key: harness.log.extents[key] for key in wanted}, table_bytes=1024)
+    spec = harness.log.job({key: harness.log.extents[key] for key in expected}, table_bytes=1024)
     plan = plan_shuffle(spec, ShareSizes(share_bytes=1 << 20, min_shares=2, min_piece_bytes=1000))
 
     result = run_in_memory(spec, plan, lambda: LocalStore(harness.directory, harness.ids), harness.ids)
@@ -144,13 +144,13 @@ def test_a_stretch_of_a_file_is_read_from_its_first_section(harness: CompactionH
     harness.log.publish(spec, result)
     harness.log.check()
     assert plan.cut_files == {0: [0, 1]}
-    held = sum(extent.length for extent in spec.inputs[0].extents)
+    data_ranges = sum(extent.length for extent in spec.inputs[0].extents)
     assert result.counts["get_requests"] == 4
-    assert result.counts["bytes_in"] == 2 * (held + 2 * SECTION_START_LENGTH)
+    assert result.counts["bytes_in"] == 2 * (data_ranges + 2 * SECTION_START_LENGTH)
 
 
-def test_shares_of_whole_files_are_even_by_what_is_read_of_them() -> None:
-    """One file whose two sections lie far apart is as much work as many with the same data."""
+def test_shares_are_balanced_by_the_bytes_that_are_read() -> None:
+    """A file with two distant sections is as much work as many files with the same data."""
     wide = works_of([(100, 0), (100, 9800)], 1)
     near = works_of([(100, 0), (100, 0)], 6)
     works = [
@@ -170,38 +170,38 @@ def test_shares_of_whole_files_are_even_by_what_is_read_of_them() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_no_damage_gets_through(harness: CompactionHarness, codec: Codec) -> None:
-    """Every byte of the data that a job takes is checked; the rest of a file cannot change what it does."""
+def test_damage_to_any_byte_of_the_data_is_detected(harness: CompactionHarness, codec: Codec) -> None:
+    """Damage to the rest of the file does not change the result."""
     topic = shared_files(harness, count=1, codec=codec)
     spec = job_of(harness, topic, [1, 3])
     (job_input,) = spec.inputs
     path = harness.directory / job_input.object_name
-    sound = path.read_bytes()
-    held = [range(each.position, each.position + each.length) for each in job_input.extents]
-    wanted = harness.run(spec).counts["records_out"]
-    for position in range(0, held[-1].stop + 500, 23):
-        damaged = bytearray(sound)
+    intact = path.read_bytes()
+    data_ranges = [range(each.position, each.position + each.length) for each in job_input.extents]
+    expected = harness.run(spec).counts["records_out"]
+    for position in range(0, data_ranges[-1].stop + 500, 23):
+        damaged = bytearray(intact)
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
-        if any(position in each for each in held):
+        if any(position in each for each in data_ranges):
             with pytest.raises(CorruptDataError, match=job_input.object_name):
                 harness.run(spec)
         else:
-            assert harness.run(spec).counts["records_out"] == wanted
+            assert harness.run(spec).counts["records_out"] == expected
 
 
-def test_an_extent_in_the_wrong_place_is_noticed(harness: CompactionHarness) -> None:
-    """Sound data that is another partition's, or that does not come in the order of the file."""
+def test_an_extent_at_a_wrong_position_is_detected(harness: CompactionHarness) -> None:
+    """The bytes there are intact, but of another partition, or not in file order."""
     topic = shared_files(harness, count=1)
     spec = job_of(harness, topic, [3, 5])
     (job_input,) = spec.inputs
     first, second = job_input.extents
     (other,) = harness.log.extents[PartitionId(topic, 8)]
 
-    def run(*places: Extent) -> None:
+    def run(*sources: Extent) -> None:
         extents = tuple(
-            replace(extent, position=place.position, length=place.length)
-            for extent, place in zip((first, second), places, strict=True)
+            replace(extent, position=source.position, length=source.length)
+            for extent, source in zip((first, second), sources, strict=True)
         )
         harness.run(replace(spec, inputs=(replace(job_input, extents=extents),)))
 
@@ -217,8 +217,8 @@ def test_an_extent_in_the_wrong_place_is_noticed(harness: CompactionHarness) -> 
         run(first, replace(second, length=1 << 20))
 
 
-def test_data_in_the_middle_of_a_section_is_read_without_its_beginning(harness: CompactionHarness) -> None:
-    """An extent may begin at any block; what stands before that is not looked at."""
+def test_an_extent_inside_a_section_is_read_without_the_bytes_before_it(harness: CompactionHarness) -> None:
+    """An extent may start at any block."""
     partition_id = PartitionId(harness.topic(), 0)
     pairs = [batch((b"a", bytes([each]) * 100)) for each in range(4)]
     pairs[1] = replace(pairs[1], rejected=True)

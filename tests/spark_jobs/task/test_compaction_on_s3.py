@@ -1,4 +1,4 @@
-"""What a job asks of an S3 server, by the server's own log."""
+"""Requests of a job to an S3 server, according to the server's log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log(s3_config: StoreConfig) -> Iterator[ReferenceLog]:
 
 
 def fill(log: ReferenceLog, files: int, partitions: int, value_bytes: int = 1) -> None:
-    """Files that mix a compacted topic and one that is not."""
+    """Write files with partitions of a compacted topic and of a topic with `delete`."""
     topics = log.create_topic("compact"), log.create_topic("delete")
     for number in range(files):
         log.ingest(
@@ -56,7 +56,7 @@ def fill(log: ReferenceLog, files: int, partitions: int, value_bytes: int = 1) -
 
 
 def run(log: ReferenceLog, config: StoreConfig, spec: JobSpec) -> JobResult:
-    """As a task does: with a store of its own."""
+    """Run the job as a task does, with its own store."""
     with closing(open_store(config, log.clock, log.ids)) as store:
         return run_compaction(spec, store, attempt_id=log.ids.new_uuid(), clock=log.clock, ids=log.ids)
 
@@ -81,7 +81,7 @@ def test_the_server_sees_two_gets_for_each_input_file(
 
 
 def ranges_seen(config: StoreConfig, server: S3Server) -> defaultdict[str, Counter[str]]:
-    """What the server was asked for, by the last part of the object's name."""
+    """Return how often the server was asked for each range, by the last part of the object's name."""
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for request in server.requests(bucket_of(config)):
         if request.is_object_get:
@@ -89,7 +89,7 @@ def ranges_seen(config: StoreConfig, server: S3Server) -> defaultdict[str, Count
     return seen
 
 
-def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
+def test_gets_cover_only_the_span_of_the_sections_of_a_job(
     log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
     fill(log, files=2, partitions=50)
@@ -107,12 +107,12 @@ def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
 
 
 def whole_range(each: JobInput) -> str:
-    """Of all that a job takes of a file, with the header of the first section."""
+    """Return the range that covers the job's extents of a file and the header of the first section."""
     span = byte_range_of(each.extents)
     return f"bytes={span.start - SECTION_START_LENGTH}-{span.end - 1}"
 
 
-def test_a_broken_stream_is_taken_up_again_and_counted_apart(
+def test_a_broken_stream_is_resumed_and_counted_separately(
     log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
     fill(log, files=2, partitions=4, value_bytes=100_000)
@@ -132,10 +132,10 @@ def test_a_broken_stream_is_taken_up_again_and_counted_apart(
     log.check()
 
 
-def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
+def test_the_server_sees_two_ranged_gets_for_each_byte_range_of_a_cut_file(
     log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
-    """And two of the whole section for a file that is not; the plan says which are which."""
+    """A file that is not cut gets two GETs in total."""
     partition_id = PartitionId(log.create_topic("compact"), 0)
     many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
     log.ingest({partition_id: many})

@@ -1,4 +1,4 @@
-"""One job in one process, against dictionaries."""
+"""One job in one process, checked against the reference log."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def harness(tmp_path: Path) -> CompactionHarness:
 
 @pytest.fixture(scope="module")
 def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CompactionHarness]:
-    """Makes benches for examples of one property test."""
+    """Return a function that makes a harness for each example of a property test."""
     return lambda: CompactionHarness(tmp_path_factory.mktemp("harness"))
 
 
-def test_the_newest_record_of_each_key_stays(harness: CompactionHarness) -> None:
+def test_the_newest_record_of_each_key_is_kept(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2")), batch((b"a", b"3"))]})
     harness.log.ingest({partition_id: [batch((b"c", b"4"), (b"b", b"5"))]})
@@ -60,8 +60,8 @@ def test_the_newest_record_of_each_key_stays(harness: CompactionHarness) -> None
     assert result.counts["keys_outside_table"] == 0
 
 
-def test_outputs_come_apart_by_cleanup_policy(harness: CompactionHarness) -> None:
-    """And `compact,delete` goes with `compact`; what is not deduplicated is there to the byte."""
+def test_outputs_are_separated_by_cleanup_policy(harness: CompactionHarness) -> None:
+    """A topic with `compact,delete` shares files with `compact`; other topics are copied byte for byte."""
     compact, delete, both = harness.topic("compact"), harness.topic("delete"), harness.topic("delete,compact")
     sections = {
         PartitionId(topic, partition): [batch((b"a", b"1"), (b"a", b"2"))]
@@ -81,8 +81,8 @@ def test_outputs_come_apart_by_cleanup_policy(harness: CompactionHarness) -> Non
     assert result.counts["compacted_files"] == 2
 
 
-def test_a_file_that_is_large_enough_is_ended_before_the_next_partition(harness: CompactionHarness) -> None:
-    """Each output then covers a range of (topic, partition), and the sizes are those of the data."""
+def test_a_full_output_file_ends_before_the_next_partition(harness: CompactionHarness) -> None:
+    """Each output covers a range of (topic, partition)."""
     topic = harness.topic("delete")
     keys = [PartitionId(topic, partition) for partition in range(5)]
     harness.log.ingest({key: [batch((b"a", b"x" * 100))] for key in keys})
@@ -94,8 +94,8 @@ def test_a_file_that_is_large_enough_is_ended_before_the_next_partition(harness:
     harness.log.publish(spec, result)
     harness.log.check()
 
-    held = [[extent.partition for extent in file.extents] for file in result.files]
-    assert held == [[0, 1], [2, 3], [4]]
+    partitions_by_file = [[extent.partition for extent in file.extents] for file in result.files]
+    assert partitions_by_file == [[0, 1], [2, 3], [4]]
     assert result.counts["compacted_files"] == 3
 
 
@@ -115,8 +115,8 @@ def test_holes_are_the_complement_of_the_survivors(harness: CompactionHarness) -
     stream.close()
 
 
-def test_a_refused_duplicate_is_in_the_file_but_not_in_the_log(harness: CompactionHarness) -> None:
-    """Its section has two extents with different shifts; both topics' extents leave it out."""
+def test_a_rejected_batch_is_in_the_file_but_not_in_the_log(harness: CompactionHarness) -> None:
+    """Its section has two extents with different offset shifts; neither covers the batch."""
     pairs = [
         batch((b"a", b"1")),
         batch((b"a", b"rejected"), (b"b", b"rejected"), rejected=True),
@@ -132,8 +132,8 @@ def test_a_refused_duplicate_is_in_the_file_but_not_in_the_log(harness: Compacti
     assert [each.value for each in harness.log.read(other_id)] == [b"1", b"2"]
 
 
-def test_a_job_may_take_a_part_of_its_files(harness: CompactionHarness) -> None:
-    """Sections without an extent of the job are passed over, and stay as they are."""
+def test_a_job_may_read_a_part_of_its_files(harness: CompactionHarness) -> None:
+    """Sections without an extent of the job are skipped and stay unchanged."""
     topic = harness.topic()
     first, second, third = (PartitionId(topic, partition) for partition in range(3))
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_compacting_twice_changes_nothing(harness: CompactionHarness) -> None:
     assert all(extent.unique_keys for extent in harness.log.extents[partition_id])
 
 
-def test_an_older_compacted_file_meets_newer_records(harness: CompactionHarness) -> None:
+def test_a_compacted_file_is_compacted_with_newer_records(harness: CompactionHarness) -> None:
     """Holes of an earlier compaction stay holes."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"))]})
@@ -189,10 +189,10 @@ def test_a_topic_that_is_no_longer_compacted_keeps_its_holes(harness: Compaction
     result = harness.compact()
 
     assert [each.offset for each in harness.log.read(partition_id)] == [1, 2, 3]
-    assert not result.files[0].extents[0].unique_keys  # two of b
+    assert not result.files[0].extents[0].unique_keys  # key b has two records
 
 
-def test_a_stretch_without_records_is_written_and_read_again(harness: CompactionHarness) -> None:
+def test_an_extent_without_records_is_written_and_read(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", None))]})
     harness.compact()
@@ -205,10 +205,10 @@ def test_a_stretch_without_records_is_written_and_read_again(harness: Compaction
     result = harness.compact()
 
     assert [each.offset for each in harness.log.read(partition_id)] == [1]
-    assert result.counts["input_files"] == 1  # the empty one is not even opened
+    assert result.counts["input_files"] == 1  # the empty extent is not opened
 
 
-def test_control_batches_stay(harness: CompactionHarness) -> None:
+def test_control_batches_are_kept(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     marker = BatchToWrite(((7, b"\0\0\0\1", b"\0\0\0\0\0\0", ()),), control=True)
     harness.log.ingest({partition_id: [batch((b"a", b"1")), marker, batch((b"a", b"2")), marker]})
@@ -239,13 +239,13 @@ def test_each_input_file_costs_two_gets(harness: CompactionHarness, partitions: 
     assert result.counts["partitions"] == partitions
 
 
-def test_a_file_without_anything_to_deduplicate_costs_one_get(harness: CompactionHarness) -> None:
+def test_a_file_without_deduplicated_topics_costs_one_get(harness: CompactionHarness) -> None:
     harness.log.ingest({PartitionId(harness.topic("delete"), 0): [batch((b"a", b"1"))]})
 
     assert harness.compact().counts["get_requests"] == 1
 
 
-def test_counts_are_those_of_the_store(tmp_path: Path) -> None:
+def test_counts_match_the_counts_of_the_store(tmp_path: Path) -> None:
     harness = CompactionHarness(tmp_path)
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1" * 1000), (b"a", b"2" * 1000))]})
@@ -264,8 +264,8 @@ def test_counts_are_those_of_the_store(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_full_table_keeps_what_it_cannot_prove_obsolete(harness: CompactionHarness) -> None:
-    """The newest record of every key is there, and the report tells that older ones may be too."""
+def test_a_full_table_keeps_records_that_it_cannot_prove_obsolete(harness: CompactionHarness) -> None:
+    """The newest record of every key is kept; the report counts keys that may keep older ones."""
     partition_id = PartitionId(harness.topic(), 0)
     keys = [index.to_bytes(4, "big") for index in range(20_000)]
     for index in range(2):
@@ -289,8 +289,8 @@ def test_a_full_table_keeps_what_it_cannot_prove_obsolete(harness: CompactionHar
 
 
 @pytest.mark.parametrize("position", [105, 200, 268, 470])
-def test_nothing_is_published_of_a_damaged_input(harness: CompactionHarness, position: int) -> None:
-    """Whatever byte of the data that the job takes it is; of the rest a job believes nothing."""
+def test_a_damaged_input_leaves_no_output(harness: CompactionHarness, position: int) -> None:
+    """The damage may be in any byte of the job's data."""
     partition_id, other_id = PartitionId(harness.topic("delete"), 0), PartitionId(harness.topic(), 0)
     for _ in range(2):
         harness.log.ingest(
@@ -309,7 +309,7 @@ def test_nothing_is_published_of_a_damaged_input(harness: CompactionHarness, pos
     assert harness.objects() == before
 
 
-def test_an_extent_must_have_the_records_that_the_catalog_counts(harness: CompactionHarness) -> None:
+def test_an_extent_must_have_as_many_records_as_the_catalog_says(harness: CompactionHarness) -> None:
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"), (b"b", b"2"))]})
     spec = harness.log.job()
     (job_input,) = spec.inputs
@@ -339,7 +339,7 @@ def test_a_missing_section_is_corrupt(harness: CompactionHarness) -> None:
         )
 
 
-def test_a_file_under_another_name_is_refused(harness: CompactionHarness) -> None:
+def test_a_file_with_another_id_is_rejected(harness: CompactionHarness) -> None:
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"))]})
     spec = harness.log.job()
 
@@ -347,7 +347,7 @@ def test_a_file_under_another_name_is_refused(harness: CompactionHarness) -> Non
         harness.run(replace(spec, inputs=(replace(spec.inputs[0], file_id=harness.ids.new_uuid()),)))
 
 
-def test_a_missing_input_is_told(harness: CompactionHarness) -> None:
+def test_a_missing_input_raises_not_found(harness: CompactionHarness) -> None:
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"))]})
     spec = harness.log.job()
     (harness.directory / spec.inputs[0].object_name).unlink()
@@ -357,7 +357,7 @@ def test_a_missing_input_is_told(harness: CompactionHarness) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
-def test_a_stopped_job_leaves_nothing(harness: CompactionHarness, at: int) -> None:
+def test_a_cancelled_job_leaves_no_object(harness: CompactionHarness, at: int) -> None:
     topic = harness.topic()
     for _ in range(3):
         harness.log.ingest({PartitionId(topic, index): [batch((b"a", b"1"))] for index in range(3)})
@@ -377,14 +377,14 @@ def test_a_stopped_job_leaves_nothing(harness: CompactionHarness, at: int) -> No
 def test_progress_counts_partitions(harness: CompactionHarness) -> None:
     topic = harness.topic()
     harness.log.ingest({PartitionId(topic, index): [batch((b"a", b"1"))] for index in range(3)})
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
-    harness.run(harness.log.job(), TaskHooks(progress=lambda done, total: told.append((done, total))))
+    harness.run(harness.log.job(), TaskHooks(progress=lambda done, total: reported.append((done, total))))
 
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_job_with_a_gap_is_refused(harness: CompactionHarness) -> None:
+def test_a_job_with_a_gap_is_rejected(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     for _ in range(3):
         harness.log.ingest({partition_id: [batch((b"a", b"1"))]})
@@ -412,11 +412,11 @@ FILES = st.dictionaries(st.integers(0, 3), st.lists(BATCHES, min_size=1, max_siz
 @given(
     st.lists(st.one_of(FILES, st.tuples(st.integers(0, 6), st.integers(0, 6)), st.just("wait")), max_size=8)
 )
-def test_as_the_dictionaries_say(
+def test_compaction_equals_the_reference_model(
     new_harness: Callable[[], CompactionHarness],
     steps: Sequence[dict[int, list[BatchToWrite]] | tuple[int, int] | str],
 ) -> None:
-    """Random files, jobs over random runs of extents, and time that passes, in any order."""
+    """Random files, jobs over random runs of extents, and pauses, in any order."""
     harness = new_harness()
     topics = harness.topic("compact"), harness.topic("delete")
     for step in steps:
@@ -434,12 +434,12 @@ def test_as_the_dictionaries_say(
     compact_some(harness, 0, 6)
 
 
-def compact_some(harness: CompactionHarness, skipped: int, taken: int) -> None:
-    """A job over up to `taken` extents of each partition, after the first `skipped`."""
+def compact_some(harness: CompactionHarness, skip: int, take: int) -> None:
+    """Compact up to `take` extents of each partition, after the first `skip`."""
     chosen = {
-        partition_id: extents[skipped : skipped + taken + 1]
+        partition_id: extents[skip : skip + take + 1]
         for partition_id, extents in harness.log.extents.items()
-        if len(extents) > skipped
+        if len(extents) > skip
     }
     if chosen:
         harness.compact(chosen)

@@ -1,4 +1,4 @@
-"""From when on tombstones may go, and what keeps them until then."""
+"""Delete horizons: when tombstones may be dropped, and what keeps them until then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, batch
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FOR_EVER = (1 << 63) - 1  # the largest delete.retention.ms that a topic may have
+_FOREVER_MS = (1 << 63) - 1  # the largest delete.retention.ms
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def harness(tmp_path: Path) -> CompactionHarness:
     return CompactionHarness(tmp_path)
 
 
-def test_a_tombstone_goes_once_its_horizon_has_passed(harness: CompactionHarness) -> None:
+def test_a_tombstone_is_dropped_after_its_delete_horizon(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), (b"a", None))]})
     harness.compact()
@@ -39,10 +39,10 @@ def test_a_tombstone_goes_once_its_horizon_has_passed(harness: CompactionHarness
     assert result.counts["tombstones_dropped"] == 1
 
 
-def test_a_tombstone_is_not_clean_while_an_older_record_of_its_key_may_be_left(
+def test_a_tombstone_gets_no_horizon_while_an_older_record_may_exist(
     harness: CompactionHarness,
 ) -> None:
-    """A job over the tail alone starts no clock: a reader who meets the old value must learn better."""
+    """A job over the tail alone sets no horizon: readers of the old value must still see the tombstone."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"))]})
     harness.log.ingest({partition_id: [batch((b"a", None))]})
@@ -57,8 +57,8 @@ def test_a_tombstone_is_not_clean_while_an_older_record_of_its_key_may_be_left(
     assert harness.log.read(partition_id) == []
 
 
-def test_a_full_table_starts_no_delete_horizon(harness: CompactionHarness) -> None:
-    """What the table could not hold may be an older record of the tombstone's key."""
+def test_a_full_table_sets_no_delete_horizon(harness: CompactionHarness) -> None:
+    """A key that the table could not hold may have an older record."""
     partition_id = PartitionId(harness.topic(), 0)
     many = [(b"%d" % i, b"1") for i in range(3000)]
     harness.log.ingest({partition_id: [batch(*many)]})
@@ -76,24 +76,24 @@ def test_a_full_table_starts_no_delete_horizon(harness: CompactionHarness) -> No
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-@pytest.mark.parametrize("most_ms", [_FOR_EVER, _FOR_EVER - 1_700_000_000_000, _FOR_EVER // 2])
-def test_tombstones_may_be_kept_for_ever(harness: CompactionHarness, codec: Codec, most_ms: int) -> None:
-    """Also where the end of the retention is beyond what a timestamp holds."""
+@pytest.mark.parametrize("retention_ms", [_FOREVER_MS, _FOREVER_MS - 1_700_000_000_000, _FOREVER_MS // 2])
+def test_tombstones_may_be_kept_forever(harness: CompactionHarness, codec: Codec, retention_ms: int) -> None:
+    """The end of the retention may exceed the largest timestamp."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), codec=codec)]})
     harness.log.ingest({partition_id: [batch((b"a", None), codec=codec)]})
     for _ in range(3):
-        spec = harness.log.job(delete_retention_ms=most_ms)
+        spec = harness.log.job(delete_retention_ms=retention_ms)
         harness.log.publish(spec, harness.run(spec))
         harness.clock.advance(1e9)
 
     assert [(each.key, each.value) for each in harness.log.read(partition_id)] == [(b"b", b"2"), (b"a", None)]
 
 
-def test_a_tombstone_that_was_kept_for_ever_goes_once_its_topic_says_so(harness: CompactionHarness) -> None:
+def test_a_tombstone_kept_forever_is_dropped_after_the_topic_changes(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), (b"a", None))]})
-    spec = harness.log.job(delete_retention_ms=_FOR_EVER)
+    spec = harness.log.job(delete_retention_ms=_FOREVER_MS)
     harness.log.publish(spec, harness.run(spec))
     harness.compact()
     harness.clock.advance(DELETE_RETENTION_MS / 1000)
@@ -102,8 +102,8 @@ def test_a_tombstone_that_was_kept_for_ever_goes_once_its_topic_says_so(harness:
     assert [each.value for each in harness.log.read(partition_id)] == [b"2"]
 
 
-def test_the_grace_of_a_tombstone_begins_with_the_run_not_in_the_queue(harness: CompactionHarness) -> None:
-    """Until the job publishes, readers meet the record that the tombstone deletes."""
+def test_the_grace_of_a_tombstone_starts_when_the_job_runs(harness: CompactionHarness) -> None:
+    """Until the job publishes, readers see the record that the tombstone deletes."""
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), (b"a", None))]})
     planned = harness.log.job()

@@ -1,4 +1,4 @@
-"""Jobs whose compressed batches are decompressed once: the same objects, and fewer GETs."""
+"""Jobs that decompress batches once, in pass 1: the same outputs with fewer GETs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
 
-ROOM = 4 << 20
+AMPLE_BYTES = 4 << 20
 
 
 class EarlyFilterHarness:
-    """A log, and its jobs with so much memory for what is done ahead; alike for the same seed."""
+    """A log and its jobs with limits of the early filter; two harnesses behave alike."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -40,15 +40,23 @@ class EarlyFilterHarness:
         self.store = LocalStore(directory, self.ids)
         self.log = ReferenceLog(self.store, self.clock, self.ids)
 
-    def compact(self, table_bytes: int = 1 << 20, *, held: int = ROOM, kept: int = ROOM) -> JobResult:
-        """Run a job over everything and publish it; what is exact is held against the dictionaries."""
+    def compact(
+        self,
+        table_bytes: int = 1 << 20,
+        *,
+        retained_bytes: int = AMPLE_BYTES,
+        output_bytes: int = AMPLE_BYTES,
+    ) -> JobResult:
+        """Run a job over all extents and publish it; check the log while all results were exact."""
         spec = self.log.job(table_bytes=table_bytes)
         store = LocalStore(self.directory, self.ids)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 compaction_task,
                 "EarlyFilter",
-                lambda **options: EarlyFilter(retained_bytes=held, output_bytes=kept, **options),
+                lambda **options: EarlyFilter(
+                    retained_bytes=retained_bytes, output_bytes=output_bytes, **options
+                ),
             )
             result = run_compaction(
                 spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
@@ -96,22 +104,22 @@ FILES = st.dictionaries(st.integers(0, 2), st.lists(BATCHES, min_size=1, max_siz
     st.lists(FILES, min_size=1, max_size=4),
     st.lists(FILES, max_size=2),
     st.sampled_from([1 << 20, 16 * 12]),
-    st.sampled_from([1, 500, ROOM]),
-    st.sampled_from([1, 60, 300, ROOM]),
+    st.sampled_from([1, 500, AMPLE_BYTES]),
+    st.sampled_from([1, 60, 300, AMPLE_BYTES]),
 )
-def test_objects_are_the_same_with_and_without(
+def test_outputs_are_equal_with_and_without_the_early_filter(
     new_harness: Callable[[], EarlyFilterHarness],
     first: Sequence[dict[int, list[BatchToWrite]]],
     second: Sequence[dict[int, list[BatchToWrite]]],
     table_bytes: int,
-    held: int,
-    kept: int,
+    retained_bytes: int,
+    output_bytes: int,
 ) -> None:
-    """To the byte, holes and all, however much room there is, and for a log that was compacted before."""
-    found = []
+    """Outputs are equal byte for byte under any memory limit, also for a log that was compacted before."""
+    runs = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", 400)
-        for room in ((1, 1), (held, kept)):
+        for limits in ((1, 1), (retained_bytes, output_bytes)):
             harness = new_harness()
             topic = harness.log.create_topic("compact")
             counts = []
@@ -119,23 +127,25 @@ def test_objects_are_the_same_with_and_without(
                 for each in files:
                     harness.log.ingest({PartitionId(topic, key): value for key, value in each.items()}, 200)
                 if files:
-                    result = harness.compact(table_bytes, held=room[0], kept=room[1])
+                    result = harness.compact(table_bytes, retained_bytes=limits[0], output_bytes=limits[1])
                     counts.append({**result.counts})
                     harness.clock.advance(20.0)
-            found.append((harness, harness.objects(), counts))
-    (_, plain, plain_counts), (_, ahead, ahead_counts) = found
-    assert ahead == plain
-    for one, other in zip(plain_counts, ahead_counts, strict=True):
+            runs.append((harness, harness.objects(), counts))
+    (_, without_filter, counts_without), (_, with_filter, counts_with) = runs
+    assert with_filter == without_filter
+    for one, other in zip(counts_without, counts_with, strict=True):
         if not one["input_files"]:
             continue
-        once = one["input_files_read_once"]
-        assert one["get_requests"] == 2 * one["input_files"] - once
+        read_once = one["input_files_read_once"]
+        assert one["get_requests"] == 2 * one["input_files"] - read_once
         assert other["get_requests"] == 2 * other["input_files"] - other["input_files_read_once"]
-        assert other["input_files_read_once"] >= once
-        assert {name: one.get(name) for name in SAME} == {name: other.get(name) for name in SAME}
+        assert other["input_files_read_once"] >= read_once
+        assert {name: one.get(name) for name in EQUAL_COUNTS} == {
+            name: other.get(name) for name in EQUAL_COUNTS
+        }
 
 
-SAME = (
+EQUAL_COUNTS = (
     "records_in",
     "records_out",
     "records_dropped",
@@ -149,7 +159,7 @@ SAME = (
 )
 
 
-def test_files_of_which_nothing_is_left_to_read_cost_one_get(harness: EarlyFilterHarness) -> None:
+def test_a_file_that_pass_1_filters_completely_costs_one_get(harness: EarlyFilterHarness) -> None:
     partition_id, other_id = (PartitionId(harness.log.create_topic("compact"), 0) for _ in range(2))
     compressed = batch((b"a", b"1"), (b"b", b"2"), codec=Codec.ZSTD)
     harness.log.ingest({partition_id: [compressed], other_id: [compressed]})
@@ -167,13 +177,13 @@ def test_files_of_which_nothing_is_left_to_read_cost_one_get(harness: EarlyFilte
     )
 
 
-def test_a_section_that_is_partly_done_is_read_again_to_its_end(harness: EarlyFilterHarness) -> None:
+def test_a_partly_filtered_section_is_read_again(harness: EarlyFilterHarness) -> None:
     partition_id = PartitionId(harness.log.create_topic("compact"), 0)
     batches = [batch((b"%d" % n, b"v" * 300), codec=Codec.ZSTD) for n in range(9)]
     harness.log.ingest({partition_id: batches}, 200)
     size = harness.log.extents[partition_id][0].length // 9
 
-    result = harness.compact(kept=3 * size)
+    result = harness.compact(output_bytes=3 * size)
 
     assert result.counts["get_requests"] == 2
     assert result.counts["input_files_read_once"] == 0

@@ -41,7 +41,7 @@ def extent(base: int, last: int, shift: int) -> Extent:
 
 
 def batches(*sizes: int) -> bytes:
-    """Batches of so many records, at offsets from 0 on."""
+    """Return batches of so many records, at offsets from 0 on."""
     encoded = []
     base = 0
     for size in sizes:
@@ -51,8 +51,8 @@ def batches(*sizes: int) -> bytes:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=12), st.integers(0, 100))
-def test_every_batch_goes_to_its_extent(plan: Sequence[tuple[int, bool]], log_end: int) -> None:
-    """Refused batches belong to nobody, and shift what follows them."""
+def test_each_batch_is_assigned_to_its_extent(plan: Sequence[tuple[int, bool]], log_end: int) -> None:
+    """Rejected batches belong to no extent, and shift the offsets of the batches after them."""
     extents: list[Extent] = []
     expected: dict[int, list[bytes]] = {}
     stored = 0
@@ -91,8 +91,8 @@ def test_extents_that_claim_the_same_batches_are_corrupt() -> None:
 
 
 @given(st.data())
-def test_damaged_bytes_are_one_typed_error(data: st.DataObject) -> None:
-    """Whatever is cut off; checksums are the block's business."""
+def test_truncated_bytes_raise_malformed_batch_error(data: st.DataObject) -> None:
+    """The bytes may be cut anywhere; checksums are verified with the block."""
     whole = batches(2, 3, 1)
     cut = data.draw(st.integers(1, len(whole) - 1))
     boundaries = {len(batches(2)), len(batches(2, 3))}
@@ -104,8 +104,8 @@ def test_damaged_bytes_are_one_typed_error(data: st.DataObject) -> None:
             ExtentCutter([extent(0, 5, 0)]).pieces(memoryview(whole[:cut]))
 
 
-def test_offsets_that_do_not_rise_are_malformed() -> None:
-    """Neither in a block, nor from one to the next."""
+def test_offsets_that_do_not_increase_are_malformed() -> None:
+    """Offsets increase within a block and from one block to the next."""
     cutter = ExtentCutter([extent(0, 9, 0)])
 
     with pytest.raises(MalformedBatchError):

@@ -1,4 +1,4 @@
-"""Small batches that stay next to each other become larger ones, unless a job says otherwise."""
+"""Small adjacent batches are merged into larger ones, unless a job disables this."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(harness: CompactionHarness, spec: JobSpec, plan: str) -> JobResult:
 
 
 def sizes_of(harness: CompactionHarness, partition_id: PartitionId) -> list[int]:
-    """How many bytes each batch of the partition's extents has."""
+    """Return the size in bytes of each batch of the partition."""
     sizes: list[int] = []
     for extent in harness.log.extents[partition_id]:
         data = harness.log.store.read_range(
@@ -56,8 +56,8 @@ def sizes_of(harness: CompactionHarness, partition_id: PartitionId) -> list[int]
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
-def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: str, codec: Codec) -> None:
-    """The report says how many bytes that saved, which is what the files differ by."""
+def test_batches_of_one_record_are_merged_unless_disabled(tmp_path: Path, plan: str, codec: Codec) -> None:
+    """The report counts the bytes saved."""
     sizes, saved = [], []
     for merge in (False, True):
         harness = CompactionHarness(tmp_path / str(merge))
@@ -77,8 +77,8 @@ def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: 
     assert saved[1] > 50 * RECORDS
 
 
-def test_what_is_merged_stays_within_the_topic_s_own_limit(tmp_path: Path) -> None:
-    """The limit that the job was planned with."""
+def test_merged_batches_stay_within_the_limit_of_the_topic(tmp_path: Path) -> None:
+    """The limit is the one in the job's row."""
     harness = CompactionHarness(tmp_path)
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest(

@@ -1,4 +1,4 @@
-"""How many inputs a task has open at a time."""
+"""Number of input streams that a task has open at a time."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ FILES = 20
 
 @dataclass
 class OpenStreams:
-    now: int = 0
-    most: int = 0
+    current: int = 0
+    peak: int = 0
 
 
-class _WatchedStream(LocalStream):
+class _CountedStream(LocalStream):
     open_streams: OpenStreams
 
     @override
     def _open(self) -> None:
         super()._open()
-        self.open_streams.now += 1
-        self.open_streams.most = max(self.open_streams.most, self.open_streams.now)
+        self.open_streams.current += 1
+        self.open_streams.peak = max(self.open_streams.peak, self.open_streams.current)
 
     @override
     def close(self) -> None:
-        self.open_streams.now -= self._descriptor >= 0
+        self.open_streams.current -= self._descriptor >= 0
         super().close()
 
 
-class WatchedStore(LocalStore):
-    """A store that counts the streams which have their file open."""
+class StreamCountingStore(LocalStore):
+    """A store that counts the streams with an open file."""
 
     def __init__(self, root: Path, ids: SeededIds, open_streams: OpenStreams) -> None:
         super().__init__(root, ids)
@@ -58,18 +58,21 @@ class WatchedStore(LocalStore):
     def open_stream(
         self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
     ) -> LocalStream:
-        stream = _WatchedStream(self._root, name, (position, end), self._counts, purpose)
+        stream = _CountedStream(self._root, name, (position, end), self._counts, purpose)
         stream.open_streams = self._open_streams
         return stream
 
 
 @pytest.mark.parametrize(
-    ("plan", "partitions", "most"), [("task", 1, 1), ("shuffle", 1, 1), ("task", 2, 2 * FILES)]
+    ("plan", "partitions", "peak"), [("task", 1, 1), ("shuffle", 1, 1), ("task", 2, 2 * FILES)]
 )
-def test_a_stream_is_closed_with_the_last_part_of_its_input(
-    tmp_path: Path, plan: str, partitions: int, most: int
+def test_a_stream_is_closed_after_the_last_part_of_its_input(
+    tmp_path: Path, plan: str, partitions: int, peak: int
 ) -> None:
-    """One partition in many files has one open at a time; with two, each pass keeps all for the second."""
+    """A job over one partition in many files opens one at a time.
+
+    With two partitions, each pass keeps all open.
+    """
     clock = ManualClock()
     ids = SeededIds(1, clock)
     log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
@@ -77,11 +80,11 @@ def test_a_stream_is_closed_with_the_last_part_of_its_input(
     keys = [PartitionId(topic, number) for number in range(partitions)]
     for number in range(FILES):
         log.ingest({key: [batch((b"a", b"%d" % number), (b"%d" % number, b"x"))] for key in keys})
-    streams = OpenStreams()
+    open_streams = OpenStreams()
     spec = log.job()
 
-    def new_store() -> WatchedStore:
-        return WatchedStore(tmp_path, ids, streams)
+    def new_store() -> StreamCountingStore:
+        return StreamCountingStore(tmp_path, ids, open_streams)
 
     if plan == "shuffle":
         result = run_in_memory(spec, plan_shuffle(spec), new_store, ids)
@@ -90,6 +93,6 @@ def test_a_stream_is_closed_with_the_last_part_of_its_input(
 
     log.publish(spec, result)
     log.check()
-    assert streams.now == 0
-    assert streams.most == most
+    assert open_streams.current == 0
+    assert open_streams.peak == peak
     assert result.counts["get_requests"] == 2 * FILES

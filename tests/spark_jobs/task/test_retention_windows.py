@@ -1,4 +1,4 @@
-"""What expires at different times is written into extents of its own."""
+"""Records that expire at different times are written into separate extents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from catalog.model import JobResult, JobSpec
 
 RETENTION_MS = 8_000
-SPELL_MS = RETENTION_MS // 4
+WINDOW_MS = RETENTION_MS // 4
 STEP_MS = 900
 
 
@@ -35,33 +35,38 @@ STEP_MS = 900
 )
 @example(newest_ms=list(range(101)), retention_ms=7, now_ms=100)
 @example(newest_ms=list(range(101)), retention_ms=40, now_ms=99)
-def test_spells_are_few_and_short(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
-    """By the newest record so far, what is in one window, and may not go yet, lies within a quarter."""
+def test_windows_are_few_and_short(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
+    """The unexpired parts of a window span at most a quarter of the retention time.
+
+    The time of a part is that of the newest record so far.
+    """
     windows = windows_of(newest_ms, retention_ms, now_ms)
 
     assert all(one <= other for one, other in pairwise(windows))
     assert len(set(windows)) <= 6
     so_far = list(accumulate(newest_ms, max))
     for _, group in groupby(zip(so_far, windows, strict=True), key=lambda each: each[1]):
-        kept = [min(newest, now_ms) for newest, _ in group if newest > now_ms - retention_ms and newest >= 0]
-        if kept:
-            assert kept[-1] - kept[0] <= retention_ms // 4
+        unexpired = [
+            min(newest, now_ms) for newest, _ in group if newest > now_ms - retention_ms and newest >= 0
+        ]
+        if unexpired:
+            assert unexpired[-1] - unexpired[0] <= retention_ms // 4
 
 
 @given(st.lists(st.integers(0, 40_000), min_size=1), st.integers(4, 10_000), st.integers(0, 40_000))
-def test_spells_begin_at_moments_that_stay(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
-    """As time passes, what was in two windows comes together once both are over, and not before."""
+def test_windows_start_at_fixed_times(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
+    """As time passes, parts of two windows come together only after both have expired."""
     newest_ms = [min(each, now_ms) for each in newest_ms]
     for later_ms in (now_ms + 1, now_ms + retention_ms // 3):
         before, after = (windows_of(newest_ms, retention_ms, at) for at in (now_ms, later_ms))
-        for place, (one, other) in enumerate(pairwise(after)):
-            if one == other and before[place] != before[place + 1]:
-                assert max(newest_ms[: place + 2]) <= later_ms - retention_ms
+        for index, (one, other) in enumerate(pairwise(after)):
+            if one == other and before[index] != before[index + 1]:
+                assert max(newest_ms[: index + 2]) <= later_ms - retention_ms
 
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
-def test_a_partition_that_is_cleaned_again_and_again_expires(tmp_path: Path, plan: str) -> None:
-    """New keys, and one that comes again, cleaned at every step; two partitions share the files."""
+def test_a_partition_expires_although_it_is_compacted_often(tmp_path: Path, plan: str) -> None:
+    """Each step writes a new key and a repeated key, then compacts; two partitions share the files."""
     harness = CompactionHarness(tmp_path)
     log = harness.log
     topic = harness.topic("compact,delete")
@@ -82,16 +87,16 @@ def test_a_partition_that_is_cleaned_again_and_again_expires(tmp_path: Path, pla
         assert plan == "shuffle" or len(result.files) <= 6
         assert all(extent.unique_keys for file in result.files for extent in file.extents)
         harness.clock.advance(STEP_MS / 1000)
-    assert RETENTION_MS - STEP_MS < max(ages) <= RETENTION_MS + SPELL_MS
+    assert RETENTION_MS - STEP_MS < max(ages) <= RETENTION_MS + WINDOW_MS
 
 
-def test_a_copy_stays_in_one_piece(tmp_path: Path) -> None:
-    """As what is not cleaned does; the planner has seen to it that it spans little time."""
+def test_a_copied_partition_stays_in_one_extent(tmp_path: Path) -> None:
+    """The planner limits the time that such a partition spans."""
     harness = CompactionHarness(tmp_path)
     key = PartitionId(harness.topic("delete"), 0)
     for _ in range(3):
         harness.log.ingest({key: [_batch(harness.clock.now_ms(), (b"a", b"1"))]})
-        harness.clock.advance(SPELL_MS / 500)
+        harness.clock.advance(WINDOW_MS / 500)
     (file,) = harness.run(_expiring(harness.log.job())).files
     assert len(file.extents) == 1
 
@@ -118,7 +123,7 @@ def _run(harness: CompactionHarness, spec: JobSpec, plan: str) -> JobResult:
 
 
 def _expire(harness: CompactionHarness, key: PartitionId) -> None:
-    """As the catalog does: whole extents, the oldest first."""
+    """Remove whole extents, the oldest first, as the catalog does."""
     log, horizon_ms = harness.log, harness.clock.now_ms() - RETENTION_MS
     while log.extents[key][0].max_timestamp < horizon_ms:
         start = log.extents[key].pop(0).last_offset + 1

@@ -1,4 +1,4 @@
-"""What workers have loaded is not gone through after every task, and what they make is shuffled as it is."""
+"""Workers exclude loaded objects from garbage collection, and sessions do not compress shuffled rows."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ if TYPE_CHECKING:
     from tests.spark_jobs.conftest import RunClaimed, SparkForTests
 
 NUMBA_AND_ARROW = 50_000
-"""Objects that a worker with both has at the least."""
+"""Lower bound for the number of objects in a worker that has loaded both."""
 
 
-def test_what_is_there_after_the_first_task_of_a_kind_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_frozen_after_the_first_task_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_gc, "_frozen", set())
     gc.unfreeze()
-    kept = [[] for _ in range(1000)]  # type: list[list[int]]
+    loaded = [[] for _ in range(1000)]  # type: list[list[int]]
     try:
         freeze_loaded_objects("a kind")
-        first = gc.get_freeze_count()
+        first_count = gc.get_freeze_count()
         later = [[] for _ in range(1000)]  # type: list[list[int]]
         freeze_loaded_objects("a kind")
-        again = gc.get_freeze_count()
+        second_count = gc.get_freeze_count()
         freeze_loaded_objects("another kind")
-        # Some of what was settled before may have been freed meanwhile.
-        assert gc.get_freeze_count() > again + len(later) // 2
+        # Some objects that were frozen before may have been freed meanwhile.
+        assert gc.get_freeze_count() > second_count + len(later) // 2
     finally:
         gc.unfreeze()
-    assert first >= len(kept)
-    assert again <= first
+    assert first_count >= len(loaded)
+    assert second_count <= first_count
 
 
-def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many objects a worker has settled."""
+def _freeze_counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the number of frozen objects in a worker."""
     for _ in batches:
-        yield pa.RecordBatch.from_pydict({"settled": [gc.get_freeze_count()]})
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
 
 
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.parametrize("plan", [PlanChoice.TASK, PlanChoice.SHUFFLE])
-def test_workers_on_spark_are_settled_by_their_first_job(
+def test_spark_workers_freeze_objects_after_their_first_job(
     run_claimed: RunClaimed,
     spark: SparkForTests,
     catalog_log: CatalogLog,
     plan: PlanChoice,
 ) -> None:
-    topic = catalog_log.create_topic(f"settled-{plan}", "compact")
+    topic = catalog_log.create_topic(f"frozen-{plan}", "compact")
     catalog_log.ingest({PartitionId(topic.topic_id, 0): [batch((b"key", b"1"), (b"key", b"2"))]})
     catalog_log.submit(topic, table_bytes=1024)
 
     report = run_claimed(plan=plan)
 
     assert report.failures == []
-    seen = spark.session.range(0, 2, 1, 2).mapInArrow(_look, "settled long").collect()
-    assert max(row["settled"] for row in seen) > NUMBA_AND_ARROW
+    seen = spark.session.range(0, 2, 1, 2).mapInArrow(_freeze_counts, "frozen long").collect()
+    assert max(row["frozen"] for row in seen) > NUMBA_AND_ARROW
 
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_a_session_shuffles_fingerprints_as_they_are(spark: SparkForTests) -> None:
+def test_a_session_neither_compresses_nor_checksums_shuffled_rows(spark: SparkForTests) -> None:
     conf = spark.session.sparkContext.getConf()
     for name in (
         "spark.shuffle.compress",
@@ -86,15 +86,19 @@ def test_a_session_shuffles_fingerprints_as_they_are(spark: SparkForTests) -> No
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_a_session_of_somebody_else_does_not_check_reruns_unless_he_says_so(spark: SparkForTests) -> None:
-    checked, retried, handed = session._QUERY_CONF
-    other = spark.session.newSession()
-    other.conf.unset(retried)
-    other.conf.unset(handed)
-    other.conf.set(checked, "true")
-    before = other.conf.get(retried)
+def test_query_settings_apply_unless_the_session_sets_them(spark: SparkForTests) -> None:
+    checksum, retry, batch_bytes = session._QUERY_CONF
+    new_session = spark.session.newSession()
+    new_session.conf.unset(retry)
+    new_session.conf.unset(batch_bytes)
+    new_session.conf.set(checksum, "true")
+    retry_before = new_session.conf.get(retry)
 
-    session._with_query_conf(other)
+    session._with_query_conf(new_session)
 
-    assert (before, other.conf.get(checked), other.conf.get(retried)) == ("true", "true", "false")
-    assert other.conf.get(handed) == "8388608"
+    assert (
+        retry_before,
+        new_session.conf.get(checksum),
+        new_session.conf.get(retry),
+    ) == ("true", "true", "false")
+    assert new_session.conf.get(batch_bytes) == "8388608"
