@@ -4,7 +4,7 @@ A query gets the product's own functions, with points at which a fault may happe
 from the stage before; `send`, a row for the next stage; each call of the object store and of its uploads;
 `end`. A fault is an action at a point of one execution of one task: `cut-3.2` is the second execution of
 share 3 in the first stage. Each execution writes a trace file with one line for each point that it reaches.
-Plans and traces are files because workers are processes of their own.
+Plans and traces are files because each worker is a separate process.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _Execution(FailPoints):
                 for file in self._faults.spark_local.glob("blockmgr-*/*/shuffle_*"):
                     file.unlink()
             case Action.FAIL:
-                raise StoreIsBusyError("the store answers 503")
+                raise StoreIsBusyError("the store responded with 503")
             case Action.WAIT:
                 self._await_next()
 

@@ -1,4 +1,4 @@
-"""Run one job in a process of its own, and measure how much memory each task takes beyond an idle worker.
+"""Run one job in a separate process, and measure the memory of each task beyond that of an idle worker.
 
     python -m tests.spark_jobs.memory.measured_job <plan> <warm-up case> <case> <limit>
 

@@ -110,8 +110,7 @@ def run_measured_job(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the counts of a job and the most memory that each kind of its tasks took.
 
-    Repeat the run if it took too much and kernels were compiled meanwhile: tasks do not account for the
-    compiler.
+    Repeat the run if it took too much while kernels were compiled: the compiler's memory is not a task's.
     """
     while True:
         compiled_before = compiled_kernels()

@@ -76,7 +76,7 @@ class ManualShuffle:
 
         def failing(*_: object) -> Iterator[BlobRow]:
             yield from self.cuts[share][:after]
-            raise StoreIsBusyError("the store answers 503")
+            raise StoreIsBusyError("the store responded with 503")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shuffle_query, "cut_share", failing)
@@ -321,7 +321,7 @@ def test_no_mixture_of_executions_loses_a_record(shared_shuffle: ManualShuffle, 
     failed_judge = data.draw(st.integers(-1, JUDGES - 1))
     if failed_judge >= 0:  # another execution of this judge fails; only share 1 reads its rows
         sent = [row for row in judged if row.judge == failed_judge][: data.draw(st.integers(0, 5))]
-        failure = JobFailure.of(shared_shuffle.job.job_id, StoreIsBusyError("the worker answers 503"))
+        failure = JobFailure.of(shared_shuffle.job.job_id, StoreIsBusyError("the worker responded with 503"))
         sent_rows = [*sent, *failed_judging(shared_shuffle.plan, failed_judge, failure)]
         judged = [row for row in judged if (row.judge, row.share) != (failed_judge, 1)]
         judged += [row for row in sent_rows if row.share == 1]

@@ -128,9 +128,9 @@ class SparseFileHarness(CompactionHarness):
 
     def run_by(self, plan: str, spec: JobSpec) -> JobResult:
         if plan == "shuffle":
-            spread = plan_shuffle(spec, SMALL)
-            assert len(spread.shares) > 1
-            return run_in_memory(spec, spread, self.open_store, self.ids)
+            shuffle_plan = plan_shuffle(spec, SMALL)
+            assert len(shuffle_plan.shares) > 1
+            return run_in_memory(spec, shuffle_plan, self.open_store, self.ids)
         return run_compaction(
             spec, self.open_store(), attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
         )
