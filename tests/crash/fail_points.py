@@ -67,7 +67,7 @@ class Crash:
 
 
 class FailPoints:
-    """Counts occurrences of the point, and sends SIGKILL to the own process at the right one."""
+    """Counts occurrences of the point, and kills its own process with SIGKILL at the right one."""
 
     def __init__(self, crash: Crash | None) -> None:
         self._crash = crash
