@@ -1,4 +1,4 @@
-"""What garbage collection deletes, and above all what it does not."""
+"""Objects and rows that garbage collection deletes, and those that it must not delete."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compacted_once(system: System) -> PartitionId:
     return key
 
 
-def test_inputs_of_a_finished_job_go_after_the_grace_and_not_before(system: System) -> None:
+def test_inputs_of_a_finished_job_are_deleted_after_the_grace_period(system: System) -> None:
     compacted_once(system)
     system.run_jobs()
     before = objects(system)
@@ -63,7 +63,7 @@ def test_inputs_of_a_finished_job_go_after_the_grace_and_not_before(system: Syst
     assert collect(system) == GarbageReport()
 
 
-def test_files_of_an_open_job_stay_whatever_their_age(system: System) -> None:
+def test_files_of_an_open_job_are_never_deleted(system: System) -> None:
     key = compacted_once(system)
     system.catalog.topics.delete("keyed")
     system.clock.advance(5 * GRACE_S)
@@ -72,14 +72,14 @@ def test_files_of_an_open_job_stay_whatever_their_age(system: System) -> None:
     assert len(objects(system)) == 3
     (job,) = system.catalog.jobs.claim("a test", 1)
     assert job.attempt_id is not None
-    system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "its topic is gone")
+    system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "its topic was deleted")
     system.clock.advance(5 * GRACE_S)
     assert collect(system).dead_files == 3
     assert objects(system) == set()
     assert system.catalog.topics.states([key]) == []
 
 
-def test_what_a_live_session_has_not_committed_yet_stays(system: System) -> None:
+def test_uncommitted_objects_of_a_live_session_are_not_deleted(system: System) -> None:
     key = PartitionId(system.topic("plain").topic_id, 0)
     commit = system.upload({key: [(b"a", b"1")]})
     system.clock.advance(5 * GRACE_S)
@@ -89,7 +89,7 @@ def test_what_a_live_session_has_not_committed_yet_stays(system: System) -> None
 
 
 @pytest.mark.parametrize("how", ["ended", "silent"])
-def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system: System, how: str) -> None:
+def test_uncommitted_objects_are_deleted_once_their_session_is_over(system: System, how: str) -> None:
     key = PartitionId(system.topic("plain").topic_id, 0)
     system.produce({key: [(b"a", b"1")]})
     left = system.upload({key: [(b"a", b"2")]})
@@ -108,7 +108,7 @@ def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system
     assert len(system.read_log(key)) == 1
 
 
-def test_a_young_orphan_stays(system: System) -> None:
+def test_a_young_orphan_is_not_deleted(system: System) -> None:
     key = PartitionId(system.topic("plain").topic_id, 0)
     system.upload({key: [(b"a", b"2")]})
     system.catalog.sessions.end(system.session_id)
@@ -118,7 +118,7 @@ def test_a_young_orphan_stays(system: System) -> None:
     assert collect(system).orphans == 1
 
 
-def test_outputs_of_a_lost_attempt_stay_while_the_job_is_open(system: System) -> None:
+def test_outputs_of_a_lost_attempt_are_deleted_after_the_job_ends(system: System) -> None:
     compacted_once(system)
     (job,) = system.catalog.jobs.claim("a test", 1)
     assert job.attempt_id is not None
@@ -134,14 +134,14 @@ def test_outputs_of_a_lost_attempt_stay_while_the_job_is_open(system: System) ->
     assert len(objects(system)) == 1
 
 
-def test_names_that_are_not_ours_and_owners_nobody_knows_are_left_alone(system: System) -> None:
-    stranger = UUID(int=7)
+def test_foreign_names_and_objects_of_unknown_owners_are_not_deleted(system: System) -> None:
+    unknown = UUID(int=7)
     names = {
         "v1/ingest/readme.txt",
         f"v1/ingest/{system.session_id}/notes",
         "elsewhere/file.seg",
-        ingestion_name(stranger, stranger),
-        compacted_name(stranger, stranger, stranger),
+        ingestion_name(unknown, unknown),
+        compacted_name(unknown, unknown, unknown),
     }
     for name in names:
         system.put(name, [b"x"])
@@ -151,15 +151,17 @@ def test_names_that_are_not_ours_and_owners_nobody_knows_are_left_alone(system: 
     assert objects(system) == names
 
 
-def test_rows_stay_for_objects_that_would_not_go(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_objects_that_could_not_be_deleted_stay(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compacted_once(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
-    stubborn: list[str] = []
+    refused: list[str] = []
     delete = system.store.delete
 
     def refuse_the_first(names: list[str], *, purpose: Purpose) -> None:
-        stubborn.append(names[0])
+        refused.append(names[0])
         delete(names[1:], purpose=purpose)
         raise ObjectsNotDeletedError(system.store.url, {names[0]: "not today"})
 
@@ -168,12 +170,12 @@ def test_rows_stay_for_objects_that_would_not_go(system: System, monkeypatch: py
         report = collect(system)
     assert (report.dead_files, report.not_deleted) == (2, 1)
     known = {file.object_name for file in system.catalog.garbage.known_files("")}
-    assert stubborn[0] in known
+    assert refused[0] in known
     assert known == objects(system)
     assert collect(system).dead_files == 1
 
 
-def test_everything_goes_in_batches(system: System) -> None:
+def test_objects_are_deleted_in_batches(system: System) -> None:
     compacted_once(system)
     system.run_jobs()
     key = PartitionId(system.topic("plain").topic_id, 0)
@@ -186,8 +188,8 @@ def test_everything_goes_in_batches(system: System) -> None:
     assert len(objects(system)) == 1
 
 
-def test_what_is_over_is_forgotten_and_leaves_no_trace(system: System) -> None:
-    """Sessions and jobs go after a day, and with them what a late attempt wrote in between."""
+def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System) -> None:
+    """Sessions and jobs are removed after a day, with the objects that a late attempt wrote in between."""
     compacted_once(system)
     (job,) = system.catalog.jobs.claim("a test", 1)
     system.catalog.jobs.complete(system.write_outputs(job))
@@ -210,11 +212,11 @@ def test_what_is_over_is_forgotten_and_leaves_no_trace(system: System) -> None:
     before = system.store.counts.snapshot()
     assert collect(system) == GarbageReport()
     listed = (system.store.counts.snapshot() - before).as_dict()["gc"]["list_requests"]
-    assert listed == 1  # unfinished uploads: a round costs what was left over, not what is stored
+    assert listed == 1  # for unfinished uploads; no prefix is listed
 
 
-def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> None:
-    """By Kafka's defaults; one that writes stays, and all are looked at every ten minutes at most."""
+def test_idle_producers_expire_after_a_day(system: System) -> None:
+    """These are Kafka's defaults: a producer that writes stays, and the check runs every ten minutes."""
     topic = system.topic("plain")
     key = PartitionId(topic.topic_id, 0)
 
@@ -223,8 +225,8 @@ def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> N
         commit = system.upload({key: [(b"a", b"1")]})
         (section,) = commit.sections
         run = replace(section.runs[0], producer=stamp)
-        (answer,) = system.catalog.commits.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
-        return answer.runs[0].refusal
+        (result,) = system.catalog.commits.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
+        return result.runs[0].refusal
 
     def later(seconds: float) -> None:
         system.clock.advance(seconds)
@@ -248,12 +250,12 @@ def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> N
     assert write(1, 17) is None
 
 
-def test_unfinished_uploads_go_once_nobody_can_publish_them(
+def test_unfinished_uploads_are_aborted_once_their_owner_is_over(
     system: System, s3_server: S3Server, s3_config: StoreConfig
 ) -> None:
-    """On S3, where an upload says what it is to become; those of live sessions and open jobs stay for ever.
+    """This needs S3, where an upload has the name of its object; uploads of live sessions and open jobs stay.
 
-    moto says of every upload that it was begun in 2010, so that those of strangers are old.
+    moto reports that every upload began in 2010, so uploads of unknown owners are old enough.
     """
     key = compacted_once(system)
     (job,) = system.catalog.jobs.claim("a test", 1)
@@ -292,8 +294,8 @@ def test_unfinished_uploads_go_once_nobody_can_publish_them(
     assert len(system.read_log(key)) == 2
 
 
-def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore) -> None:
-    """There, every object is absent; with its own store, the catalog lets go of what is dead."""
+def test_garbage_collection_of_a_wrong_store_is_rejected(system: System, other_store: LocalStore) -> None:
+    """Every object is absent there. In the right store, dead files are deleted."""
     verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
@@ -304,12 +306,12 @@ def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore
     assert system.catalog.garbage.known_files("") == known
     before = system.store.counts.snapshot()
     assert collect(system).dead_files == 3
-    asked = (system.store.counts.snapshot() - before).as_dict()["check"]
-    assert (asked["get_requests"], asked["list_requests"], asked["put_requests"]) == (1, 0, 0)
+    requests = (system.store.counts.snapshot() - before).as_dict()["check"]
+    assert (requests["get_requests"], requests["list_requests"], requests["put_requests"]) == (1, 0, 0)
     assert IDENTITY_NAME in objects(system)
 
 
-def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
+def test_garbage_collection_of_an_emptied_store_is_rejected(system: System) -> None:
     verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
@@ -321,8 +323,8 @@ def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
     assert system.catalog.garbage.known_files("") == known
 
 
-def test_a_dead_file_whose_object_went_before_is_forgotten(system: System) -> None:
-    """A round ended between the object and the row."""
+def test_the_row_of_a_dead_file_without_an_object_is_removed(system: System) -> None:
+    """An earlier round stopped after it deleted the object."""
     verify_binding(system.store, system.catalog.store_binding, system.ids)
     compacted_once(system)
     system.run_jobs()
@@ -333,7 +335,7 @@ def test_a_dead_file_whose_object_went_before_is_forgotten(system: System) -> No
     assert len(system.catalog.garbage.known_files("")) == 1
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(InvalidInputError):
         GarbageSettings(grace_ms=-1)
     with pytest.raises(InvalidInputError):

@@ -1,4 +1,4 @@
-"""Agents, jobs, retention and garbage collection in any order: nothing is lost, nothing is left over."""
+"""Agents, jobs, retention and garbage collection in random order: no record is lost, no object left over."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PLANS = st.builds(PlannerSettings, max_job_files=st.integers(1, 4), force=st.boo
 
 
 class Lifecycle(RuleBasedStateMachine):
-    """Holds the system against what was acknowledged, partition by partition."""
+    """State machine that compares the system with the acknowledged records of each partition."""
 
     make_url: Callable[..., str]
     new_directory: Callable[[], Path]
@@ -67,12 +67,14 @@ class Lifecycle(RuleBasedStateMachine):
         self.uploaded: list[tuple[FileCommit, dict[PartitionId, list[Row]]]] = []
         self.running: list[Job] = []
         self.starts: dict[PartitionId, int] = {}
-        self.kept: dict[PartitionId, set[int]] = {}  # while the topic is not compacted: what was there
+        self.protected: dict[
+            PartitionId, set[int]
+        ] = {}  # offsets that must stay while the topic is not compacted
 
     @override
     def teardown(self) -> None:
         try:
-            self._wind_up()
+            self._finish()
         finally:
             self.catalog.close()
             self.store.close()
@@ -99,7 +101,7 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.uploaded)
     @rule(index=st.integers(0, 10))
     def commit(self, index: int) -> None:
-        """A slow agent commits at last, unless its session is over."""
+        """Commit an uploaded file late; it is rejected if its session is over."""
         commit, rows = self.uploaded.pop(index % len(self.uploaded))
         try:
             self.catalog.commits.commit(commit)
@@ -116,25 +118,30 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3), offset=st.integers(0, 12))
     def delete_records(self, number: int, offset: int) -> None:
-        """Also of a partition that a job is just compacting."""
+        """Delete records, also of a partition that a job is compacting."""
         key = sorted(self.written)[number]
         start = self.catalog.retention.advance_log_start(key.topic_id, key.partition, offset)
         self.starts[key] = start
-        self.kept = {each: {o for o in kept if o >= self._start(each)} for each, kept in self.kept.items()}
+        self.protected = {
+            each: {o for o in protected if o >= self._start(each)}
+            for each, protected in self.protected.items()
+        }
 
     @rule()
     def reconfigure(self) -> None:
-        """From here on no record may go that is there now, whatever jobs are under way; or again it may."""
-        keep = not self.kept
-        self.catalog.topics.alter_config("keyed", {"cleanup.policy": "delete" if keep else "compact"})
+        """Switch compaction of a topic off, after which existing records must stay, or on again."""
+        protect = not self.protected
+        self.catalog.topics.alter_config("keyed", {"cleanup.policy": "delete" if protect else "compact"})
         keys = sorted(self.compacted)
-        self.kept = {key: {each.offset for each in self._records(key)} for key in keys} if keep else {}
+        self.protected = (
+            {key: {each.offset for each in self._records(key)} for key in keys} if protect else {}
+        )
 
     def _start(self, key: PartitionId) -> int:
         return self.starts.get(key, 0)
 
     def _records(self, key: PartitionId) -> list[Record]:
-        """Those that a reader sees; an extent may begin below the log start."""
+        """Return the records that a reader sees, without those below the log start."""
         return [each for each in self.system.read_log(key) if each.offset >= self._start(key)]
 
     @rule(limits=PLANS)
@@ -163,7 +170,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 59, 61, 400]))
     def wait(self, seconds: int) -> None:
-        """Time passes; the agent says that it lives, unless it is silent for long."""
+        """Let time pass; the agent sends a heartbeat unless the time is long."""
         self.clock.advance(seconds)
         if seconds * 1000 < SILENCE_MS:
             try:
@@ -181,22 +188,22 @@ class Lifecycle(RuleBasedStateMachine):
         assert report.differences == ()
         for key, rows in self.written.items():
             records = {each.offset: (each.key, each.value) for each in self._records(key)}
-            there = dict(list(enumerate(rows))[self._start(key) :])
+            expected = dict(list(enumerate(rows))[self._start(key) :])
             if key not in self.compacted:
-                assert records == there
+                assert records == expected
                 continue
-            newest = {row[0]: offset for offset, row in there.items()}
+            newest = {row[0]: offset for offset, row in expected.items()}
             assert all(records[offset] == rows[offset] for offset in newest.values())
-            assert self.kept.get(key, set()) <= set(records)
+            assert self.protected.get(key, set()) <= set(records)
             assert all(rows[offset] == row for offset, row in records.items())
         open_jobs = self.catalog.jobs.list([JobState.SUBMITTED, JobState.RUNNING])
         objects = {info.name for info in self.store.list("", purpose=Purpose.GC)}
         assert all(file.object_name in objects for job in open_jobs for file in job.spec.inputs)
 
-    def _wind_up(self) -> None:
-        """Let everything come to its end: afterwards there is one object for each live file, and no more."""
+    def _finish(self) -> None:
+        """Complete all work; afterwards there is exactly one object for each live file."""
         self._check()
-        if self.kept:
+        if self.protected:
             self.reconfigure()
         for job in self.running:
             assert job.attempt_id is not None
@@ -209,7 +216,7 @@ class Lifecycle(RuleBasedStateMachine):
         ).jobs:
             self.system.run_jobs()
         self.catalog.sessions.end(self.system.session_id)
-        for _ in range(2):  # the first round fences who is silent, the second clears up after them
+        for _ in range(2):  # the first round fences silent sessions, the second deletes their objects
             self.clock.advance((SILENCE_MS + GRACE_MS) / 1000 + 1)
             collect_garbage(self.catalog, self.store, self.clock, GARBAGE)
         self._check()
@@ -224,14 +231,14 @@ class Lifecycle(RuleBasedStateMachine):
             assert len(records) == len({record.key for record in records})
 
 
-def test_nothing_is_lost_and_nothing_is_left_over(
+def test_no_record_is_lost_and_no_object_is_left_over(
     new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> None:
     numbers = count()
 
-    class Here(Lifecycle):
+    class ConfiguredLifecycle(Lifecycle):
         make_url = staticmethod(new_catalog_url)
         new_directory = staticmethod(lambda: tmp_path / str(next(numbers)))
 
     limits = hypothesis_settings(max_examples=12, stateful_step_count=25)
-    run_state_machine_as_test(Here, settings=limits)
+    run_state_machine_as_test(ConfiguredLifecycle, settings=limits)

@@ -1,4 +1,4 @@
-"""A catalog from a backup older than the bucket: what is lost is said exactly, nothing else breaks."""
+"""A catalog restored from a backup older than the bucket: losses are reported exactly, the rest works."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ GARBAGE = GarbageSettings()
 
 @dataclass
 class Restored:
-    """The system as it lived on, the catalog of its backup, and what both are known to hold."""
+    """The original system, the restored catalog, and the objects that each of them knows."""
 
     system: System
     after: System
     key: PartitionId
-    live_then: frozenset[str]
+    live_in_backup: frozenset[str]
     written_since: frozenset[str]
-    gone: frozenset[str]
+    missing: frozenset[str]
 
     def check(self) -> FsckReport:
         return fsck(self.after.catalog, self.after.store, self.after.clock, deep=True)
@@ -71,7 +71,7 @@ def run(*command: str | Path) -> None:
 def restored(
     system: System, catalog_url: str, new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> Iterator[Restored]:
-    """Backed up with an agent and a job at work; then both went on, garbage was collected, and more came."""
+    """Back up while an agent and a job are active, continue, collect garbage, and restore the backup."""
     verify_binding(system.store, system.catalog.store_binding, system.ids)
     topic = system.topic("t", cleanup_policy="compact")
     key = PartitionId(topic.topic_id, 0)
@@ -81,7 +81,7 @@ def restored(
     system.produce({key: [(b"c", b"1")]})
     plan_and_submit(system.catalog, system.clock, system.ids, PLANNER)
     (claimed,) = system.catalog.jobs.claim("at work when the backup is taken", 1)
-    live_then = _live(system.catalog)
+    live_in_backup = _live(system.catalog)
     backup, before = tmp_path / "backup.sql", objects(system)
     run(programs() / "pg_dump", "--no-owner", f"--file={backup}", catalog_url)
 
@@ -101,7 +101,7 @@ def restored(
     ids = SeededIds(99, clock)
     with open_catalog(url, clock, ids) as catalog:
         after = System(catalog, system.store, clock, ids, ids.new_uuid())
-        yield Restored(system, after, key, live_then, now - before, live_then - now)
+        yield Restored(system, after, key, live_in_backup, now - before, live_in_backup - now)
 
 
 def _live(catalog: Catalog) -> frozenset[str]:
@@ -110,21 +110,21 @@ def _live(catalog: Catalog) -> frozenset[str]:
     )
 
 
-def test_fsck_says_exactly_what_is_lost(restored: Restored) -> None:
-    """Objects that went, by name; and those that came, which nobody will delete by himself."""
+def test_fsck_reports_exactly_the_lost_objects(restored: Restored) -> None:
+    """It names the missing objects, and the newer ones, which nothing deletes automatically."""
     verify_binding(
         restored.after.store, restored.after.catalog.store_binding, restored.after.ids
     )  # as each process does
     assert restored.after.catalog.repair.remove_active_writers() == RemovedWriters(sessions=1, jobs=1)
-    assert restored.gone
+    assert restored.missing
     report = restored.check()
-    assert restored.names(report, DifferenceKind.MISSING_OBJECT) == restored.gone
+    assert restored.names(report, DifferenceKind.MISSING_OBJECT) == restored.missing
     assert restored.names(report, DifferenceKind.ORPHAN) == restored.written_since
-    assert len(report.differences) == len(restored.gone) + len(restored.written_since)
+    assert len(report.differences) == len(restored.missing) + len(restored.written_since)
 
 
-def test_nothing_is_deleted_that_a_younger_backup_may_name(restored: Restored) -> None:
-    """However much time passes: what was written since the backup belongs to nobody who is known."""
+def test_objects_newer_than_the_backup_are_not_deleted(restored: Restored) -> None:
+    """Their owners are unknown to the restored catalog, however much time passes."""
     restored.after.catalog.repair.remove_active_writers()
     before = objects(restored.after)
     assert isinstance(restored.after.clock, ManualClock)
@@ -134,8 +134,8 @@ def test_nothing_is_deleted_that_a_younger_backup_may_name(restored: Restored) -
     assert objects(restored.after) == before
 
 
-def test_without_forgetting_its_writers_they_would_pass_for_dead(restored: Restored) -> None:
-    """Which is why it is the first step."""
+def test_newer_objects_are_deleted_if_open_writers_are_not_removed(restored: Restored) -> None:
+    """This is why the removal is the first step after a restore."""
     assert isinstance(restored.after.clock, ManualClock)
     for _ in range(3):
         restored.after.clock.advance(GARBAGE.grace_ms / 1000 + 1)
@@ -143,8 +143,11 @@ def test_without_forgetting_its_writers_they_would_pass_for_dead(restored: Resto
     assert not restored.written_since <= objects(restored.after)
 
 
-def test_what_is_there_is_read_and_goes_on(restored: Restored) -> None:
-    """Agents start, logs go on where they ended; who asks for what is lost is told which object is."""
+def test_a_restored_system_reads_remaining_data_and_continues(restored: Restored) -> None:
+    """Agents start, and logs continue at their end.
+
+    Reading lost data raises an error with the object's name.
+    """
     after, key = restored.after, restored.key
     after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")
@@ -154,14 +157,14 @@ def test_what_is_there_is_read_and_goes_on(restored: Restored) -> None:
     assert extents[-1].base_offset == state.log_end_offset
     assert [record.value for record in after.read(extents[-1])] == [b"1"]
     for extent in extents:
-        if extent.object_name in restored.gone:
+        if extent.object_name in restored.missing:
             with pytest.raises(ObjectNotFoundError, match=extent.object_name.rsplit("/", 1)[-1]):
                 after.read(extent)
         else:
             assert after.read(extent)
 
 
-def test_what_is_lost_can_be_cut_off_and_the_rest_is_compacted(restored: Restored) -> None:
+def test_lost_data_can_be_deleted_and_the_rest_is_compacted(restored: Restored) -> None:
     after, key = restored.after, restored.key
     after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")

@@ -1,4 +1,4 @@
-"""Catalog, planner and engine together: what is cleaned again and again expires all the same."""
+"""Retention of partitions that are cleaned repeatedly, with catalog, planner and compaction engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DAY_MS = 86_400_000
 DAYS = 12
 
 
-def test_a_partition_that_is_cleaned_every_day_expires(system: System) -> None:
-    """Nothing is older than `retention.ms` and a quarter; nothing is left to do after one job a day."""
+def test_records_of_a_partition_that_is_cleaned_daily_expire(system: System) -> None:
+    """No record outlives `retention.ms` by more than a quarter, and one job per day is enough."""
     topic = system.topic(
         "t", cleanup_policy="compact,delete", retention_ms=str(4 * DAY_MS), min_cleanable_dirty_ratio="0"
     )

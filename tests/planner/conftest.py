@@ -28,7 +28,7 @@ def store(tmp_path: Path, ids: Ids) -> Iterator[LocalStore]:
 
 @pytest.fixture
 def other_store(tmp_path: Path, ids: Ids) -> Iterator[LocalStore]:
-    """A store that has nothing to do with the system's."""
+    """An empty store that does not belong to the system."""
     opened = LocalStore(tmp_path / "other", ids)
     yield opened
     opened.close()

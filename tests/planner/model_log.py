@@ -1,4 +1,4 @@
-"""A log in memory: ingestion files are appended, jobs are applied, snapshots are taken."""
+"""A log in memory that appends ingestion files, applies jobs and returns snapshots."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1
-A_JOB = UUID(int=99)
+OPEN_JOB = UUID(int=99)
 
 
 def topic_rules(number: int, **changes: object) -> TopicRules:
-    """Kafka's defaults for a compacted topic, but for `changes`."""
+    """Return Kafka's defaults for a compacted topic, with changes."""
     rules = TopicRules(
         topic_id=UUID(int=number + 1),
         name=f"topic{number}",
@@ -40,7 +40,7 @@ def topic_rules(number: int, **changes: object) -> TopicRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What one ingestion file holds of one partition."""
+    """Records of one partition in one ingestion file."""
 
     records: int
     length: int
@@ -49,7 +49,7 @@ class Chunk:
 
 @dataclass
 class ModelLog:
-    """Partitions with their live extents; every change keeps them contiguous from offset 0."""
+    """Partitions with their live extents; every change keeps the extents contiguous from offset 0."""
 
     rules: Sequence[TopicRules]
     partition_count: int = 1
@@ -61,7 +61,7 @@ class ModelLog:
     unstable: dict[PartitionId, int] = field(default_factory=dict)
     claimed: set[tuple[PartitionId, int]] = field(default_factory=set)
     files: dict[UUID, FileView] = field(default_factory=dict)
-    born: dict[UUID, int] = field(default_factory=dict)
+    initial_bytes: dict[UUID, int] = field(default_factory=dict)
     written: dict[JobKind, int] = field(default_factory=dict)
     counter: int = 0
 
@@ -83,7 +83,7 @@ class ModelLog:
         return self.extents[key][-1].last_offset + 1 if self.extents[key] else 0
 
     def append(self, chunks: Mapping[PartitionId, Chunk], *, age_ms: int = 0) -> FileView:
-        """One ingestion file."""
+        """Append one ingestion file."""
         size = 100 + sum(chunk.length for chunk in chunks.values())
         file = self._new_file(FileKind.INGESTION, size, self.now_ms - age_ms)
         position = 50
@@ -123,7 +123,7 @@ class ModelLog:
         }
 
     def apply(self, job: PlannedJob) -> None:
-        """Do to the extents what a compaction job does: files for each cleanup policy, cut by size."""
+        """Change the extents as a compaction job does, with output files by cleanup policy and size."""
         outputs: dict[bool, FileView] = {}
         sizes: dict[UUID, int] = {}
         for part in job.partitions:
@@ -160,11 +160,11 @@ class ModelLog:
             self.extents[key] = sorted([*rest, merged], key=lambda extent: extent.base_offset)
             if part.deduplicate and part.reaches_log_start:
                 self.first_dirty[key] = max(self.first_dirty.get(key, 0), part.upper_offset)
-        self.born |= sizes
+        self.initial_bytes |= sizes
         self.written[job.kind] = self.written.get(job.kind, 0) + sum(sizes.values())
-        self._forget_dead_files()
+        self._remove_dead_files()
 
-    def _forget_dead_files(self) -> None:
+    def _remove_dead_files(self) -> None:
         live = {extent.file_id for extents in self.extents.values() for extent in extents}
         self.files = {file_id: view for file_id, view in self.files.items() if file_id in live}
 
@@ -186,17 +186,20 @@ class ModelLog:
             rules=next(rules for rules in self.rules if rules.topic_id == key.topic_id),
             state=state,
             extents=tuple(
-                replace(extent, claimed_by=A_JOB) if (key, extent.base_offset) in self.claimed else extent
+                replace(extent, claimed_by=OPEN_JOB) if (key, extent.base_offset) in self.claimed else extent
                 for extent in self.extents[key]
             ),
         )
 
     def mergeable(self, settings: PlannerSettings | None) -> tuple[Mergeable, ...]:
-        """What the catalog would find for these settings; all compacted files without any."""
-        held: dict[UUID, list[Extent]] = {}
+        """Return the files that the catalog would find for these settings.
+
+        Without settings, return all compacted files.
+        """
+        by_file: dict[UUID, list[Extent]] = {}
         for extents in self.extents.values():
             for extent in extents:
-                held.setdefault(extent.file_id, []).append(extent)
+                by_file.setdefault(extent.file_id, []).append(extent)
         claimed = {
             extent.file_id
             for key, extents in self.extents.items()
@@ -204,13 +207,13 @@ class ModelLog:
             if (key, extent.base_offset) in self.claimed
         }
         found = []
-        for file_id, extents in held.items():
+        for file_id, extents in by_file.items():
             live = sum(extent.length for extent in extents)
             each = Mergeable(
                 file=replace(self.files[file_id], extents=len(extents)),
                 extents=tuple(extents),
                 live_bytes=live,
-                dead_bytes=self.born.get(file_id, live) - live,
+                dead_bytes=self.initial_bytes.get(file_id, live) - live,
             )
             wanted = settings is None or (
                 live < settings.full_bytes and len(extents) <= settings.max_merged_extents
@@ -221,22 +224,22 @@ class ModelLog:
         return tuple(found)
 
     def fragmented(self, settings: PlannerSettings) -> tuple[PartitionView, ...]:
-        """What the catalog would find to be sorted."""
+        """Return the partitions that the catalog would find for clustering."""
         found = []
         for key, extents in sorted(self.extents.items()):
             compacted = sum(1 for each in extents if each.file_kind is FileKind.COMPACTED)
             if is_fragmented(compacted, sum(each.length for each in extents), settings):
                 view = self.view(key)
-                held = tuple(each for each in view.extents if each.file_kind is FileKind.COMPACTED)
-                found.append(replace(view, extents=held[-settings.max_seen_extents :]))
+                visible = tuple(each for each in view.extents if each.file_kind is FileKind.COMPACTED)
+                found.append(replace(view, extents=visible[-settings.max_seen_extents :]))
         return tuple(found)
 
     def snapshot(self, settings: PlannerSettings | None = None) -> Snapshot:
-        held = Counter(each.file_id for extents in self.extents.values() for each in extents)
+        counts = Counter(each.file_id for extents in self.extents.values() for each in extents)
         return Snapshot(
             now_ms=self.now_ms,
             partitions=tuple(self.view(key) for key in sorted(self.extents)),
-            files={file_id: replace(view, extents=held[file_id]) for file_id, view in self.files.items()},
+            files={file_id: replace(view, extents=counts[file_id]) for file_id, view in self.files.items()},
             fragmented=self.fragmented(settings) if settings is not None else (),
             mergeable=self.mergeable(settings),
             mergeable_views={key: replace(self.view(key), extents=()) for key in self.extents},

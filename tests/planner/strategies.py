@@ -1,4 +1,4 @@
-"""Random logs with a past: files appended, jobs done, jobs abandoned, extents claimed."""
+"""Random logs with a history: appended files, finished and abandoned jobs, claimed extents."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def logs(draw: st.DrawFn) -> ModelLog:
     keys = sorted(log.extents)
     for _ in range(draw(st.integers(0, 3))):
         for _ in range(draw(st.integers(0, 5))):
-            held = draw(st.dictionaries(st.sampled_from(keys), CHUNKS, min_size=1, max_size=4))
-            log.append(held, age_ms=draw(AGES_MS))
+            chunks = draw(st.dictionaries(st.sampled_from(keys), CHUNKS, min_size=1, max_size=4))
+            log.append(chunks, age_ms=draw(AGES_MS))
         for job in make_plan(log.snapshot(), draw(SETTINGS)).jobs:
             if draw(st.booleans()):
                 log.apply(job)
@@ -77,7 +77,7 @@ def logs(draw: st.DrawFn) -> ModelLog:
 
 
 def _delete_records(draw: st.DrawFn, log: ModelLog, key: PartitionId) -> None:
-    """Move the log start somewhere into the log; what lies wholly below it is gone."""
+    """Move the log start into the log, and remove the extents below it."""
     if log.extents[key]:
         start = draw(st.integers(0, log.end(key) - 1))
         log.log_start[key] = start

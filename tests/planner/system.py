@@ -1,4 +1,4 @@
-"""A whole small system without agents and Spark: real catalog, local store, real files, naive compaction."""
+"""A small system without agents and Spark: real catalog, local store, real files, simple compaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Row = tuple[bytes, bytes | None]
 
 @dataclass
 class System:
-    """Appends and compacts as agents and workers do; everything goes by one clock."""
+    """Appends and compacts as agents and workers do, on one manual clock."""
 
     catalog: Catalog
     store: LocalStore
@@ -55,13 +55,13 @@ class System:
         return cls(catalog, store, clock, ids, session_id)
 
     def put(self, name: str, body: Sequence[bytes | memoryview]) -> None:
-        """Write an object that is as old as the test's clock says; the store's clock is the machine's."""
+        """Write an object with the time of the test's clock; the store would use the machine's clock."""
         self.store.put(name, list(body), purpose=Purpose.INGEST)
         now = self.clock.now_ms() / 1000
         os.utime(self.path_of(name), (now, now))
 
     def path_of(self, name: str) -> Path:
-        """Where the store keeps an object."""
+        """Return the path of an object."""
         return Path(unquote(urlsplit(self.store.url).path)) / name
 
     def topic(self, name: str, partitions: int = 1, **config: str) -> Topic:
@@ -69,7 +69,7 @@ class System:
         return self.catalog.topics.create(name, partitions, settings)
 
     def upload(self, rows: Mapping[PartitionId, Sequence[Row]]) -> FileCommit:
-        """Put an ingestion file that is not committed yet; each partition's rows are one batch."""
+        """Write an ingestion file without committing it; each partition's rows are one batch."""
         file_id = self.ids.new_uuid()
         parts: list[bytes | memoryview] = []
         writer = SegmentFileWriter(
@@ -125,7 +125,7 @@ class System:
         return commit
 
     def read(self, extent: Extent) -> list[Record]:
-        """The records of one extent."""
+        """Return the records of one extent."""
         stream = self.store.open_stream(extent.object_name, purpose=Purpose.FETCH)
         reader = ForwardReader(stream, name=extent.object_name)
         records: list[Record] = []
@@ -139,7 +139,7 @@ class System:
         return [record for record in records if extent.base_offset <= record.offset <= extent.last_offset]
 
     def read_log(self, key: PartitionId) -> list[Record]:
-        """Every record of a partition, by the catalog's extents."""
+        """Return every record of a partition, found through the catalog's extents."""
         (state,) = self.catalog.topics.states([key])
         extents = self.catalog.extents.from_offset(
             key.topic_id, key.partition, state.log_start_offset, max_extents=1000
@@ -147,14 +147,14 @@ class System:
         return [record for extent in extents for record in self.read(extent)]
 
     def run_jobs(self, limit: int = 100) -> int:
-        """Claim what is submitted and compact it; returns how many jobs ran."""
+        """Claim and compact submitted jobs, and return their number."""
         jobs = self.catalog.jobs.claim("a test", limit)
         for job in jobs:
             self.catalog.jobs.complete(self.write_outputs(job))
         return len(jobs)
 
     def write_outputs(self, job: Job) -> JobResult:
-        """What an attempt does before it reports: one file for each cleanup policy."""
+        """Write the files of an attempt, one for each cleanup policy, and return its result."""
         assert job.attempt_id is not None
         by_policy: dict[str, list[JobPartition]] = {}
         for part in job.spec.partitions:

@@ -1,4 +1,4 @@
-"""Keys that a job has left twice for want of memory: remembered, cleaned exactly next, and never for ever."""
+"""Keys that a job leaves twice because its key table is full: an exact job follows, but never endlessly."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TASK = replace(AUTO, exact=False)
 KEYS = 1000
 
 
-def produce(system: System, here: PartitionId, keys: int, value: bytes) -> None:
-    system.produce({here: [(b"key-%d" % number, value) for number in range(keys)]})
+def produce(system: System, key: PartitionId, keys: int, value: bytes) -> None:
+    system.produce({key: [(b"key-%d" % number, value) for number in range(keys)]})
 
 
 def run_next(system: System, settings: PlannerSettings, choice: PlanChoice = PlanChoice.AUTO) -> JobResult:
-    """Plan, expect one job, run it by its plan, publish it."""
+    """Plan, expect one job, run it, publish it."""
     plan_and_submit(system.catalog, system.clock, system.ids, settings)
     (job,) = system.catalog.jobs.claim("a test", 10)
     assert job.attempt_id is not None
@@ -51,27 +51,27 @@ def run_next(system: System, settings: PlannerSettings, choice: PlanChoice = Pla
     return result
 
 
-def overflown(system: System) -> PartitionId:
-    """A partition that seemed to have few keys, of whose news a job has left many twice."""
-    here = PartitionId(system.topic("t", cleanup_policy="compact").topic_id, 0)
-    system.produce({here: [(b"key-%d" % (number % 10), b"old") for number in range(2 * KEYS)]})
+def partition_with_duplicates(system: System) -> PartitionId:
+    """Return a partition with duplicate keys: its estimated number of keys was too low for the key table."""
+    key = PartitionId(system.topic("t", cleanup_policy="compact").topic_id, 0)
+    system.produce({key: [(b"key-%d" % (number % 10), b"old") for number in range(2 * KEYS)]})
     run_next(system, AUTO)
     assert plan(system.catalog, system.clock, AUTO).jobs == ()
     for number in range(4):
-        produce(system, here, KEYS, b"%d" % number)
+        produce(system, key, KEYS, b"%d" % number)
     result = run_next(system, AUTO)
     assert result.counts["keys_outside_table"] > 0
-    return here
+    return key
 
 
-def exactness(system: System, here: PartitionId) -> Exactness:
-    (size,) = system.catalog.planning.sizes_of([here])
+def exactness(system: System, key: PartitionId) -> Exactness:
+    (size,) = system.catalog.planning.sizes_of([key])
     return size.exactness
 
 
-def check_exact(system: System, here: PartitionId, value: bytes = b"3") -> None:
-    assert exactness(system, here) is Exactness.EXACT
-    found = system.read_log(here)
+def assert_exact(system: System, key: PartitionId, value: bytes = b"3") -> None:
+    assert exactness(system, key) is Exactness.EXACT
+    found = system.read_log(key)
     assert sorted((each.key, each.value) for each in found) == sorted(
         (b"key-%d" % number, value) for number in range(KEYS)
     )
@@ -79,10 +79,10 @@ def check_exact(system: System, here: PartitionId, value: bytes = b"3") -> None:
         assert plan(system.catalog, system.clock, settings).jobs == ()
 
 
-def test_a_table_that_fills_unexpectedly_is_followed_by_the_exact_plan(system: System) -> None:
-    """The planner makes that job by itself, says why, and has nothing to do once it is done."""
-    here = overflown(system)
-    assert exactness(system, here) is Exactness.DEDUP_INCOMPLETE
+def test_an_exact_job_follows_a_full_key_table(system: System) -> None:
+    """The planner gives the reason, and plans nothing after the exact job."""
+    key = partition_with_duplicates(system)
+    assert exactness(system, key) is Exactness.DEDUP_INCOMPLETE
 
     planned = plan(system.catalog, system.clock, AUTO)
 
@@ -93,44 +93,44 @@ def test_a_table_that_fills_unexpectedly_is_followed_by_the_exact_plan(system: S
     result = run_next(system, AUTO)
     assert result.counts["keys_outside_table"] == 0
     assert result.counts["records_out"] == KEYS
-    check_exact(system, here)
+    assert_exact(system, key)
 
 
-def test_an_exact_job_is_owed_whatever_the_dirty_ratio(system: System) -> None:
-    """Also where the topic asks to be cleaned only when all of it is dirty."""
-    here = overflown(system)
+def test_an_exact_job_is_planned_at_any_dirty_ratio(system: System) -> None:
+    """Even a ratio of 1 does not prevent it."""
+    key = partition_with_duplicates(system)
     system.catalog.topics.alter_config("t", {"min.cleanable.dirty.ratio": "1"})
     run_next(system, AUTO)
-    check_exact(system, here)
+    assert_exact(system, key)
 
 
-def test_who_runs_tasks_alone_makes_no_job_that_would_change_nothing(system: System) -> None:
-    """Where jobs are forced to be tasks, none is planned until there is news, forced or not."""
-    here = overflown(system)
-    kept = len(system.read_log(here))
+def test_without_exact_jobs_nothing_is_planned_until_new_records_arrive(system: System) -> None:
+    """This holds for planners that run every job as a task, with and without `force`."""
+    key = partition_with_duplicates(system)
+    records = len(system.read_log(key))
     for settings in (TASK, replace(TASK, force=True)):
         assert plan(system.catalog, system.clock, settings).jobs == ()
     for number in range(4, 8):
-        produce(system, here, KEYS, b"%d" % number)
+        produce(system, key, KEYS, b"%d" % number)
     result = run_next(system, TASK, PlanChoice.TASK)
-    assert result.counts["records_in"] == kept + 4 * KEYS
+    assert result.counts["records_in"] == records + 4 * KEYS
     assert plan(system.catalog, system.clock, TASK).jobs == ()
     run_next(system, AUTO)
-    check_exact(system, here, b"7")
+    assert_exact(system, key, b"7")
 
 
-def test_an_exact_job_that_is_run_as_a_task_is_not_planned_for_ever(system: System) -> None:
-    """It drops nothing, so the partition rests; the next job, which news make due, is an exact one again."""
-    here = overflown(system)
+def test_an_exact_job_that_ran_as_a_task_is_not_repeated_endlessly(system: System) -> None:
+    """It drops nothing, so the partition waits for new records; the next job is exact again."""
+    key = partition_with_duplicates(system)
     result = run_next(system, AUTO, PlanChoice.TASK)
     assert result.counts["records_dropped"] == 0
-    assert exactness(system, here) is Exactness.DEDUP_IMPOSSIBLE
+    assert exactness(system, key) is Exactness.DEDUP_IMPOSSIBLE
     assert plan(system.catalog, system.clock, replace(AUTO, force=True)).jobs == ()
-    (told,) = plan(system.catalog, system.clock, AUTO, explain="t").decisions
-    assert "not exactly" in told.reason
+    (decision,) = plan(system.catalog, system.clock, AUTO, explain="t").decisions
+    assert "not exactly" in decision.reason
     for number in range(4, 8):
-        produce(system, here, KEYS, b"%d" % number)
+        produce(system, key, KEYS, b"%d" % number)
     (job,) = plan(system.catalog, system.clock, AUTO).jobs
     assert job.exact
     run_next(system, AUTO)
-    check_exact(system, here, b"7")
+    assert_exact(system, key, b"7")

@@ -1,4 +1,4 @@
-"""A file that spoils every job it is in: found by halves, set aside, and everything else is compacted."""
+"""A file that makes every job fail is found by bisection and quarantined; all others are compacted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.integration
 LIMITS = PlannerSettings(force=True)
 
 
-def spoil(system: System, name: str) -> None:
-    """Let the last bytes of an object, where its sections are, be other ones."""
+def corrupt(system: System, name: str) -> None:
+    """Change bytes of an object."""
     path = system.path_of(name)
     content = bytearray(path.read_bytes())
     content[60] ^= 0xFF
@@ -39,13 +39,13 @@ def spoil(system: System, name: str) -> None:
     path.write_bytes(content)
 
 
-def produced(system: System, topic: Topic, count: int) -> list[str]:
+def produce(system: System, topic: Topic, count: int) -> list[str]:
     key = PartitionId(topic.topic_id, 0)
     return [system.produce({key: [(b"a", b"%d" % number)]}).object_name for number in range(count)]
 
 
 def compact(system: System, *, permanent: bool = True) -> tuple[int, int]:
-    """Plan and run until nothing is left to do; how many jobs ended well, and how many failed."""
+    """Plan and run until no job is planned; return the numbers of completed and failed jobs."""
     ended = failed = 0
     while plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs:
         for job in system.catalog.jobs.claim("a test", 100):
@@ -71,53 +71,55 @@ def quarantined(system: System) -> set[str]:
 
 
 @pytest.mark.parametrize("bad", [{0}, {11}, {3, 8}], ids=str)
-def test_the_bad_files_are_set_aside_and_all_others_compacted(system: System, bad: Collection[int]) -> None:
-    """Each takes a failure per halving; afterwards a plan comes to its end, and nothing was deleted."""
-    names = produced(system, system.topic("plain"), 12)
+def test_corrupt_files_are_quarantined_and_all_others_compacted(system: System, bad: Collection[int]) -> None:
+    """The number of failures is bounded, planning ends, and no object is deleted."""
+    names = produce(system, system.topic("plain"), 12)
     for number in bad:
-        spoil(system, names[number])
+        corrupt(system, names[number])
     _, failed = compact(system)
     assert failed <= 1 + 4 * len(bad)
     expected = {names[number] for number in bad}
     assert quarantined(system) == live(system, FileKind.INGESTION) == expected
-    there = {info.name for info in system.store.list("", purpose=Purpose.GC)}
-    assert expected <= there
+    objects = {info.name for info in system.store.list("", purpose=Purpose.GC)}
+    assert expected <= objects
     assert plan(system.catalog, system.clock, LIMITS).jobs == ()
 
 
-def test_news_are_compacted_behind_a_file_in_quarantine(system: System) -> None:
+def test_new_records_are_compacted_after_a_quarantined_file(system: System) -> None:
+    """Only the quarantined file stays an ingestion file."""
     topic = system.topic("keyed", cleanup_policy="compact")
-    names = produced(system, topic, 3)
-    spoil(system, names[1])
+    names = produce(system, topic, 3)
+    corrupt(system, names[1])
     compact(system)
-    produced(system, topic, 4)
+    produce(system, topic, 4)
     assert compact(system)[1] == 0
     assert live(system, FileKind.INGESTION) == {names[1]}
     extents = system.catalog.planning.extents_of(PartitionId(topic.topic_id, 0), 0, 100)
     assert [each.file_kind for each in extents].count(FileKind.INGESTION) == 1
 
 
-def test_a_compacted_file_that_went_bad_is_set_aside_too(system: System) -> None:
+def test_a_corrupt_compacted_file_is_quarantined(system: System) -> None:
+    """Ingestion files of the same topic are still compacted."""
     topic = system.topic("keyed", cleanup_policy="compact")
-    produced(system, topic, 2)
+    produce(system, topic, 2)
     compact(system)
     (name,) = live(system, FileKind.COMPACTED)
-    spoil(system, name)
-    produced(system, topic, 2)
+    corrupt(system, name)
+    produce(system, topic, 2)
     compact(system)
     assert quarantined(system) == {name}
     assert live(system, FileKind.INGESTION) == set()
     assert plan(system.catalog, system.clock, LIMITS).jobs == ()
 
 
-def test_who_is_forgiven_is_tried_again(
+def test_a_released_file_is_retried(
     system: System, catalog_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fsck and plan tell of a file in quarantine; once it was mended and forgiven, a job takes it."""
+    """Fsck and plan report the quarantined file; after its repair and release, a job takes it."""
     monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)
-    names = produced(system, system.topic("plain"), 3)
+    names = produce(system, system.topic("plain"), 3)
     sound = system.path_of(names[1]).read_bytes()
-    spoil(system, names[1])
+    corrupt(system, names[1])
     compact(system)
     found = fsck(system.catalog, system.store, system.clock).differences
     assert [(each.kind, each.object_name) for each in found] == [(DifferenceKind.QUARANTINED, names[1])]
@@ -128,17 +130,17 @@ def test_who_is_forgiven_is_tried_again(
     planned = orjson.loads(CliRunner().invoke(cli, ["plan", *where]).stdout)
     (each,) = planned["quarantined"]
     assert (each["object"], planned["candidates"]) == (names[1], [])
-    answer = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
-    assert orjson.loads(answer.stdout) == {"retried": 1, "quarantined": [], "candidates": []}
+    result = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
+    assert orjson.loads(result.stdout) == {"retried": 1, "quarantined": [], "candidates": []}
     assert compact(system) == (1, 0)
     assert live(system, FileKind.INGESTION) == set()
     assert fsck(system.catalog, system.store, system.clock).differences == ()
 
 
-def test_a_failure_that_may_pass_is_waited_for(system: System) -> None:
-    """With growing pauses; only who fails alone for hours is quarantined."""
-    names = produced(system, system.topic("plain"), 1)
-    spoil(system, names[0])
+def test_temporary_failures_are_retried_with_growing_pauses(system: System) -> None:
+    """A file is quarantined only if it fails alone for hours."""
+    names = produce(system, system.topic("plain"), 1)
+    corrupt(system, names[0])
     pauses = []
     while not quarantined(system):
         assert compact(system, permanent=False) == (0, 1)
@@ -150,9 +152,9 @@ def test_a_failure_that_may_pass_is_waited_for(system: System) -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, *[60] * 6]
 
 
-def test_who_silences_every_worker_is_suspected(system: System) -> None:
-    """A file whose records kill the workers ends like one that cannot be read."""
-    names = produced(system, system.topic("plain"), 1)
+def test_a_file_that_kills_every_worker_is_quarantined(system: System) -> None:
+    """The attempts end without heartbeats."""
+    names = produce(system, system.topic("plain"), 1)
     assert plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs
     for _ in range(MAX_ATTEMPTS):
         system.catalog.jobs.claim("a worker that dies", 1)

@@ -1,4 +1,4 @@
-"""Small compacted files become larger ones, mostly dead ones are written anew, and both come to an end."""
+"""Small compacted files are merged, mostly dead ones are rewritten, and both come to an end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SMALL = PlannerSettings(
 )
 
 
-def plain_log(partitions: int = 2, **rules: object) -> tuple[ModelLog, list[PartitionId]]:
+def make_log(partitions: int = 2, **rules: object) -> tuple[ModelLog, list[PartitionId]]:
     log = ModelLog(
         rules=[topic_rules(0, cleanup_policy="delete", **rules)], partition_count=partitions, kept_percent=100
     )
     return log, sorted(log.extents)
 
 
-def settle(log: ModelLog, settings: PlannerSettings) -> Counter[JobKind]:
-    """Plan and compact until nothing is left; how many jobs of which kind it took."""
+def compact_until_stable(log: ModelLog, settings: PlannerSettings) -> Counter[JobKind]:
+    """Plan and compact until no job is planned; count the jobs by kind."""
     done: Counter[JobKind] = Counter()
     for _ in range(100):
         jobs = make_plan(log.snapshot(settings), settings).jobs
@@ -46,77 +46,77 @@ def settle(log: ModelLog, settings: PlannerSettings) -> Counter[JobKind]:
         for job in jobs:
             done[job.kind] += 1
             log.apply(job)
-    raise AssertionError("planning does not come to rest")
+    raise AssertionError("planning does not come to an end")
 
 
 def compacted_sizes(log: ModelLog) -> list[int]:
     return sorted(each.live_bytes for each in log.mergeable(None))
 
 
-def test_as_many_small_files_as_the_fan_in_become_one() -> None:
-    log, keys = plain_log()
+def test_small_files_are_merged_when_they_reach_the_fan_in() -> None:
+    log, keys = make_log()
     for number in range(1, 7):
         log.append({key: Chunk(records=2, length=20) for key in keys})
-        merged = settle(log, SMALL)[JobKind.MERGING]
+        merged = compact_until_stable(log, SMALL)[JobKind.MERGING]
         assert merged == (number % 3 == 0)
     assert compacted_sizes(log) == [120, 120]
     assert [len(extents) for extents in log.extents.values()] == [2, 2]
 
 
-def test_what_is_large_enough_is_left_alone_and_what_comes_out_is_cut_by_partition() -> None:
-    log, keys = plain_log(partitions=4)
+def test_large_files_are_not_merged_and_outputs_cover_ranges_of_partitions() -> None:
+    log, keys = make_log(partitions=4)
     for _ in range(9):
         log.append({key: Chunk(records=2, length=100) for key in keys})
-        settle(log, SMALL)
+        compact_until_stable(log, SMALL)
     assert all(size >= SMALL.full_bytes for size in compacted_sizes(log)[1:])
-    held = [{extent.partition for extent in each.extents} for each in log.mergeable(None)]
-    assert all(max(part) - min(part) + 1 == len(part) for part in held)
+    partitions = [{extent.partition for extent in each.extents} for each in log.mergeable(None)]
+    assert all(max(part) - min(part) + 1 == len(part) for part in partitions)
 
 
-def test_files_with_something_between_them_are_not_merged() -> None:
-    log, (key, other) = plain_log()
+def test_files_with_extents_in_between_are_not_merged() -> None:
+    log, (key, other) = make_log()
     for length in (20, 5_000, 20, 5_000, 20):
         log.append({key: Chunk(records=2, length=length)})
-        settle(log, SMALL)
+        compact_until_stable(log, SMALL)
     assert make_plan(log.snapshot(SMALL), SMALL).jobs == ()
     log.append({other: Chunk(records=2, length=20)})
     log.append({other: Chunk(records=2, length=20)})
     for job in make_plan(log.snapshot(SMALL), SMALL).jobs:
         log.apply(job)
-    settle(log, SMALL)
+    compact_until_stable(log, SMALL)
     assert [extent.length for extent in log.extents[key]] == [20, 5_000, 20, 5_000, 20]
 
 
-def test_a_merged_extent_spans_a_quarter_of_retention_at_the_most() -> None:
-    log, (key, _) = plain_log(retention_ms=4_000)
+def test_a_merged_extent_spans_at_most_a_quarter_of_retention() -> None:
+    log, (key, _) = make_log(retention_ms=4_000)
     for _ in range(12):
         log.append({key: Chunk(records=1, length=20)})
-        settle(log, SMALL)
+        compact_until_stable(log, SMALL)
         log.now_ms += 400
     spans = [extent.max_timestamp - extent.min_timestamp for extent in log.extents[key]]
     assert max(spans) == 800
     assert len(spans) == 4
 
 
-def test_a_mostly_dead_file_is_written_anew_once() -> None:
-    log, (key, other) = plain_log()
+def test_a_mostly_dead_file_is_rewritten_once() -> None:
+    log, (key, other) = make_log()
     log.append({key: Chunk(records=2, length=500), other: Chunk(records=2, length=400)})
-    settle(log, SMALL)
+    compact_until_stable(log, SMALL)
     log.extents[key].clear()
-    assert settle(log, SMALL) == {JobKind.MERGING: 1}
+    assert compact_until_stable(log, SMALL) == {JobKind.MERGING: 1}
     (file,) = log.mergeable(None)
     assert (file.live_bytes, file.dead_bytes) == (400, 0)
 
 
-def test_a_file_of_which_little_has_died_stays() -> None:
-    log, (key, other) = plain_log()
+def test_a_file_with_little_dead_data_is_not_rewritten() -> None:
+    log, (key, other) = make_log()
     log.append({key: Chunk(records=2, length=300), other: Chunk(records=2, length=500)})
-    settle(log, SMALL)
+    compact_until_stable(log, SMALL)
     log.extents[key].clear()
-    assert settle(log, SMALL) == {}
+    assert compact_until_stable(log, SMALL) == {}
 
 
-def test_levels_grow_by_the_fan_in() -> None:
+def test_levels_of_files_grow_by_the_fan_in() -> None:
     assert [level_of(size, SMALL) for size in (0, 9, 10, 29, 30, 89, 90, 270)] == [0, 0, 1, 1, 2, 2, 3, 4]
 
 
@@ -126,51 +126,49 @@ LENGTHS = st.lists(
 
 
 @given(LENGTHS, st.integers(2, 4), st.sampled_from([300, 1_000, 4_000]))
-def test_no_byte_is_merged_more_often_than_the_bound_says(
-    appends: list[dict[int, int]], fan_in: int, target: int
-) -> None:
+def test_rewrites_by_merging_are_bounded(appends: list[dict[int, int]], fan_in: int, target: int) -> None:
     """Planning ends after each append, within the bounds of docs/explanation/planner.md."""
     settings = PlannerSettings(
         target_file_bytes=target, merge_fan_in=fan_in, level_floor_bytes=10, min_dead_bytes=1
     )
-    log, keys = plain_log(partitions=3)
+    log, keys = make_log(partitions=3)
     ingested = 0
     for lengths in appends:
         log.append({keys[number]: Chunk(records=1, length=size) for number, size in lengths.items()})
         ingested += sum(lengths.values())
-        settle(log, settings)
+        compact_until_stable(log, settings)
     levels = level_of(target - 1, settings)
     assert log.written.get(JobKind.MERGING, 0) <= (levels + 2) * ingested
 
 
 @given(LENGTHS, st.lists(st.integers(0, 2), max_size=10))
-def test_rewriting_the_dead_costs_no_more_than_what_was_written(
-    appends: list[dict[int, int]], deaths: list[int]
+def test_rewrites_of_dead_files_are_bounded_by_the_dead_bytes(
+    appends: list[dict[int, int]], expirations: list[int]
 ) -> None:
-    """With half of a file dead, what is written anew is no more than what died."""
+    """If half of a file must be dead, a rewrite writes no more bytes than are dead."""
     settings = PlannerSettings(
         target_file_bytes=1, merge_fan_in=2, level_floor_bytes=1, min_dead_bytes=1, dead_share=0.5
     )
-    log, keys = plain_log(partitions=3)
-    died = 0
-    steps = [*appends, *({} for _ in deaths)]
+    log, keys = make_log(partitions=3)
+    dead_bytes = 0
+    steps = [*appends, *({} for _ in expirations)]
     for number, lengths in enumerate(steps):
         if lengths:
             log.append({keys[each]: Chunk(records=1, length=size) for each, size in lengths.items()})
         else:
-            died += kill_oldest(log, keys[deaths[number - len(appends)]])
-        settle(log, settings)
-    assert log.written.get(JobKind.MERGING, 0) <= died
+            dead_bytes += expire_oldest(log, keys[expirations[number - len(appends)]])
+        compact_until_stable(log, settings)
+    assert log.written.get(JobKind.MERGING, 0) <= dead_bytes
 
 
-def kill_oldest(log: ModelLog, key: PartitionId) -> int:
-    """Retention takes the oldest extent of a partition; how many bytes went."""
-    gone: list[Extent] = log.extents[key][:1]
+def expire_oldest(log: ModelLog, key: PartitionId) -> int:
+    """Remove the oldest extent of a partition as retention does, and return its bytes."""
+    expired: list[Extent] = log.extents[key][:1]
     log.extents[key] = log.extents[key][1:]
-    return sum(extent.length for extent in gone)
+    return sum(extent.length for extent in expired)
 
 
-def test_jobs_come_in_the_order_of_their_worth_and_the_overdue_first() -> None:
+def test_overdue_jobs_come_first_and_then_those_with_the_highest_score() -> None:
     log = ModelLog(
         rules=[topic_rules(0, max_compaction_lag_ms=1_000), topic_rules(1, max_compaction_lag_ms=NEVER_MS)]
     )
@@ -188,16 +186,16 @@ def test_jobs_come_in_the_order_of_their_worth_and_the_overdue_first() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"merge_fan_in": 1}, {"dead_share": 1.5}, {"dead_share": 0.0}):
+def test_invalid_settings_are_rejected() -> None:
+    for invalid in ({"merge_fan_in": 1}, {"dead_share": 1.5}, {"dead_share": 0.0}):
         with pytest.raises(InvalidInputError):
-            PlannerSettings(**wrong)
+            PlannerSettings(**invalid)
 
 
 FEW = PlannerSettings(merge_fan_in=2, min_dead_bytes=1)
 
 
-def test_small_files_of_a_real_catalog_are_merged_and_read_as_before(system: System) -> None:
+def test_merging_in_a_real_catalog_changes_no_records(system: System) -> None:
     topic = system.topic("plain", 2, cleanup_policy="delete")
     keys = [PartitionId(topic.topic_id, number) for number in (0, 1)]
     for number in range(2):
@@ -216,7 +214,7 @@ def test_small_files_of_a_real_catalog_are_merged_and_read_as_before(system: Sys
     assert plan(system.catalog, system.clock, FEW).jobs == ()
 
 
-def test_what_died_of_a_real_file_is_known(system: System) -> None:
+def test_the_catalog_knows_the_dead_bytes_of_a_file(system: System) -> None:
     topic = system.topic("plain", 1, cleanup_policy="delete")
     other = system.topic("other", 1, cleanup_policy="delete")
     rows = {PartitionId(each.topic_id, 0): [(b"k", b"v" * 50)] * 2 for each in (topic, other)}
@@ -234,7 +232,7 @@ def test_what_died_of_a_real_file_is_known(system: System) -> None:
     assert plan(system.catalog, system.clock, FEW).jobs == ()
 
 
-def test_a_budget_lets_the_best_jobs_through_and_the_rest_an_hour_later(system: System) -> None:
+def test_jobs_beyond_the_budget_wait_for_an_hour(system: System) -> None:
     topic = system.topic("plain", 1, cleanup_policy="delete")
     for number in range(3):
         system.produce({PartitionId(topic.topic_id, 0): [(b"k", b"%d" % number)]})
@@ -251,8 +249,11 @@ def test_a_budget_lets_the_best_jobs_through_and_the_rest_an_hour_later(system: 
     assert len(plan(system.catalog, system.clock, narrow).jobs) == 1
 
 
-def test_no_job_waits_for_ever_behind_better_ones(system: System) -> None:
-    """Under a budget of one job an hour, jobs that save reads keep coming; what saves none has its turn."""
+def test_no_job_starves_behind_jobs_with_a_higher_score(system: System) -> None:
+    """The budget allows one job per hour, and better jobs keep arriving.
+
+    After a day, the oldest job comes first.
+    """
     poor, rich = system.topic("poor", 1, cleanup_policy="delete"), system.topic("rich", 1)
     narrow = PlannerSettings(max_job_files=2, budget_bytes_per_hour=1)
     system.produce({PartitionId(poor.topic_id, 0): [(b"k", b"v" * 10_000)]})
@@ -267,11 +268,11 @@ def test_no_job_waits_for_ever_behind_better_ones(system: System) -> None:
             assert hour > 20
             return
         system.clock.advance(3_601)
-    pytest.fail("it is still waiting after two days")
+    pytest.fail("the job still waits after two days")
 
 
-def test_a_job_that_is_done_is_charged_with_what_it_did(system: System) -> None:
-    """A job that moved less than was expected leaves room in the hour's budget; one that failed does not."""
+def test_a_finished_job_is_charged_with_its_actual_amount(system: System) -> None:
+    """If it moved less than expected, the difference is available to others."""
     topic = system.topic("plain", 1, cleanup_policy="delete")
     for number in range(3):
         system.produce({PartitionId(topic.topic_id, 0): [(b"k", b"%d" % number)]})

@@ -1,4 +1,4 @@
-"""Plans from a real catalog, submitted to it."""
+"""Plans from a real catalog, and their submission."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def mixed_topics(system: System) -> tuple[Topic, Topic]:
     return keyed, plain
 
 
-def test_an_empty_catalog_needs_nothing(system: System) -> None:
+def test_an_empty_catalog_needs_no_jobs(system: System) -> None:
     assert plan(system.catalog, system.clock, DEFAULTS).jobs == ()
     assert submitted(system).jobs == ()
 
 
-def test_a_plan_changes_nothing_and_a_submitted_one_leaves_nothing_to_plan(system: System) -> None:
+def test_planning_changes_nothing_until_the_plan_is_submitted(system: System) -> None:
     mixed_topics(system)
     first = plan(system.catalog, system.clock, DEFAULTS)
     assert plan(system.catalog, system.clock, DEFAULTS) == first
@@ -54,7 +54,7 @@ def test_a_plan_changes_nothing_and_a_submitted_one_leaves_nothing_to_plan(syste
     assert plan(system.catalog, system.clock, DEFAULTS).jobs == ()
 
 
-def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
+def test_a_job_freezes_everything_that_its_outcome_depends_on(system: System) -> None:
     mixed_topics(system)
     (spec,) = submitted(system, PlannerSettings(table_bytes=12_000, merge_batches=False)).jobs
     assert (spec.now_ms, spec.created_ms) == (system.clock.now_ms(), system.clock.now_ms())
@@ -68,7 +68,7 @@ def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
         assert part.expires_after_ms == (config.retention_ms if config.deletes else None)
 
 
-def test_compacting_by_hand_takes_everything_then_rests(system: System) -> None:
+def test_compaction_by_hand_takes_everything_once(system: System) -> None:
     keyed, plain = mixed_topics(system)
     assert len(submitted(system).jobs) == 1
     assert system.run_jobs() == 1
@@ -80,7 +80,7 @@ def test_compacting_by_hand_takes_everything_then_rests(system: System) -> None:
     assert submitted(system).jobs == ()
 
 
-def test_news_of_a_clean_partition_take_it_back_to_its_log_start(system: System) -> None:
+def test_new_records_of_a_clean_partition_are_cleaned_from_its_log_start(system: System) -> None:
     keyed, _ = mixed_topics(system)
     submitted(system)
     system.run_jobs()
@@ -95,7 +95,7 @@ def test_news_of_a_clean_partition_take_it_back_to_its_log_start(system: System)
     assert state.first_dirty_offset == 26
 
 
-def test_a_backlog_larger_than_a_job_is_cleaned_in_rounds(system: System) -> None:
+def test_a_backlog_larger_than_a_job_takes_several_rounds(system: System) -> None:
     keyed, _ = mixed_topics(system)
     settings = PlannerSettings(max_job_files=2, force=True)
     rounds = []
@@ -106,7 +106,7 @@ def test_a_backlog_larger_than_a_job_is_cleaned_in_rounds(system: System) -> Non
     assert len(system.read_log(PartitionId(keyed.topic_id, 0))) == 2
 
 
-def test_a_plan_that_comes_too_late_loses_its_job_and_is_made_again(system: System) -> None:
+def test_a_stale_plan_loses_its_job_and_is_made_again(system: System) -> None:
     keyed, _ = mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)
     assert len(submitted(system).jobs) == 1
@@ -116,7 +116,9 @@ def test_a_plan_that_comes_too_late_loses_its_job_and_is_made_again(system: Syst
     assert len(submitted(system).jobs) == 1
 
 
-def test_a_race_lost_at_every_turn_ends(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_stops_after_losing_a_number_of_races(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)
     submitted(system)
@@ -125,7 +127,7 @@ def test_a_race_lost_at_every_turn_ends(system: System, monkeypatch: pytest.Monk
     assert (submission.jobs, submission.lost) == ((), 1 + REPLANS)
 
 
-def test_a_failed_job_is_planned_again_in_halves(system: System) -> None:
+def test_the_files_of_a_failed_job_are_retried_in_halves(system: System) -> None:
     mixed_topics(system)
     (spec,) = submitted(system).jobs
     (job,) = system.catalog.jobs.claim("a test", 1)
@@ -137,7 +139,7 @@ def test_a_failed_job_is_planned_again_in_halves(system: System) -> None:
     assert system.catalog.jobs.get(spec.job_id).state is JobState.FAILED
 
 
-def test_a_topic_deleted_before_the_job_is_left_out_of_the_next_plan(system: System) -> None:
+def test_a_deleted_topic_is_not_in_the_next_plan(system: System) -> None:
     mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)
     system.catalog.topics.delete("keyed")
@@ -146,7 +148,7 @@ def test_a_topic_deleted_before_the_job_is_left_out_of_the_next_plan(system: Sys
     assert [part.topic_name for part in spec.partitions] == ["plain"]
 
 
-def test_explaining_a_topic_speaks_of_all_its_partitions(system: System) -> None:
+def test_the_explanation_of_a_topic_covers_all_its_partitions(system: System) -> None:
     mixed_topics(system)
     submitted(system)
     system.run_jobs()
@@ -163,7 +165,7 @@ def test_explaining_a_topic_speaks_of_all_its_partitions(system: System) -> None
         plan(system.catalog, system.clock, DEFAULTS, explain="nonesuch")
 
 
-def test_snapshots_are_bounded_and_what_is_left_comes_next(system: System) -> None:
+def test_data_beyond_the_bounds_of_a_snapshot_is_planned_later(system: System) -> None:
     mixed_topics(system)
     planned = plan(system.catalog, system.clock, PlannerSettings(max_plan_files=2))
     assert [len(job.inputs) for job in planned.jobs] == [2]

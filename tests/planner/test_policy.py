@@ -1,4 +1,4 @@
-"""What the first policy does with logs that a person can picture."""
+"""The policy on small logs with known results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def flights_and_weather() -> tuple[ModelLog, PartitionId, PartitionId]:
     return log, flights, weather
 
 
-def test_an_empty_log_needs_nothing() -> None:
+def test_an_empty_log_needs_no_jobs() -> None:
     log, _, _ = flights_and_weather()
     plan = make_plan(log.snapshot(), DEFAULTS)
     assert plan.jobs == ()
     assert [each.verdict for each in plan.decisions] == [Verdict.NOTHING, Verdict.NOTHING]
 
 
-def test_by_default_everything_there_is_becomes_one_job() -> None:
+def test_by_default_all_ingestion_files_become_one_job() -> None:
     log, flights, weather = flights_and_weather()
     for _ in range(3):
         log.append({flights: Chunk(records=10, length=100), weather: Chunk(records=5, length=50)})
@@ -45,7 +45,7 @@ def test_by_default_everything_there_is_becomes_one_job() -> None:
     assert "3 ingestion files" in job.reason
 
 
-def test_inputs_come_in_commit_order_with_extents_in_section_order() -> None:
+def test_inputs_are_in_commit_order_and_their_extents_in_section_order() -> None:
     log, flights, weather = flights_and_weather()
     files = [
         log.append({weather: Chunk(records=5, length=50), flights: Chunk(records=10, length=100)})
@@ -57,7 +57,7 @@ def test_inputs_come_in_commit_order_with_extents_in_section_order() -> None:
         assert [extent.topic_id for extent in each.extents] == [flights.topic_id, weather.topic_id]
 
 
-def test_a_dirty_partition_takes_its_older_extents_along() -> None:
+def test_older_extents_of_a_dirty_partition_join_the_job() -> None:
     log, flights, weather = flights_and_weather()
     log.append({flights: Chunk(records=10, length=100), weather: Chunk(records=5, length=50)})
     log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])  # leaves 50 bytes
@@ -74,7 +74,7 @@ def test_a_dirty_partition_takes_its_older_extents_along() -> None:
     assert (other.verdict, other.job) == (Verdict.NOTHING, None)
 
 
-def test_a_partition_that_is_not_dirty_enough_only_leaves_its_ingestion_file() -> None:
+def test_a_partition_below_the_dirty_ratio_is_only_moved() -> None:
     log, flights, _ = flights_and_weather()
     log.kept_percent = 100
     log.append({flights: Chunk(records=10, length=1_000)})
@@ -92,7 +92,7 @@ def test_a_partition_that_is_not_dirty_enough_only_leaves_its_ingestion_file() -
     assert (forced.kind, forced.partitions[0].reaches_log_start) == (JobKind.CLEANING, True)
 
 
-def test_what_is_over_the_bounds_becomes_several_jobs() -> None:
+def test_input_beyond_the_bounds_becomes_several_jobs() -> None:
     log, flights, _ = flights_and_weather()
     for _ in range(5):
         log.append({flights: Chunk(records=1, length=100)})
@@ -103,7 +103,7 @@ def test_what_is_over_the_bounds_becomes_several_jobs() -> None:
     assert [job.partitions[0].reaches_log_start for job in by_count] == [True, False, False]
 
 
-def test_a_partition_cut_into_several_jobs_is_cleaned_as_one_afterwards() -> None:
+def test_a_partition_split_over_several_jobs_is_cleaned_as_a_whole_later() -> None:
     log, flights, _ = flights_and_weather()
     for _ in range(4):
         log.append({flights: Chunk(records=1, length=100)})
@@ -117,8 +117,8 @@ def test_a_partition_cut_into_several_jobs_is_cleaned_as_one_afterwards() -> Non
     assert make_plan(log.snapshot(), PlannerSettings(force=True)).jobs == ()
 
 
-def test_cleaning_goes_on_behind_a_tail_that_never_ends() -> None:
-    """A partition too large to join an ingestion job is cleaned up to its ingestion files."""
+def test_partitions_with_steady_writes_are_cleaned_behind_their_tail() -> None:
+    """A partition that is too large to join an ingestion job is cleaned up to its ingestion files."""
     log, flights, _ = flights_and_weather()
     log.kept_percent = 100
     log.append({flights: Chunk(records=1, length=5_000)})
@@ -132,8 +132,8 @@ def test_cleaning_goes_on_behind_a_tail_that_never_ends() -> None:
     }
 
 
-def test_neighbours_share_a_cleaning_job_up_to_what_its_streams_read() -> None:
-    """Whichever files they lie in: of each a stream reads from the first wanted section to the last one."""
+def test_neighbours_share_a_cleaning_job_within_the_input_bound() -> None:
+    """The bound counts the range from the first needed section of a file to the last."""
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
     keys = sorted(log.extents)
     for group in (keys[0::2], keys[1::2]):
@@ -146,8 +146,8 @@ def test_neighbours_share_a_cleaning_job_up_to_what_its_streams_read() -> None:
 
 
 @pytest.mark.parametrize(("between", "jobs"), [(30 * MIB, 1), (40 * MIB, 2)])
-def test_partitions_that_lie_far_apart_are_cleaned_by_jobs_of_their_own(between: int, jobs: int) -> None:
-    """What lies between them is read twice, which is dearer than another job from some 34 MiB on."""
+def test_partitions_that_are_far_apart_are_cleaned_by_different_jobs(between: int, jobs: int) -> None:
+    """From about 34 MiB on, reading the bytes in between twice costs more than another job."""
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=3, kept_percent=100)
     first, middle, last = sorted(log.extents)
     log.append({key: Chunk(records=1, length=between if key == middle else 100) for key in log.extents})
@@ -158,8 +158,8 @@ def test_partitions_that_lie_far_apart_are_cleaned_by_jobs_of_their_own(between:
     assert sum(job.input_bytes for job in planned) == 200 + (between if jobs == 1 else 0)
 
 
-def test_waiting_is_counted_from_what_is_dirty() -> None:
-    """The clean part of a partition is as old as the topic, and is not what the job is for."""
+def test_a_cleaning_job_waits_since_its_oldest_dirty_data() -> None:
+    """The age of the clean part does not matter."""
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)])
     (key,) = log.extents
     log.append({key: Chunk(records=1, length=100)}, age_ms=10 * 86_400_000)
@@ -173,7 +173,7 @@ def test_waiting_is_counted_from_what_is_dirty() -> None:
     assert (cleaning.kind, cleaning.score.waited_ms) == (JobKind.CLEANING, 5_000)
 
 
-def test_a_gap_left_by_another_job_ends_the_range() -> None:
+def test_an_extent_of_another_job_ends_the_range() -> None:
     log, flights, _ = flights_and_weather()
     for _ in range(3):
         log.append({flights: Chunk(records=1, length=100)})
@@ -185,20 +185,20 @@ def test_a_gap_left_by_another_job_ends_the_range() -> None:
     assert (joined.partitions[0].base_offset, joined.partitions[0].upper_offset) == (0, 1)
 
 
-def test_few_and_young_files_wait_when_told_to() -> None:
+def test_few_young_files_wait_if_the_settings_say_so() -> None:
     log, flights, _ = flights_and_weather()
     log.append({flights: Chunk(records=1, length=100)}, age_ms=400)
-    patient = PlannerSettings(min_ingestion_files=2, max_ingestion_age_ms=500)
-    plan = make_plan(log.snapshot(), patient)
+    waiting = PlannerSettings(min_ingestion_files=2, max_ingestion_age_ms=500)
+    plan = make_plan(log.snapshot(), waiting)
     assert plan.jobs == ()
     assert plan.explain("flights")[0].verdict is Verdict.WAIT
     assert len(make_plan(log.snapshot(), DEFAULTS).jobs) == 1
     assert len(make_plan(log.snapshot(), PlannerSettings(min_ingestion_files=2, force=True)).jobs) == 1
     log.now_ms += 100
-    assert len(make_plan(log.snapshot(), patient).jobs) == 1
+    assert len(make_plan(log.snapshot(), waiting).jobs) == 1
 
 
-def test_why_nothing_is_planned_is_said_for_each_cause() -> None:
+def test_each_reason_for_planning_nothing_is_explained() -> None:
     log = ModelLog(
         rules=[
             topic_rules(0, name="young", min_compaction_lag_ms=1_000),
@@ -222,8 +222,8 @@ def test_why_nothing_is_planned_is_said_for_each_cause() -> None:
     assert plan.explain("empty")[0].reason == "the partition is empty"
 
 
-def test_what_is_young_moves_as_it_stands_and_is_cleaned_when_it_is_old_enough() -> None:
-    """Files that waited for min.compaction.lag.ms would pile up in front of every other topic's."""
+def test_young_records_are_moved_at_once_and_cleaned_later() -> None:
+    """Otherwise files within min.compaction.lag.ms would delay every other topic."""
     log = ModelLog(rules=[topic_rules(0, name="young", min_compaction_lag_ms=1_000)])
     (young,) = log.extents
     log.append({young: Chunk(records=1, length=10)})
@@ -244,12 +244,12 @@ def test_what_is_young_moves_as_it_stands_and_is_cleaned_when_it_is_old_enough()
 @pytest.mark.parametrize(
     "name", ["max_job_files", "max_job_input_bytes", "min_ingestion_files", "table_bytes"]
 )
-def test_a_bound_that_lets_nothing_through_is_refused(name: str) -> None:
+def test_bounds_of_zero_are_rejected(name: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
         PlannerSettings(**{name: 0})  # type: ignore[arg-type]  # none of these is the one that is a bool
 
 
-def test_a_file_that_is_larger_than_a_job_is_cleaned_range_by_range() -> None:
+def test_a_file_larger_than_a_job_is_cleaned_in_ranges() -> None:
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
     log.append({key: Chunk(records=1, length=1_000) for key in sorted(log.extents)})
     log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
@@ -262,7 +262,7 @@ def test_a_file_that_is_larger_than_a_job_is_cleaned_range_by_range() -> None:
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 @pytest.mark.parametrize("length", [10, 3 * MIB])
 def test_no_job_takes_more_offsets_than_a_section_may_span(policy: str, length: int) -> None:
-    """Of whatever kind it is; planning ends all the same, and what lies behind is in compacted files."""
+    """This holds for every kind of job. Planning still ends, and all extents are in compacted files."""
     log = ModelLog(rules=[topic_rules(0, cleanup_policy=policy, min_cleanable_dirty_ratio=0.0)])
     (key,) = log.extents
     settings = PlannerSettings(merge_fan_in=2, section_bytes=MIB, target_file_bytes=4 * MIB)

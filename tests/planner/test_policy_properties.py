@@ -1,4 +1,4 @@
-"""What holds for every plan of every log."""
+"""Properties of every plan of every log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def extents_of(job: PlannedJob) -> dict[PartitionId, list[Extent]]:
 
 
 @given(logs(), SETTINGS)
-def test_an_extent_is_in_one_job_at_most_and_never_when_claimed(
+def test_an_extent_is_in_at_most_one_job_and_in_none_if_claimed(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
     plan = make_plan(log.snapshot(settings), settings)
@@ -46,7 +46,7 @@ def test_an_extent_is_in_one_job_at_most_and_never_when_claimed(
 
 
 @given(logs(), SETTINGS)
-def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: PlannerSettings) -> None:
+def test_a_job_takes_one_range_of_offsets_of_each_partition(log: ModelLog, settings: PlannerSettings) -> None:
     for job in make_plan(log.snapshot(settings), settings).jobs:
         by_partition = extents_of(job)
         assert list(by_partition) != []
@@ -67,7 +67,7 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
 
 
 @given(logs(), SETTINGS)
-def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
+def test_jobs_keep_the_bounds_unless_one_file_or_partition_exceeds_them(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
     for job in make_plan(log.snapshot(settings), settings).jobs:
@@ -84,7 +84,7 @@ def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
 
 
 @given(logs(), SETTINGS)
-def test_nothing_unstable_is_taken_and_nothing_young_is_deduplicated(
+def test_unstable_extents_are_not_taken_and_young_ones_not_deduplicated(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
     for job in make_plan(log.snapshot(settings), settings).jobs:
@@ -102,20 +102,22 @@ def test_nothing_unstable_is_taken_and_nothing_young_is_deduplicated(
 
 
 @given(logs(), SETTINGS)
-def test_a_cleaning_job_holds_only_partitions_that_are_due(log: ModelLog, settings: PlannerSettings) -> None:
+def test_cleaning_jobs_take_only_partitions_that_are_due(log: ModelLog, settings: PlannerSettings) -> None:
     for job in make_plan(log.snapshot(settings), settings).jobs:
         if job.kind is not JobKind.CLEANING:
             continue
         for key, extents in extents_of(job).items():
             assert {extent.file_kind for extent in extents} == {FileKind.COMPACTED}
-            judged = measure(log.view(key), extents, log.now_ms, force=settings.force)
-            assert judged.cleanable_bytes > 0
+            measured = measure(log.view(key), extents, log.now_ms, force=settings.force)
+            assert measured.cleanable_bytes > 0
             rules = log.view(key).rules
-            assert judged.ratio > rules.min_cleanable_dirty_ratio or judged.overdue_ms > 0 or settings.force
+            assert (
+                measured.ratio > rules.min_cleanable_dirty_ratio or measured.overdue_ms > 0 or settings.force
+            )
 
 
 @given(logs(), SETTINGS)
-def test_a_plan_is_the_same_each_time_and_speaks_of_every_partition(
+def test_plans_are_deterministic_and_decide_on_every_partition(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
     plan = make_plan(log.snapshot(settings), settings)
@@ -128,9 +130,11 @@ def test_a_plan_is_the_same_each_time_and_speaks_of_every_partition(
 
 
 @given(logs(), SETTINGS)
-def test_planning_and_compacting_in_turn_comes_to_an_end(log: ModelLog, settings: PlannerSettings) -> None:
-    """Each round does something for the last time; afterwards all that may be taken is done, and stays."""
-    log.claimed.clear()  # open jobs have ended, one way or the other
+def test_alternating_planning_and_compaction_comes_to_an_end(
+    log: ModelLog, settings: PlannerSettings
+) -> None:
+    """Afterwards, all takeable extents are in compacted files, and no partition is due."""
+    log.claimed.clear()  # all open jobs have ended
     settings = replace(settings, min_ingestion_files=1)
     bound = 2 + 4 * sum(len(extents) for extents in log.extents.values())
     for _ in range(bound):
@@ -148,8 +152,8 @@ def test_planning_and_compacting_in_turn_comes_to_an_end(log: ModelLog, settings
 
 
 @given(logs(), SETTINGS)
-def test_jobs_of_one_plan_may_end_in_any_order(log: ModelLog, settings: PlannerSettings) -> None:
-    """Jobs do not depend on each other: the log is whole whichever of them ends first."""
+def test_jobs_of_one_plan_may_finish_in_any_order(log: ModelLog, settings: PlannerSettings) -> None:
+    """Jobs do not depend on each other: the log is contiguous in any order."""
     for job in reversed(make_plan(log.snapshot(settings), settings).jobs):
         log.apply(job)
     for extents in log.extents.values():

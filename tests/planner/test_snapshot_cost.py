@@ -1,4 +1,4 @@
-"""What planning reads of a large catalog follows what it is answered: counted, not timed."""
+"""The number of rows that planning reads from a large catalog is proportional to its result."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ SELECT gen_random_uuid(), 'small/' || n, 'compacted', 1, 1, gen_random_uuid(), 1
 FROM generate_series(1, %s) AS n, LATERAL (SELECT power(1.2, n %% 100)::bigint + n AS size) AS v
 RETURNING file_id
 """
-_DYING_FILE: Final = b"""
+_MOSTLY_DEAD_FILE: Final = b"""
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, initial_bytes,
     live_bytes
 )
-VALUES (gen_random_uuid(), 'dying', 'compacted', 1, 1, gen_random_uuid(), 1, 2, 10 * 2^30, 2^30)
+VALUES (gen_random_uuid(), 'mostly-dead', 'compacted', 1, 1, gen_random_uuid(), 1, 2, 10 * 2^30, 2^30)
 RETURNING file_id
 """
 
@@ -62,8 +62,8 @@ def large_url(postgres: PostgresForTests) -> Iterator[str]:
     postgres.drop(url)
 
 
-class Reading:
-    """Runs queries of the planner, and counts the rows that they answer and that their plans read."""
+class QueryReader:
+    """Runs queries of the planner, and counts the rows that they return and read."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, row_factory=scalar_row)
@@ -73,83 +73,83 @@ class Reading:
         self._connection.close()
 
     def column(self, statement: str) -> list[Any]:
-        """The first column of what a statement of the test's own answers."""
+        """Return the first column of a statement's result."""
         return self._connection.execute(statement.encode()).fetchall()
 
-    def answers(self, name: str, params: Mapping[str, object]) -> list[Any]:
-        """The first column of what a query of the planner answers."""
+    def first_column(self, name: str, params: Mapping[str, object]) -> list[Any]:
+        """Return the first column of the result of a planner's query."""
         return self._connection.execute(QUERIES[name].sql, params).fetchall()
 
-    def pairs(self, params: Mapping[str, object]) -> list[tuple[str, int]]:
-        """The partitions that are fragmented, as the planner is told."""
+    def fragmented(self, params: Mapping[str, object]) -> list[tuple[str, int]]:
+        """Return the fragmented partitions, as the planner sees them."""
         rows = self._connection.cursor(row_factory=tuple_row).execute(
             QUERIES["fragmented_partitions"].sql, params
         )
         return [(str(row[0]), row[1]) for row in rows]
 
     def add_small_files(self, count: int) -> set[Any]:
-        """Compacted files of many sizes below 1 GB, by their ids; gone once this is closed."""
+        """Add compacted files of many sizes below 1 GB until `close`, and return their ids."""
         added = self._connection.execute(_SMALL_FILES, (count,)).fetchall()
         self._connection.execute("ANALYZE files")
         return set(added)
 
-    def add_dying_file(self) -> list[Any]:
-        """A large file of which most is dead; its id."""
-        return self._connection.execute(_DYING_FILE).fetchall()
+    def add_mostly_dead_file(self) -> list[Any]:
+        """Add a large file with mostly dead data, and return its id."""
+        return self._connection.execute(_MOSTLY_DEAD_FILE).fetchall()
 
     def rows(self, name: str, params: Mapping[str, object]) -> tuple[int, int]:
-        """How many rows a query answers, and how many its scans look at."""
+        """Return the number of rows that a query returns, and that its scans read."""
         statement = b"EXPLAIN (ANALYZE, FORMAT JSON) " + QUERIES[name].sql
         (report,) = self._connection.execute(statement, params).fetchall()
         root = report[0]["Plan"]
-        return int(root["Actual Rows"]), round(_looked_at(root))
+        return int(root["Actual Rows"]), round(_scanned_rows(root))
 
 
-def _looked_at(node: dict[str, Any]) -> float:
-    """The rows that the scans of tables below a node gave or threw away."""
-    seen = 0.0
+def _scanned_rows(node: dict[str, Any]) -> float:
+    """Return the rows that the scans below a plan node returned or filtered out."""
+    rows = 0.0
     if "Relation Name" in node:
-        thrown = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-        seen = (node["Actual Rows"] + thrown) * node["Actual Loops"]
-    return seen + sum(_looked_at(child) for child in node.get("Plans", ()))
+        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        rows = (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return rows + sum(_scanned_rows(child) for child in node.get("Plans", ()))
 
 
 @pytest.fixture
-def reading(large_url: str) -> Iterator[Reading]:
-    opened = Reading(large_url)
-    yield opened
-    opened.close()
+def reader(large_url: str) -> Iterator[QueryReader]:
+    reader = QueryReader(large_url)
+    yield reader
+    reader.close()
 
 
 @pytest.mark.parametrize("name", ["unclaimed_extents_of_files", "extents_of_files"])
-def test_the_extents_of_a_few_files_are_read_alone(reading: Reading, name: str) -> None:
-    """Per extent one row of its own and one of its partition, per file one: nothing of all others."""
+def test_only_the_extents_of_the_requested_files_are_read(reader: QueryReader, name: str) -> None:
+    """Each extent costs two rows, its own and its partition's, and each file one row."""
     for kind, files in (("ingestion", 20), ("compacted", 2)):
-        some = reading.column(f"SELECT file_id FROM files WHERE kind = '{kind}' LIMIT {files}")
-        answered, read = reading.rows(name, {"file_ids": arrays.uuids(some)})
-        assert 100 < answered < 2_000
-        assert read <= 2 * answered + files
+        some = reader.column(f"SELECT file_id FROM files WHERE kind = '{kind}' LIMIT {files}")
+        returned, read = reader.rows(name, {"file_ids": arrays.uuids(some)})
+        assert 100 < returned < 2_000
+        assert read <= 2 * returned + files
 
 
-def test_files_to_merge_are_found_by_index(reading: Reading) -> None:
-    """Of both sorts about a page, however many other files there are."""
-    reading.add_small_files(20_000)
+def test_files_to_merge_are_found_by_index(reader: QueryReader) -> None:
+    """About a page of each kind is read, however many other files there are."""
+    reader.add_small_files(20_000)
     for from_bytes in (0, 2_000_000, 500_000_000):
         params = {**MERGE, "from_bytes": from_bytes, "limit": 10}
-        answered, read = reading.rows("files_to_merge", params)
-        assert answered == 10
-        assert read <= 10 * answered
+        returned, read = reader.rows("files_to_merge", params)
+        assert returned == 10
+        assert read <= 10 * returned
 
 
-def test_ingestion_files_are_found_by_index(reading: Reading) -> None:
-    answered, read = reading.rows("files_to_compact", {"limit": 10, "max_extents": 10_000})
-    assert answered == 10
-    assert read <= 2 * answered
+def test_ingestion_files_are_found_by_index(reader: QueryReader) -> None:
+    returned, read = reader.rows("files_to_compact", {"limit": 10, "max_extents": 10_000})
+    assert returned == 10
+    assert read <= 2 * returned
 
 
-def test_the_extents_of_some_partitions_are_read_alone(reading: Reading) -> None:
-    """Per extent itself and its file at most, per partition its row and the probe for its beginning."""
-    topics = reading.column("SELECT topic_id FROM topics ORDER BY topic_id LIMIT 2")
+def test_only_the_extents_of_the_requested_partitions_are_read(reader: QueryReader) -> None:
+    """Each extent costs at most two rows, its own and its file's; each partition costs two."""
+    topics = reader.column("SELECT topic_id FROM topics ORDER BY topic_id LIMIT 2")
     keys = [(topic, partition) for topic in topics for partition in range(50)]
     params = {
         "topic_ids": arrays.uuids(topic for topic, _ in keys),
@@ -157,42 +157,44 @@ def test_the_extents_of_some_partitions_are_read_alone(reading: Reading) -> None
         "offsets": arrays.bigints([0] * len(keys)),
         "limit": 1_000,
     }
-    answered, read = reading.rows("extents_of", params)
-    assert answered == 1_000
-    assert read <= 2 * answered + 2 * len(keys) + 600  # a scan of all files may be the better plan
+    returned, read = reader.rows("extents_of", params)
+    assert returned == 1_000
+    assert read <= 2 * returned + 2 * len(keys) + 600  # a scan of all files may be cheaper
 
 
-def test_the_newest_extents_of_some_partitions_are_read_alone(reading: Reading) -> None:
-    """Per extent itself and its file, also of those in ingestion files, which come first; nothing older."""
-    topics = reading.column("SELECT topic_id FROM topics ORDER BY topic_id LIMIT 2")
+def test_only_the_newest_extents_of_the_requested_partitions_are_read(reader: QueryReader) -> None:
+    """Extents in ingestion files, which are newer, are read; older extents are not."""
+    topics = reader.column("SELECT topic_id FROM topics ORDER BY topic_id LIMIT 2")
     keys = [(topic, partition) for topic in topics for partition in range(50)]
     params = {
         "topic_ids": arrays.uuids(topic for topic, _ in keys),
         "partitions": arrays.integers([partition for _, partition in keys]),
         "limit": 4,
     }
-    answered, read = reading.rows("newest_compacted_extents", params)
-    assert answered == 4 * len(keys)
-    assert read <= 2 * (answered + len(keys)) + len(keys)
+    returned, read = reader.rows("newest_compacted_extents", params)
+    assert returned == 4 * len(keys)
+    assert read <= 2 * (returned + len(keys)) + len(keys)
 
 
-def test_fragmented_partitions_are_neighbours_and_each_comes_up(reading: Reading) -> None:
-    """A plan sees as many as it may, from some part of them on and round the end."""
-    everything = reading.pairs({"section_bytes": 2**20, "resting_extents": 1, "start": 0.0, "limit": 10_000})
+def test_fragmented_partitions_are_neighbours_and_all_are_found_over_time(reader: QueryReader) -> None:
+    """A plan sees a bounded number, starts at a position that changes, and wraps around at the end."""
+    everything = reader.fragmented(
+        {"section_bytes": 2**20, "resting_extents": 1, "start": 0.0, "limit": 10_000}
+    )
     assert len(everything) == LARGE.topics * LARGE.partitions
     assert everything == sorted(everything)
     seen: set[object] = set()
     for second in range(400):
         params = {"section_bytes": 2**20, "resting_extents": 1, "start": hashed(second), "limit": 100}
-        found = reading.pairs(params)
+        found = reader.fragmented(params)
         first = everything.index(found[0])
         assert found == [*everything[first:], *everything[:first]][:100]
         seen.update(found)
     assert len(seen) == len(everything)
 
 
-def test_a_snapshot_holds_no_more_extents_than_its_bound(large_url: str, clock: Clock, ids: Ids) -> None:
-    """Ingestion files, partitions to be cleaned or sorted, files to be merged share it; each gets some."""
+def test_the_extents_of_a_snapshot_are_bounded(large_url: str, clock: Clock, ids: Ids) -> None:
+    """Each kind of work has a share: ingestion files, partitions to clean or cluster, files to merge."""
     settings = PlannerSettings(max_plan_extents=4_000, merge_fan_in=2, section_floor_bytes=2**19)
     with open_catalog(large_url, clock, ids, limits=PATIENT) as catalog:
         snapshot = load_snapshot(catalog, clock.now_ms(), settings)
@@ -206,7 +208,7 @@ def test_a_snapshot_holds_no_more_extents_than_its_bound(large_url: str, clock: 
     assert len(kinds) + merging + sorting <= 4_000
 
 
-def test_the_collector_of_cycles_is_left_as_it_was(large_url: str, clock: Clock, ids: Ids) -> None:
+def test_planning_restores_the_state_of_the_cycle_collector(large_url: str, clock: Clock, ids: Ids) -> None:
     with open_catalog(large_url, clock, ids, limits=PATIENT) as catalog:
         assert plan(catalog, clock, PlannerSettings(max_plan_extents=1_000)).jobs
         assert gc.isenabled()
@@ -218,26 +220,26 @@ def test_the_collector_of_cycles_is_left_as_it_was(large_url: str, clock: Clock,
             gc.enable()
 
 
-def test_no_small_file_is_out_of_sight_for_ever(reading: Reading) -> None:
-    """A plan sees three of two hundred small files here; over even minutes, say, each of many sizes comes."""
-    added = reading.add_small_files(100)
+def test_every_small_file_is_seen_over_time(reader: QueryReader) -> None:
+    """A plan sees only three of the small files, but starts at sizes that change."""
+    added = reader.add_small_files(100)
     settings = PlannerSettings(target_file_bytes=2**30)
     seen: set[object] = set()
     for minute in range(0, 2_000, 2):
         from_bytes = small_files_from(minute * 60_000, settings)
-        found = reading.answers("files_to_merge", {**MERGE, "from_bytes": from_bytes, "limit": 3})
+        found = reader.first_column("files_to_merge", {**MERGE, "from_bytes": from_bytes, "limit": 3})
         assert len(found) == 3
         seen.update(found)
     assert added <= seen
 
 
-def test_mostly_dead_files_have_their_turn_beside_small_ones(reading: Reading) -> None:
-    (dying,) = reading.add_dying_file()
-    assert dying in reading.answers("files_to_merge", {**MERGE, "from_bytes": 0, "limit": 2})
+def test_mostly_dead_files_are_found_among_small_ones(reader: QueryReader) -> None:
+    (mostly_dead,) = reader.add_mostly_dead_file()
+    assert mostly_dead in reader.first_column("files_to_merge", {**MERGE, "from_bytes": 0, "limit": 2})
 
 
-def test_mostly_dead_files_are_seen_that_are_too_wide_to_be_merged(reading: Reading) -> None:
-    """Little may be left of them: among the small ones they are left out for their many extents."""
-    (dying,) = reading.add_dying_file()
+def test_mostly_dead_files_with_many_extents_are_found(reader: QueryReader) -> None:
+    """Small files with many extents are left out, but a mostly dead one may have little live data."""
+    (mostly_dead,) = reader.add_mostly_dead_file()
     wide = {**MERGE, "below_bytes": 2**40, "extents_each": 1, "from_bytes": 0, "limit": 10}
-    assert dying in reading.answers("files_to_merge", wide)
+    assert mostly_dead in reader.first_column("files_to_merge", wide)

@@ -1,4 +1,4 @@
-"""Two planners, ten agents and an operator at once, on a real PostgreSQL: nobody is left behind."""
+"""Two planners, ten agents and an operator work concurrently on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ ROUNDS: Final = 5
 
 
 @dataclass
-class Crowd:
-    """What each of them does, a number of times."""
+class ConcurrentActors:
+    """What agents, planners and the operator do, several times each."""
 
     catalog: Catalog
     store: LocalStore
     ids: Ids
 
-    def member(self) -> System:
-        """Everybody has a session of his own."""
+    def new_system(self) -> System:
+        """Return a system with its own session."""
         return System.start(self.catalog, self.store, SystemClock(), self.ids)  # type: ignore[arg-type]
 
     def write(self, random: Random) -> None:
-        """One file with two topics, the noisy one always."""
-        agent = self.member()
+        """Write files with two topics, always including the noisy one."""
+        agent = self.new_system()
         for number in range(ROUNDS):
             topics = {each.name: each.topic_id for each in self.catalog.topics.list()}
             other = random.choice(NAMES)
@@ -58,8 +58,8 @@ class Crowd:
             agent.produce({key: [(b"%d" % random.randrange(3), b"%d" % number)] for key in keys})
 
     def plan(self, _random: Random) -> None:
-        """Plan, and carry out what is there; what somebody has changed meanwhile waits for the next round."""
-        planner = self.member()
+        """Plan and run jobs; jobs whose input has changed are dropped."""
+        planner = self.new_system()
         for _ in range(2 * ROUNDS):
             plan_and_submit(self.catalog, planner.clock, self.ids, PLANNER)
             for job in self.catalog.jobs.claim(f"planner {planner.session_id}", 3):
@@ -67,7 +67,7 @@ class Crowd:
                     self.catalog.jobs.complete(planner.write_outputs(job))
 
     def operate(self, random: Random) -> None:
-        """Settings change, records are deleted, and a topic goes and comes again."""
+        """Change settings, delete records, and delete and create a topic."""
         for number in range(ROUNDS):
             policy = ("compact", "delete", "compact,delete")[number % 3]
             self.catalog.topics.alter_config("changing", {"cleanup.policy": policy})
@@ -79,25 +79,27 @@ class Crowd:
             expire(self.catalog)
 
 
-def test_nobody_blocks_and_nobody_is_left_behind(catalog_url: str, store: LocalStore, ids: Ids) -> None:
-    """No deadlock is counted by the server; in the end every topic is compacted, and everything is whole."""
+def test_concurrent_actors_cause_no_deadlock_and_all_data_is_compacted(
+    catalog_url: str, store: LocalStore, ids: Ids
+) -> None:
+    """PostgreSQL counts no deadlock, no ingestion file is left, and fsck finds no difference."""
     clock = SystemClock()
     limits = DatabaseLimits(max_connections=8, commit_connections=AGENTS)
     with open_catalog(catalog_url, clock, ids, limits=limits) as catalog:
-        crowd = Crowd(catalog, store, ids)
+        actors = ConcurrentActors(catalog, store, ids)
         for name in NAMES:
             catalog.topics.create(name, 2, {"cleanup.policy": "compact"})
-        parts: list[Callable[[Random], None]] = [crowd.operate, crowd.plan, crowd.plan]
-        parts += [crowd.write for _ in range(AGENTS)]
-        with ThreadPoolExecutor(len(parts)) as pool:
-            for done in [pool.submit(part, Random(seed)) for seed, part in enumerate(parts)]:
+        roles: list[Callable[[Random], None]] = [actors.operate, actors.plan, actors.plan]
+        roles += [actors.write for _ in range(AGENTS)]
+        with ThreadPoolExecutor(len(roles)) as pool:
+            for done in [pool.submit(role, Random(seed)) for seed, role in enumerate(roles)]:
                 done.result(timeout=600)
         with psycopg.connect(catalog_url) as connection:
             query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
             assert connection.execute(query).fetchall() == [(0,)]
         repeated = {name: each.retries for name, each in catalog.operation_counts().items() if each.retries}
-        assert not repeated  # as what loses a deadlock is
-        crowd.plan(Random(0))
+        assert not repeated  # the loser of a deadlock would be retried
+        actors.plan(Random(0))
         counts = catalog.jobs.counts()
         assert counts[JobState.COMPLETED] > 1
         assert counts[JobState.SUBMITTED] + counts[JobState.RUNNING] == 0
