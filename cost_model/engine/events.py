@@ -84,7 +84,7 @@ class _System:
             moved_bytes=sum(each[1] for each in self.spent), nanodollars=sum(each[2] for each in self.spent)
         )
         plan = make_plan(snapshot_of(self.log, self.now_ms, self.settings, spent=spent), self.settings)
-        expansion = JobExpansion(max_job_bytes=float("inf"))
+        expansion = JobExpansion()
         for job in plan.jobs:
             self.spent.append((self.now_ms, job.score.moved_bytes, job.score.nanodollars))
             before = counts.read_bytes + counts.written_bytes

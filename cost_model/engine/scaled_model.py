@@ -31,8 +31,8 @@ _MIN_CLASS_PARTITIONS: Final = 2
 class ScaledModel:
     """A small log that represents all topics that are compacted, or all that are not.
 
-    `settings` are the planner's settings, scaled to the size of the model. `outputs` is the number of
-    ingestion jobs in a round whose outputs one merged file holds.
+    `settings` are the planner's settings, scaled to the size of the model. `outputs` is the number of job
+    outputs that become one merged file, at most those of a round.
     """
 
     log: SimulatedLog

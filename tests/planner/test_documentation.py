@@ -47,7 +47,7 @@ def names(cell: str) -> list[str]:
 
 
 def test_every_bound_of_the_planner_is_explained() -> None:
-    """Settings of the process have a table of their own; the table of fixed bounds also has their values."""
+    """Settings of the process are in one table, fixed bounds with their values in another."""
     bounds = [each for kind in (PlannerSettings, GarbageSettings) for each in fields(kind)]
     assert [each.name for each in bounds if f"`{each.name}`" not in PLANNER] == []
     settings = [name for cells in rows(PLANNER, "Settings") for name in names(cells[0])]
