@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_jobs.task.entry import PackedJob
+    from spark_jobs.queries import QueryJob
 
 Result = JobResult | JobFailure
 
@@ -114,10 +114,10 @@ class Driver:
 
         class Queries:
             def __init__(
-                self, _spark: SparkSession, _store: StoreConfig, packed: Sequence[PackedJob], *, tag: str
+                self, _spark: SparkSession, _store: StoreConfig, queued: Sequence[QueryJob], *, tag: str
             ) -> None:
-                specs.extend(unpack_spec(each.spec) for each in packed)
-                assert [each.job_id for each in packed] == [each.spec.job_id for each in jobs]
+                specs.extend(unpack_spec(each.packed.spec) for each in queued)
+                assert [each.packed.job_id for each in queued] == [each.spec.job_id for each in jobs]
                 assert tag
 
             def __enter__(self) -> Self:
