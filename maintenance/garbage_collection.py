@@ -79,9 +79,9 @@ class GarbageReport:
     dead_bytes: int = 0
     orphans: int = 0
     orphan_bytes: int = 0
-    swept_uploads: int = 0
-    forgotten_owners: int = 0
-    forgotten_producers: int = 0
+    aborted_uploads: int = 0
+    removed_owners: int = 0
+    expired_producers: int = 0
     not_deleted: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -105,10 +105,10 @@ def collect_garbage(
         report.removed_rows += removed
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
     # Uploads first: none may be left when their owner's row is removed below.
-    report.swept_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
+    report.aborted_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
     _clear_up_after_owners(catalog, store, settings, report)
     if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
-        report.forgotten_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
+        report.expired_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
         catalog.expiry.expire_commit_results()
         catalog.expiry.expire_deleted_topics()
     return report
@@ -166,7 +166,7 @@ def _clear_up_after_owners(
         over_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
         while owners := catalog.expiry.inactive_owners(kind, over_for_ms, OWNERS_AT_ONCE):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
-            report.forgotten_owners += catalog.expiry.delete_owners(clean)
+            report.removed_owners += catalog.expiry.delete_owners(clean)
             if len(clean) < len(owners):
                 break
 

@@ -195,7 +195,7 @@ def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System
     system.catalog.jobs.complete(system.write_outputs(job))
     system.catalog.sessions.end(system.session_id)
     system.clock.advance(GRACE_S + 1)
-    assert collect(system).forgotten_owners == 0
+    assert collect(system).removed_owners == 0
     assert job.attempt_id is not None
     late = compacted_name(job.spec.job_id, job.attempt_id, system.ids.new_uuid())
     system.put(late, [b"x"])
@@ -204,7 +204,7 @@ def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System
     assert late in objects(system)
     system.clock.advance(24 * 3600)
     report = collect(system)
-    assert (report.forgotten_owners, report.orphans) == (2, 1)
+    assert (report.removed_owners, report.orphans) == (2, 1)
     assert late not in objects(system)
     assert system.catalog.jobs.list() == []
     assert system.catalog.sessions.get(system.session_id) is None
@@ -238,11 +238,11 @@ def test_idle_producers_expire_after_a_day(system: System) -> None:
     later(12 * 3600)
     write(2, 1)
     later(12 * 3600 - 1)
-    assert collect(system).forgotten_producers == 0
+    assert collect(system).expired_producers == 0
     later(599)
-    assert collect(system).forgotten_producers == 0
+    assert collect(system).expired_producers == 0
     later(1)
-    assert collect(system).forgotten_producers == 1
+    assert collect(system).expired_producers == 1
     key = PartitionId(topic.topic_id, 0)
     left = system.catalog.producers.of_partitions([key])
     assert [each.producer_id for each in left[key]] == [2]
@@ -275,7 +275,7 @@ def test_unfinished_uploads_are_aborted_once_their_owner_is_over(
 
         def round_of_garbage() -> int:
             system.catalog.sessions.heartbeat(system.session_id)
-            return collect_garbage(system.catalog, store, system.clock, SETTINGS).swept_uploads
+            return collect_garbage(system.catalog, store, system.clock, SETTINGS).aborted_uploads
 
         assert round_of_garbage() == 1
         assert left() == {of_job, of_session, of_ended}
