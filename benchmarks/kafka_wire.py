@@ -191,7 +191,7 @@ def _check(wire: Wire, waiting: deque[int]) -> None:
     for topic in wire.response("produce", PRODUCE).responses:
         for partition in topic.partition_responses:
             if partition.error_code:
-                raise RuntimeError(f"produce was refused: {partition}")
+                raise RuntimeError(f"produce was rejected: {partition}")
 
 
 def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int) -> dict[str, float]:

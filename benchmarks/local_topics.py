@@ -82,7 +82,7 @@ def _require_taken(wire: Wire) -> None:
     (topic,) = wire.response("produce", PRODUCE).responses
     (partition,) = topic.partition_responses
     if partition.error_code:
-        raise RuntimeError(f"produce was refused: {partition}")
+        raise RuntimeError(f"produce was rejected: {partition}")
 
 
 def _paced(wire: Wire, frame: bytes, rate: int, seconds: float) -> list[float]:

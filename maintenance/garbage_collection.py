@@ -44,7 +44,7 @@ OWNERS_AT_ONCE = 100
 class GarbageSettings:
     """Times that garbage collection waits, in milliseconds; `docs/explanation/planner.md` has the reasons.
 
-    `grace_ms` must exceed the time that any reader keeps a look-up. Sessions and jobs that are over are
+    `grace_ms` must exceed the time that any reader caches a lookup. Sessions and jobs that are over are
     remembered for `owner_keep_ms`. A producer that is idle for `producer_idle_ms` is removed, which is
     checked every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
     """
@@ -58,7 +58,7 @@ class GarbageSettings:
     batch: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse negative times and empty batches."""
+        """Reject negative times and empty batches."""
         times = [getattr(self, field.name) for field in fields(self) if field.name.endswith("_ms")]
         if min(times) < 0 or self.batch < 1:
             raise InvalidInputError(
@@ -94,7 +94,7 @@ def collect_garbage(
 ) -> GarbageReport:
     """Run one round; it may be interrupted and repeated at any point, also by several processes at once.
 
-    Refuse a store that is not the catalog's: there every absent object would count as deleted.
+    Reject a store that is not the catalog's: there every absent object would count as deleted.
     """
     require_bound(store, catalog.store_binding)
     report = GarbageReport()

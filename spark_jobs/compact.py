@@ -1,7 +1,7 @@
 """Run claimed compaction jobs on Spark; the catalog alone publishes their results.
 
 While Spark works, a thread of the driver renews the attempts in the catalog. A job ends in one of four ways:
-the catalog publishes its result in one transaction; the catalog refuses the result because the log has
+the catalog publishes its result in one transaction; the catalog rejects the result because the log has
 changed; the job fails permanently; or it returns to the queue, because it may succeed later or the run was
 interrupted.
 """

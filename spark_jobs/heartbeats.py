@@ -29,7 +29,7 @@ class Heartbeats:
     """Context manager with a thread that renews each of `jobs` every few seconds until it is dropped.
 
     The thread is separate because publishing a result, or the caller's progress display, may take longer than
-    the lease of an attempt. Failed heartbeats are ignored: a lost attempt shows when the catalog refuses its
+    the lease of an attempt. Failed heartbeats are ignored: a lost attempt shows when the catalog rejects its
     result.
     """
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 # Counts of a task by name, with the description of their sum over all jobs.
 SUMS: Final[Mapping[str, str]] = {
     "input_files": "Input files that jobs read",
-    "input_files_read_once": "Input files that one pass was enough for",
-    "input_files_cut": "Input files that several tasks of a job read, each a part of them",
-    "stretches": "Parts of input files that were read by tasks of their own",
-    "stretches_read_once": "Parts of input files that one pass was enough for",
+    "input_files_read_once": "Input files that were read once, by one pass",
+    "input_files_cut": "Input files that were divided into byte ranges among several tasks of a job",
+    "byte_ranges": "Byte ranges of input files that were divided among tasks",
+    "byte_ranges_read_once": "Byte ranges of input files that were read once, by one pass",
     "get_requests": "GET requests for input files, without resumed streams",
     "resumes": "GET requests that resumed a broken stream",
     "retries": "Requests to the object store that were repeated",
@@ -73,7 +73,7 @@ SECONDS: Final[Mapping[str, str]] = {
     "complete": "Seconds of all tasks in the phase that completes files",
     "read_objects": "Seconds of all tasks in reading objects",
     "decompress": "Seconds of all tasks in decompression",
-    "kernels": "Seconds of all tasks in parsing, hashing, key look-ups and filtering",
+    "kernels": "Seconds of all tasks in parsing, hashing, key lookups and filtering",
     "compress": "Seconds of all tasks in compression",
     "write_objects": "Seconds of all tasks in writing objects",
 }
@@ -142,17 +142,17 @@ class CompactionReport:
     Counters cover the task executions whose results were used, not executions that Spark repeated.
 
     - `get_requests` counts GETs for inputs, without the `resumes` of broken streams.
-    - `input_files_read_once` are files for which one pass was enough: they had nothing to deduplicate, or
+    - `input_files_read_once` are files that only one pass read: they had nothing to deduplicate, or
       pass 1 left nothing for pass 2.
-    - `input_files_cut` are files that were divided among shares, in `stretches`: byte ranges, each read by
-      one share with two ranged GETs, or one (`stretches_read_once`). `cut_files` lists them.
+    - `input_files_cut` are files that were divided among shares, in `byte_ranges`: byte ranges, each read by
+      one share with two ranged GETs, or one (`byte_ranges_read_once`). `cut_files` lists them.
     - `bytes_in` and `bytes_out` are bytes on the wire.
     - `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are maxima over tasks.
     - `shuffled_jobs` were spread over `shares` of their input and `buckets` of keys, with `shuffle_bytes` of
       fingerprints.
     - `seconds` has the duration of the run (`total`), and times summed over tasks: by phase
       (`find_survivors`, `write`, `complete`), and within the phases by work: `read_objects`, `write_objects`,
-      `decompress`, `compress`, and `kernels` for parsing, hashing, table look-ups and filtering.
+      `decompress`, `compress`, and `kernels` for parsing, hashing, table lookups and filtering.
     """
 
     jobs: int = 0
@@ -160,8 +160,8 @@ class CompactionReport:
     input_files: int = 0
     input_files_read_once: int = 0
     input_files_cut: int = 0
-    stretches: int = 0
-    stretches_read_once: int = 0
+    byte_ranges: int = 0
+    byte_ranges_read_once: int = 0
     get_requests: int = 0
     resumes: int = 0
     retries: int = 0
@@ -191,13 +191,13 @@ class CompactionReport:
 
     @property
     def get_requests_per_input_file(self) -> float:
-        """GETs for each file that both passes read; files read once, with one GET, are left out.
+        """GETs for each file that both passes read; files read once, with one GET, do not count.
 
         If no file was read by both passes, the GETs for each of the others; 0 without files. Each byte range
         of a cut file counts as a file.
         """
-        once = self.input_files_read_once + self.stretches_read_once
-        both = self.input_files - self.input_files_cut + self.stretches - once
+        once = self.input_files_read_once + self.byte_ranges_read_once
+        both = self.input_files - self.input_files_cut + self.byte_ranges - once
         if both:
             return (self.get_requests - once) / both
         return self.get_requests / once if once else 0.0
@@ -211,12 +211,12 @@ class CompactionReport:
         words = []
         if once and once < whole:
             words.append(f"{shown} for each of {whole - once:,} input files")
-            words.append(f"1 for each of {once:,} that one pass was enough for")
+            words.append(f"1 for each of {once:,} read once")
         elif whole or not self.input_files_cut:
             words.append(f"{shown} for each of {whole:,} input files")
         if self.input_files_cut:
             words.append(
-                f"{shown} for each of {self.stretches:,} byte ranges of {self.input_files_cut:,} cut files"
+                f"{shown} for each of {self.byte_ranges:,} byte ranges of {self.input_files_cut:,} cut files"
             )
         return ", ".join(words)
 

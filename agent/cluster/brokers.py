@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 0.5
-# Heartbeats of group members wait for a look-up, and a hanging catalog may take half a minute or more.
+# Heartbeats of group members wait for a lookup, and a hanging catalog may take half a minute or more.
 _LOOKUP_TIMEOUT_SECONDS = 1.0
 
 

@@ -9,7 +9,7 @@ class AppendFailedError(RetryableError):
     """Records that the agent accepted could not be stored or committed.
 
     If only the response of the commit was lost, the records may be in the log nevertheless, as after a
-    request time-out in Kafka. Only an idempotent producer can send them again without the risk of duplicates.
+    request timeout in Kafka. Only an idempotent producer can send them again without the risk of duplicates.
     """
 
 

@@ -36,7 +36,7 @@ from agent.kafka.apis.records import (
     offset_for_leader_epoch,
     produce,
 )
-from agent.kafka.apis.refused import REFUSED_APIS
+from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.apis.topics import (
     create_partitions,
     create_topics,
@@ -78,5 +78,5 @@ APIS: tuple[Api, ...] = (
     describe_topic_partitions.API,
     incremental_alter_configs.API,
     list_config_resources.API,
-    *(refused.api for refused in REFUSED_APIS),
+    *(rejected.api for rejected in REJECTED_APIS),
 )

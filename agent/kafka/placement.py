@@ -83,7 +83,7 @@ async def placements_of(
 
 
 async def prefetch_leaders(topics: Iterable[Topic | SiltstoneError], context: RequestContext) -> None:
-    """Look up the leaders of local topics together, which saves a look-up for each later."""
+    """Look up the leaders of local topics together, which saves a lookup for each later."""
     local = [topic for topic in topics if not isinstance(topic, SiltstoneError) and topic.is_local]
     if len(local) > 1:
         services = context.services

@@ -1,4 +1,4 @@
-"""Look-up of the topics that requests name: by name, or by id since KIP-516."""
+"""Lookup of the topics that requests name: by name, or by id since KIP-516."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class LocalLogService:
         """Return the counters of the tail cache."""
         return {
             "siltstone_tail_cache_hits": (
-                "Fetches and look-ups that were served from the tail cache",
+                "Fetches and lookups that were served from the tail cache",
                 lambda: self.reader.tail_cache_hits,
             ),
             "siltstone_tail_cache_written_bytes": (

@@ -2,8 +2,8 @@
 
 Consistency:
 
-- Bounds come from a look-up. This agent's own commits advance them. A notification of another agent's commit
-  invalidates them, and so does a possible loss of notifications. A notification that arrives during a look-up
+- Bounds come from a lookup. This agent's own commits advance them. A notification of another agent's commit
+  invalidates them, and so does a possible loss of notifications. A notification that arrives during a lookup
   prevents its result from being cached. Changes without a notification (a log start that moved, a deleted
   topic) become visible after `bounds_cache_ms` at the latest.
 - Extents expire after `extent_cache_ms`, which is well below the grace period (60 s) during which objects
@@ -47,7 +47,7 @@ class BoundsCache:
         self._entries: OrderedDict[PartitionId, tuple[float, PartitionState]] = OrderedDict()
         # The same entries by topic, because hashing a UUID is slow.
         self._topics: dict[UUID, dict[int, tuple[float, PartitionState]]] = {}
-        # By number, because two look-ups of the same partitions are distinct.
+        # By number, because two lookups of the same partitions are distinct.
         self._lookups: dict[int, set[PartitionId]] = {}
         self._lookup_ids = count()
 
@@ -80,7 +80,7 @@ class BoundsCache:
 
     @contextmanager
     def lookup(self, partitions: Iterable[PartitionId]) -> Iterator[set[PartitionId]]:
-        """Enclose a look-up whose result goes to `store` together with the yielded set."""
+        """Enclose a lookup whose result goes to `store` together with the yielded set."""
         number, wanted = next(self._lookup_ids), set(partitions)
         self._lookups[number] = wanted
         try:
@@ -89,7 +89,7 @@ class BoundsCache:
             del self._lookups[number]
 
     def store(self, states: Iterable[PartitionState], wanted: set[PartitionId]) -> None:
-        """Cache the results of a look-up, except for partitions that were invalidated during it."""
+        """Cache the results of a lookup, except for partitions that were invalidated during it."""
         until = self._clock.monotonic() + self._ttl_seconds
         for state in states:
             partition = PartitionId(state.topic_id, state.partition)
@@ -159,7 +159,7 @@ class ExtentCache:
         return extents[index:]
 
     def store(self, partition: PartitionId, extents: Sequence[Extent], looked_up: float) -> None:
-        """Cache the result of a look-up that began at `looked_up` on the clock."""
+        """Cache the result of a lookup that began at `looked_up` on the clock."""
         self.invalidate(partition)
         if not extents:
             return

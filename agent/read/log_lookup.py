@@ -1,4 +1,4 @@
-"""Look-up of the bounds and extents that a fetch needs, from the cache or from the catalog."""
+"""Lookup of the bounds and extents that a fetch needs, from the cache or from the catalog."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ObjectReader:
         """Return the bytes of each range, read-only, in the order of `wanted`.
 
         With a `limiter`, each request acquires it first, and other reads cannot join the request until then.
-        Raises `ObjectNotFoundError` if an object is gone because its extents were replaced after the look-up,
+        Raises `ObjectNotFoundError` if an object is gone because its extents were replaced after the lookup,
         and `RetryableError` if the store does not respond.
         """
         results = {each.range: self.cache.get(each.range) for each in wanted}

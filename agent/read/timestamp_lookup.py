@@ -1,4 +1,4 @@
-"""Look-up of offsets by time: the first record of a partition at or after a timestamp."""
+"""Lookup of offsets by time: the first record of a partition at or after a timestamp."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_LIMIT = 2**62
 
 
 class TimedExtents(Protocol):
-    """The operations of the catalog that the look-up needs."""
+    """The operations of the catalog that the lookup needs."""
 
     def first_at_or_after_timestamp(self, topic_id: UUID, partition: int, timestamp: int, /) -> Extent | None:
         """Return the first extent in offset order with a record at or after `timestamp`."""
@@ -48,7 +48,7 @@ class TimedExtents(Protocol):
 
 
 class TimedTailCache(Protocol):
-    """Look-ups by time in the tail cache on this agent's disks."""
+    """Lookups by time in the tail cache on this agent's disks."""
 
     async def offset_in_extent(
         self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int, /
@@ -100,7 +100,7 @@ class TimestampLookup:
                 return TimedOffset(near.offset, near.timestamp)
             try:
                 found = await search(extent)
-            except ObjectNotFoundError:  # replaced since the look-up
+            except ObjectNotFoundError:  # replaced since the lookup
                 extent = await self._pools.catalog.run(first)
                 continue
             if found is not None:

@@ -126,7 +126,7 @@ class FileCheck:
             self._findings.count("batches_read")
             each = _owner(seen, header)
             if each is None:
-                continue  # refused by the commit, or its extent was replaced by another file
+                continue  # rejected by the commit, or its extent was replaced by another file
             shift = each.extent.offset_shift
             columns = decode_batch(block.payload, position, offset_shift=shift, verify=False)
             _note(each, header)

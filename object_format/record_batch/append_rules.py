@@ -131,7 +131,7 @@ def _with_append_time(buffer: memoryview, batch: BatchSummary, now_ms: int) -> B
 def _rejection(where: str, problems: Sequence[BatchProblem]) -> InvalidRecordError:
     first = problems[0]
     return InvalidRecordError(
-        f"records for {where} are refused: {first.message}",
+        f"records for {where} are rejected: {first.message}",
         reason=_REASONS.get(first.fault, RejectionReason.CORRUPT_MESSAGE),
         record_errors=tuple(
             (problem.batch, index, problem.fault.explanation)

@@ -216,7 +216,7 @@ class LocalStore:
             (self._root / probe).unlink()
 
     def close(self) -> None:
-        """Refuse further calls."""
+        """Reject further calls."""
         self._closed = True
         self._directories.clear()
 

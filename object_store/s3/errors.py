@@ -109,7 +109,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_refused_condition(error: BaseException) -> bool:
-    """Return True if a conditional write was refused because the name is taken."""
+    """Return True if a conditional write was rejected because the name is taken."""
     return isinstance(error, ClientError) and _status(error) == 412
 
 
@@ -132,7 +132,7 @@ def translate(
         return ObjectNotFoundError(f"{doing} failed: there is no such object in {place}")
     message = error.response.get("Error", {}).get("Message", "")
     return StoreAccessError(
-        f"{doing} was refused in {place}: {code} {message}".rstrip(),
+        f"{doing} was rejected in {place}: {code} {message}".rstrip(),
         remedy=_REMEDIES.get(code, "see the server's message"),
     )
 

@@ -214,7 +214,7 @@ class S3Store:
         )
 
     def close(self) -> None:
-        """Close all idle connections, and refuse further calls."""
+        """Close all idle connections, and reject further calls."""
         self._calls.close()
 
     def _key(self, name: str) -> str:

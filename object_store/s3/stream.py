@@ -3,7 +3,7 @@
 The first response fixes what is read: the entity tag and the end. If the connection breaks, or the server
 closes it because it was idle, a GET of the remaining range replaces it, and its response must have the same
 tag. The tag is compared here and not sent as `If-Match`: a response's body belongs to its tag, so both ways
-are equally safe. Some servers (Ceph's gateway) refuse a quoted tag in the header, while others require the
+are equally safe. Some servers (Ceph's gateway) reject a quoted tag in the header, while others require the
 quotes.
 """
 
@@ -194,7 +194,7 @@ class S3Stream:
             raise
 
     def _ask_size(self) -> int:
-        """Return the object's size, for servers that omit it when they refuse a range."""
+        """Return the object's size, for servers that omit it when they reject a range."""
         response = self._calls.send(
             f"asking for the size of {self._name!r}",
             self._purpose,
@@ -233,7 +233,7 @@ class S3Stream:
 
 
 def _size_of_unsatisfied(error: ClientError) -> int | None:
-    """Return the object's size from the refusal of a range; None if it is not there."""
+    """Return the object's size from the response that rejects a range; None if it has no size."""
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if match := _UNSATISFIED_RANGE.fullmatch(headers.get("content-range", "")):
         return int(match[1])

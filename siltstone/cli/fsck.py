@@ -84,7 +84,7 @@ def _print(report: FsckReport) -> None:
     console.print(table("Checked", "what", ">count", rows=checked))
     if report.pending:
         waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
-        console.print(table("Pending, not a difference", "what", ">amount", rows=waiting))
+        console.print(table("Other objects (not differences)", "what", ">amount", rows=waiting))
     for each in report.differences:
         console.print(f"{each.kind.value}: {_location(each)}", style="bold red", markup=False)
         console.print(f"  expected {each.expected}; found {each.found}", markup=False)

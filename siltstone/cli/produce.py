@@ -127,8 +127,8 @@ def command(
     A line is a value without a key unless --key-separator, --key or --json-lines is given. Lines are sent as
     they are read, and acknowledged when they are durable.
 
-    Refused records are listed on standard error with their line number, and the exit code is then 1. A
-    broker accepts or refuses a batch as a whole. The exit code is 75 if some records were not confirmed, so
+    Rejected records are listed on standard error with their line number, and the exit code is then 1. A
+    broker accepts or rejects a batch as a whole. The exit code is 75 if some records were not confirmed, so
     that they may or may not have been appended. On ^C or SIGTERM, the command stops reading and sends what it
     has read.
     """
@@ -272,7 +272,7 @@ class _FailureList:
     def print_failure(self, where: str, why: str, is_unconfirmed: bool) -> None:
         self._count += 1
         if self._count <= _MAX_PRINTED:
-            click.echo(f"{where}: {'unconfirmed' if is_unconfirmed else 'refused'}: {why}", err=True)
+            click.echo(f"{where}: {'unconfirmed' if is_unconfirmed else 'rejected'}: {why}", err=True)
         elif self._count == _MAX_PRINTED + 1:
             click.echo("… and more, which are counted but not listed", err=True)
 
@@ -281,12 +281,12 @@ def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
     if as_json:
         emit_json(counts.report())
     else:
-        refused = f", {counts.refused:,} refused" if counts.refused else ""
-        click.echo(f"{counts.accepted:,} records accepted{refused}")
+        rejected = f", {counts.rejected:,} rejected" if counts.rejected else ""
+        click.echo(f"{counts.accepted:,} records accepted{rejected}")
     if counts.unconfirmed:
         raise RetryableError(
             f"{counts.unconfirmed:,} records were not confirmed; they may or may not have been appended",
             remedy="check the topic before you send them again, to avoid duplicates",
         )
-    if counts.refused:
+    if counts.rejected:
         click.get_current_context().exit(1)

@@ -43,6 +43,8 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
         return
     if retry or retry_all:
         report_console().print(f"{count(retried, 'file')} will be retried.")
+    if not candidates:
+        report_console().print("No files are in quarantine.")
     print_candidates(candidates)
 
 

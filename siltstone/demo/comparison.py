@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from siltstone.demo.oracle import Expected, ExpectedTopic
 
 _SHOWN = 10
-REFUSED = "INVALID_RECORD"
+REJECTED = "INVALID_RECORD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class RecordOutcome:
 
     @property
     def is_refusal(self) -> bool:
-        """Return True if the broker refused the record itself."""
-        return self.error is not None and self.error.startswith(REFUSED)
+        """Return True if the broker rejected the record itself."""
+        return self.error is not None and self.error.startswith(REJECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def check_outcomes(
     expected: ExpectedTopic,
     differences: Differences,
 ) -> None:
-    """Compare the outcome of each row with its expected position; a row without one must be refused."""
+    """Compare the outcome of each row with its expected position; a row without one must be rejected."""
     for row, outcome in zip(rows, outcomes, strict=True):
         position = expected.positions[row]
         actual = None if outcome.error is not None else (outcome.partition, outcome.offset)
@@ -104,4 +104,4 @@ def check_partition(
 
 
 def _describe(position: tuple[int | None, int | None] | None) -> str:
-    return "a refusal" if position is None else f"partition {position[0]}, offset {position[1]}"
+    return "a rejection" if position is None else f"partition {position[0]}, offset {position[1]}"

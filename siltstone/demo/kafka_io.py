@@ -31,8 +31,8 @@ def produce(
 ) -> list[list[RecordOutcome]]:
     """Send the rows of all topics, each in order and all at the same pace; return an outcome for each row.
 
-    A broker accepts or refuses a batch as a whole. Rows without a key are therefore sent by a separate
-    producer, so that only these are refused.
+    A broker accepts or rejects a batch as a whole. Rows without a key are therefore sent by a separate
+    producer, so that only these are rejected.
     """
     keyed = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": "true"})
     keyless = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap})

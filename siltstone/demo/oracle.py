@@ -51,7 +51,7 @@ def partition_of(key: str, partition_count: int) -> int:
 class ExpectedTopic:
     """Expected content of a topic: for each partition, the surviving records by offset.
 
-    `positions` has (partition, offset) for each row of the input, or None if a compacted topic refuses the
+    `positions` has (partition, offset) for each row of the input, or None if a compacted topic rejects the
     row because it has no key.
     """
 
@@ -64,8 +64,8 @@ class ExpectedTopic:
         return sum(len(records) for records in self.partitions)
 
     @property
-    def refused(self) -> int:
-        """Number of rows that must be refused."""
+    def rejected(self) -> int:
+        """Number of rows that must be rejected."""
         return self.positions.count(None)
 
 

@@ -31,7 +31,7 @@ class TopicFigures:
     policy: str
     rows: int
     accepted: int
-    refused: int
+    rejected: int
     read_back: int
     expected: int
     bytes_before: int
@@ -55,7 +55,7 @@ class DemoReport:
 
     flights: TopicFigures
     weather: TopicFigures
-    first_refusal: str | None
+    first_rejection: str | None
     ingestion_files: int
     compacted_files: int
     compaction: CompactionReport
@@ -73,7 +73,7 @@ class DemoReport:
         return {
             "input": {"flights": self.flights.rows, "weather": self.weather.rows},
             "produced": {"flights": self.flights.accepted, "weather": self.weather.accepted},
-            "refused_keyless": self.flights.refused,
+            "refused_keyless": self.flights.rejected,
             "ingestion_files": self.ingestion_files,
             "compacted_files": self.compacted_files,
             "compaction": self.compaction.as_dict(),
@@ -96,7 +96,7 @@ def render(report: DemoReport) -> RenderableType:
     return Group(
         Panel(_summary(report), title="A year of flights, from producer to consumer", title_align="left"),
         _topics(report),
-        _refusals(report),
+        _rejections(report),
         _result(report),
         _samples(report),
         _timings(report),
@@ -140,7 +140,7 @@ def _topics(report: DemoReport) -> RenderableType:
         ">partitions",
         ">rows",
         ">accepted",
-        ">refused",
+        ">rejected",
         ">read back",
         ">before",
         ">after",
@@ -151,7 +151,7 @@ def _topics(report: DemoReport) -> RenderableType:
                 each.partitions,
                 each.rows,
                 each.accepted,
-                each.refused,
+                each.rejected,
                 each.read_back,
                 human_bytes(each.bytes_before),
                 human_bytes(each.bytes_after),
@@ -161,12 +161,12 @@ def _topics(report: DemoReport) -> RenderableType:
     )
 
 
-def _refusals(report: DemoReport) -> RenderableType:
-    if report.first_refusal is None:
-        return Text("Every row had a key; nothing was refused.\n")
+def _rejections(report: DemoReport) -> RenderableType:
+    if report.first_rejection is None:
+        return Text("Every row had a key; nothing was rejected.\n")
     return Text(
-        f"{report.flights.refused:,} flights have no tail number. A compacted topic needs keys, so the\n"
-        f"agent refused these records and no others:\n  {report.first_refusal}\n"
+        f"{report.flights.rejected:,} flights have no tail number. A compacted topic needs keys, so the\n"
+        f"agent rejected these records and no others:\n  {report.first_rejection}\n"
     )
 
 

@@ -55,8 +55,8 @@ class _TopicRun:
     expected: ExpectedTopic
     differences: Differences = field(default_factory=Differences)
     accepted: int = 0
-    refused: int = 0
-    first_refusal: str | None = None
+    rejected: int = 0
+    first_rejection: str | None = None
     read_back: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -69,7 +69,7 @@ class _TopicRun:
             policy=self.topic.config.cleanup_policy,
             rows=len(self.rows),
             accepted=self.accepted,
-            refused=self.refused,
+            rejected=self.rejected,
             read_back=self.read_back,
             expected=self.expected.record_count,
             bytes_before=self.bytes_before,
@@ -154,8 +154,10 @@ def _record_outcomes(topic_run: _TopicRun, outcomes: list[RecordOutcome]) -> Non
         if outcome.error is None:
             topic_run.accepted += 1
         elif outcome.is_refusal:
-            topic_run.refused += 1
-            topic_run.first_refusal = topic_run.first_refusal or f"row {row:,} of the file: {outcome.error}"
+            topic_run.rejected += 1
+            topic_run.first_rejection = (
+                topic_run.first_rejection or f"row {row:,} of the file: {outcome.error}"
+            )
 
 
 def _measure(context: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
@@ -219,7 +221,7 @@ def _report(
     return DemoReport(
         flights=flights.figures(),
         weather=weather.figures(),
-        first_refusal=flights.first_refusal,
+        first_rejection=flights.first_rejection,
         ingestion_files=ingestion_files,
         compacted_files=compacted_files,
         compaction=compaction,

@@ -1,4 +1,4 @@
-"""Sender of records with librdkafka that counts each as acknowledged, refused or unconfirmed."""
+"""Sender of records with librdkafka that counts each as acknowledged, rejected or unconfirmed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULTS = {
 _POLL_SECONDS = 0.1
 _NOTICE_SECONDS = 5.0
 _SEND_TIME = 0  # librdkafka replaces timestamp 0 by the time of sending
-_HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic refuses a batch that has a record without a key)"}
+_HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic rejects a batch that has a record without a key)"}
 # After these errors the record may or may not be in the log; after all others it is not.
 _UNCONFIRMED = frozenset(
     {
@@ -52,7 +52,7 @@ class DeliveryCounts:
 
     topic: str
     accepted: int = 0
-    refused: int = 0
+    rejected: int = 0
     unconfirmed: int = 0
     partitions: dict[int, dict[str, int]] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class DeliveryCounts:
         return {
             "topic": self.topic,
             "accepted": self.accepted,
-            "refused": self.refused,
+            "rejected": self.rejected,
             "unconfirmed": self.unconfirmed,
             "partitions": {str(number): counts for number, counts in sorted(self.partitions.items())},
         }
@@ -146,7 +146,7 @@ class Sender(Generic[Tag]):
         if is_unconfirmed:
             self.counts.unconfirmed += 1
         else:
-            self.counts.refused += 1
+            self.counts.rejected += 1
         self._on_failure(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", is_unconfirmed)
 
     def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:

@@ -312,7 +312,7 @@ def write_share(
     works = [run.work for run in runs]
     pass2_uses = input_uses(works, deduplicated_only=False)
     pass1_uses = input_uses(works, deduplicated_only=True)
-    counter = "input_files" if plan.shares[share].byte_range is None else "stretches"
+    counter = "input_files" if plan.shares[share].byte_range is None else "byte_ranges"
     counts.add(counter, len(pass2_uses))
     counts.add(f"{counter}_read_once", len(pass2_uses.keys() - pass1_uses.keys()))
     outputs = OutputFiles(store, spec, attempt_id, ids, counts)

@@ -39,7 +39,7 @@ def test_records_are_produced_and_consumed_and_the_agent_stops_in_order(tmp_path
             == "ok"
         )
         made = report("produce", "t", "--key-separator", ":", *where, stdin="a:1\nb:2\na:3\n")
-        assert (made["accepted"], made["refused"]) == (3, 0)
+        assert (made["accepted"], made["rejected"]) == (3, 0)
         lossless = {"key": "/w==", "key_encoding": "base64", "value": None, "timestamp": 5}
         report("produce", "t", "--json-lines", *where, stdin=orjson.dumps(lossless).decode())
         lines = [
@@ -59,8 +59,8 @@ def test_records_are_produced_and_consumed_and_the_agent_stops_in_order(tmp_path
             *("--bootstrap-server", ready["kafka"], *where),
         )
         assert some["records"] == 1
-        refused = report("produce", "t", *where, stdin="no key\n", code=1)
-        assert (refused["accepted"], refused["refused"]) == (0, 1)
+        rejected = report("produce", "t", *where, stdin="no key\n", code=1)
+        assert (rejected["accepted"], rejected["rejected"]) == (0, 1)
         siltstone("consume", "absent", *where, code=1)
         siltstone("consume", "t", "--partition", "9", *where, code=1)
     assert not list((data_dir / "agents").iterdir())

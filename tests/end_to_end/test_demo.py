@@ -48,13 +48,13 @@ def _gets_needed(config: StoreConfig, *where: str) -> dict[str, range]:
     return needed
 
 
-def _check(found: dict[str, Any], flights: int, refused: int, weather: int, tails: int) -> None:
+def _check(found: dict[str, Any], flights: int, rejected: int, weather: int, tails: int) -> None:
     compaction = found["compaction"]
     assert found["mismatches"] == 0, found["differences"]
-    assert found["produced"] == {"flights": flights - refused, "weather": weather}
-    assert found["refused_keyless"] == refused
+    assert found["produced"] == {"flights": flights - rejected, "weather": weather}
+    assert found["refused_keyless"] == rejected
     assert found["read_back"] == {"flights": tails, "weather": weather}
-    assert compaction["records_in"] == flights - refused + weather
+    assert compaction["records_in"] == flights - rejected + weather
     assert compaction["records_out"] == tails + weather
     assert compaction["input_files"] == found["ingestion_files"] > 0
     assert compaction["compacted_files"] == found["compacted_files"] >= 2
@@ -69,7 +69,7 @@ def test_the_demo_runs_twice_on_embedded_parts(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
     first = report("demo", *where)
-    _check(first, flights=336_776, refused=2_512, weather=26_115, tails=4_043)
+    _check(first, flights=336_776, rejected=2_512, weather=26_115, tails=4_043)
     needed = _gets_needed(StoreConfig(str(data_dir / "objects")), *where)
     assert len(needed) == first["ingestion_files"]
     compaction = first["compaction"]
@@ -84,7 +84,7 @@ def test_the_demo_runs_twice_on_embedded_parts(tmp_path: Path) -> None:
     _check(
         second,
         flights=5_000,
-        refused=second["refused_keyless"],
+        rejected=second["refused_keyless"],
         weather=387,
         tails=second["read_back"]["flights"],
     )
@@ -102,7 +102,7 @@ def test_the_demo_runs_on_s3_and_an_external_postgresql(
         *("--object-store", s3_config.url, "--s3-endpoint", s3_config.endpoint),
     )
     found = report("demo", "--rows", "20000", *where)
-    _check(found, flights=20_000, refused=67, weather=1_550, tails=3_003)
+    _check(found, flights=20_000, rejected=67, weather=1_550, tails=3_003)
     prefix = s3_config.url.removeprefix("s3:/")
     asked = {
         path.removeprefix(f"{prefix}/"): gets

@@ -1,4 +1,4 @@
-"""Commands refuse an object store that is not bound to the catalog."""
+"""Commands reject an object store that is not bound to the catalog."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_time_in_the_queue_does_not_shorten_the_grace_of_tombstones(
         (0, 0, 0, 0.0, "0.0 for each of 0 input files"),
         (29, 0, 58, 2.0, "2.0 for each of 29 input files"),
         (3, 3, 3, 1.0, "1.0 for each of 3 input files"),
-        (30, 1, 59, 2.0, "2.0 for each of 29 input files, 1 for each of 1 that one pass was enough for"),
+        (30, 1, 59, 2.0, "2.0 for each of 29 input files, 1 for each of 1 read once"),
         (1000, 0, 2001, 2.001, "2.001 for each of 1,000 input files"),
     ],
 )

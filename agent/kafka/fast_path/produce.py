@@ -270,7 +270,7 @@ async def _wait_and_respond(
     version: int,
     frame: RequestFrame,
 ) -> Buffers:
-    """Return the response once all batches are committed, or after the time-out."""
+    """Return the response once all batches are committed, or after the timeout."""
     if not pending.is_complete:
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""`docs/reference/kafka.md` agrees with the served and the refused APIs."""
+"""`docs/reference/kafka.md` agrees with the served and the rejected APIs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis.refused import REFUSED_APIS
+from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.codec import message_versions
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
-_REFUSED_ROW = re.compile(r"^\| (\w+) \| \d+ \| \d+ to \d+ \| ([A-Z_]+) \| (.+) \|$", re.MULTILINE)
+_REJECTED_ROW = re.compile(r"^\| (\w+) \| \d+ \| \d+ to \d+ \| ([A-Z_]+) \| (.+) \|$", re.MULTILINE)
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
@@ -20,10 +20,10 @@ def test_the_page_lists_every_api_with_its_versions() -> None:
     assert rows == served
 
 
-def test_the_page_lists_every_refused_api_with_its_code_and_reason() -> None:
-    rows = set(_REFUSED_ROW.findall(_PAGE.read_text()))
+def test_the_page_lists_every_rejected_api_with_its_code_and_reason() -> None:
+    rows = set(_REJECTED_ROW.findall(_PAGE.read_text()))
     assert rows == {
-        (_title(api.name), api.refusal.code.name.upper(), api.refusal.reason) for api in REFUSED_APIS
+        (_title(api.name), api.rejection.code.name.upper(), api.rejection.reason) for api in REJECTED_APIS
     }
 
 

@@ -50,7 +50,7 @@ def _broker(node_id: int) -> Broker:
 
 
 def test_a_hanging_catalog_delays_no_request() -> None:
-    """Requests get the last known brokers, share one look-up, and get its result once it is there."""
+    """Requests get the last known brokers, share one lookup, and get its result once it is there."""
     table, clock = _Table(), ManualClock()
     pool = WorkPool("catalog", threads=1, max_waiting=1)
 

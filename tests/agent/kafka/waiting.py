@@ -10,7 +10,7 @@ from agent.group_settings import GroupSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Short delays before a rebalance. Session time-outs keep their defaults: on a busy machine, members may send
+# Short delays before a rebalance. Session timeouts keep their defaults: on a busy machine, members may send
 # no heartbeat for seconds. Tests that wait for the end of a session set a shorter one.
 QUICK_GROUPS = GroupSettings(
     group_initial_rebalance_delay_ms=50,

@@ -79,7 +79,7 @@ def test_invalidated_bounds_are_gone() -> None:
 
 
 def test_the_result_of_an_overtaken_look_up_is_not_cached() -> None:
-    """The result may or may not include a commit that is announced during the look-up."""
+    """The result may or may not include a commit that is announced during the lookup."""
     for overtake in (
         lambda bounds: bounds.invalidate([ONE]),
         lambda bounds: bounds.invalidate_all(),
@@ -93,7 +93,7 @@ def test_the_result_of_an_overtaken_look_up_is_not_cached() -> None:
 
 
 def test_concurrent_look_ups_of_the_same_partitions_are_distinct() -> None:
-    """A look-up that ends first does not affect the other one, whose result is overtaken."""
+    """A lookup that ends first does not affect the other one, whose result is overtaken."""
     bounds, _ = _bounds()
     with bounds.lookup([ONE]) as later:
         with bounds.lookup([ONE]) as earlier:

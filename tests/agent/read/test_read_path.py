@@ -158,7 +158,7 @@ async def test_a_hole_longer_than_one_read_is_skipped(
 async def test_extents_of_deleted_objects_are_looked_up_again(
     agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
 ) -> None:
-    """An extent is replaced and its object deleted between its look-up and its read."""
+    """An extent is replaced and its object deleted between its lookup and its read."""
     await _produced(agents, catalog, 20, 10, cleanup_policy="compact")
     topic = catalog.topics.get("t")
     old = [extent.object_name for extent in catalog.extents.from_offset(topic.topic_id, 0, 0)]

@@ -60,7 +60,7 @@ def test_bitmap_between_returns_the_values_of_the_range(
 
 
 class CountingBitmap(BitMap64):
-    """Counts look-ups of constant cost, and rejects operations whose cost depends on the position."""
+    """Counts lookups of constant cost, and rejects operations whose cost depends on the position."""
 
     look_ups = 0
 
@@ -89,7 +89,7 @@ class CountingBitmap(BitMap64):
 
 @pytest.mark.parametrize("gap", [1, 1000, 70_000, 5_000_000])
 def test_look_ups_of_ascending_ranges_are_linear(gap: int) -> None:
-    """Twice as many values cost twice as many look-ups, independent of their distance."""
+    """Twice as many values cost twice as many lookups, independent of their distance."""
 
     def cost(count: int) -> int:
         bitmap = CountingBitmap(np.arange(0, count * gap, gap, dtype=np.uint64).tolist())

@@ -1,4 +1,4 @@
-"""Options of `siltstone compact`: combinations that are refused, and the options that a run receives."""
+"""Options of `siltstone compact`: combinations that are rejected, and the options that a run receives."""
 
 from __future__ import annotations
 

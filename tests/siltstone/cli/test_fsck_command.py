@@ -1,4 +1,4 @@
-"""`siltstone fsck --restored`: which sessions and jobs it removes, and when it refuses to."""
+"""`siltstone fsck --restored`: which sessions and jobs it removes, and when it fails instead."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(
         topic = scene.topic()
         scene.commit(topic, run_of(3))
         scene.claimed(scene.extents(topic))
-        refused = fsck("--restored", *where)
-        assert refused.exit_code != 0
-        assert "1 agents and 1 running jobs" in " ".join(refused.stderr.split())
+        rejected = fsck("--restored", *where)
+        assert rejected.exit_code != 0
+        assert "1 agents and 1 running jobs" in " ".join(rejected.stderr.split())
         catalog.sessions.end(scene.session_id)
         assert fsck("--restored", *where).exit_code != 0, "the driver is at work"
         scene = Scene.set_up(catalog, SeededIds(3, clock))

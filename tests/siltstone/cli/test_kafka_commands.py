@@ -55,7 +55,7 @@ def test_lines_come_back_as_they_were_sent(agents: Agents, options: list[str]) -
     topic = agents.create_topic(3)
     lines = [f"key {number}:value {number}" for number in range(50)]
     made = report(agents, "produce", topic, "-K", ":", *options, stdin="\n".join(lines).encode())
-    assert (made["accepted"], made["refused"], made["unconfirmed"]) == (50, 0, 0)
+    assert (made["accepted"], made["rejected"], made["unconfirmed"]) == (50, 0, 0)
     assert sum(place["records"] for place in made["partitions"].values()) == 50
     assert sorted(run(agents, "consume", topic, "-K", ":").stdout.splitlines()) == sorted(lines)
 
@@ -119,17 +119,17 @@ def test_headers_nulls_encodings_and_partitions_follow_the_options(agents: Agent
 def test_refused_records_are_listed_and_counted(agents: Agents) -> None:
     topic = agents.create_topic(cleanup_policy="compact")
     result = run(agents, "produce", topic, "--json", stdin=b"a\nb\n", code=1)
-    assert orjson.loads(result.stdout)["refused"] == 2
-    assert "line 1: refused: INVALID_RECORD" in result.stderr
-    assert "line 2: refused: INVALID_RECORD" in result.stderr
+    assert orjson.loads(result.stdout)["rejected"] == 2
+    assert "line 1: rejected: INVALID_RECORD" in result.stderr
+    assert "line 2: rejected: INVALID_RECORD" in result.stderr
     assert "without a key" in result.stderr
 
 
 def test_a_record_beyond_the_topics_limit_is_refused(agents: Agents) -> None:
     topic = agents.create_topic(max_message_bytes="1000")
     result = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
-    assert "1 records accepted, 1 refused" in result.stdout
-    assert "line 2: refused: MSG_SIZE_TOO_LARGE" in result.stderr
+    assert "1 records accepted, 1 rejected" in result.stdout
+    assert "line 2: rejected: MSG_SIZE_TOO_LARGE" in result.stderr
 
 
 def test_records_that_are_not_delivered_in_time_are_unconfirmed(agents: Agents) -> None:

@@ -44,7 +44,7 @@ def test_the_last_of_each_key_is_expected_at_its_own_offset() -> None:
     topic = expect(ROWS, 1, compacted=True)
     assert topic.partitions == [{1: Expected("b", "2", 20), 2: Expected("a", "4", 5)}]
     assert topic.positions == [(0, 0), (0, 1), None, (0, 2)]
-    assert topic.refused == 1
+    assert topic.rejected == 1
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=60), st.integers(1, 5))
@@ -102,7 +102,7 @@ def test_outcomes_are_compared_with_the_expected_positions() -> None:
     assert differences.count == 2
     check_outcomes("t", [2], [RecordOutcome(0, 7, None)], expected, differences)
     assert differences.examples[-1] == (
-        "t, row 2: expected a refusal, the agent returned partition 0, offset 7"
+        "t, row 2: expected a rejection, the agent returned partition 0, offset 7"
     )
     check_outcomes("t", [2], [RecordOutcome(None, None, "_MSG_TIMED_OUT")], expected, differences)
     assert differences.count == 4

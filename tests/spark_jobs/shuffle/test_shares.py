@@ -61,7 +61,7 @@ def test_one_section_of_one_file_is_divided_among_shares(harness: CompactionHarn
     harness.log.check()
     assert len(plan.shares) > 6
     assert plan.cut_files == {0: list(range(len(plan.shares)))}
-    assert result.counts["get_requests"] == 2 * result.counts["stretches"] == 2 * len(plan.shares)
+    assert result.counts["get_requests"] == 2 * result.counts["byte_ranges"] == 2 * len(plan.shares)
     assert (result.counts["input_files"], result.counts["input_files_cut"]) == (1, 1)
     assert (result.counts["records_in"], result.counts["records_out"]) == (400, 130)
     assert result.counts["keys"] == 130
@@ -87,8 +87,8 @@ def test_a_compacted_file_is_divided_among_shares(harness: CompactionHarness) ->
     harness.log.publish(spec, result)
     harness.log.check()
     assert 0 < result.counts["input_files_cut"] < result.counts["input_files"] == 4
-    reads = result.counts["stretches"] + result.counts["input_files"] - result.counts["input_files_cut"]
-    once = result.counts["stretches_read_once"] + result.counts["input_files_read_once"]
+    reads = result.counts["byte_ranges"] + result.counts["input_files"] - result.counts["input_files_cut"]
+    once = result.counts["byte_ranges_read_once"] + result.counts["input_files_read_once"]
     assert once > 0
     assert result.counts["get_requests"] == 2 * reads - once
 

@@ -92,7 +92,7 @@ def test_a_file_larger_than_a_share_is_divided_among_tasks(
     (cut,) = report.cut_files
     assert (cut.job_id, cut.object_name) == (str(spec.job_id), name)
     assert cut.object_name != small
-    assert len(cut.shares) == len(cut.ends) == report.stretches == 4
+    assert len(cut.shares) == len(cut.ends) == report.byte_ranges == 4
     assert (report.input_files, report.input_files_cut, report.shares) == (2, 1, 5)
     assert report.get_requests == 2 * 4 + 2
     found = catalog_log.read(partition_id)

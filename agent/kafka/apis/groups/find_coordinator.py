@@ -3,8 +3,8 @@
 Versions 0 to 6. Version 1 added the key type, version 4 many keys in one request (KIP-699).
 
 Rendezvous hashing over the live agents finds the coordinator of a group. Only groups (key type 0) have one.
-Transactions (1) are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in all other APIs, because every
-client treats this code as final. Share groups (2) are refused with INVALID_REQUEST.
+Transactions (1) are rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in all other APIs, because every
+client treats this code as final. Share groups (2) are rejected with INVALID_REQUEST.
 """
 
 from __future__ import annotations

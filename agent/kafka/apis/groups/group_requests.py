@@ -1,4 +1,4 @@
-"""Rules that the group APIs share: error codes of a coordinator, and look-ups of topics."""
+"""Rules that the group APIs share: error codes of a coordinator, and lookups of topics."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _NO_OFFSET = -1
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
-    """Return the offsets of one group, or of many groups with one look-up."""
+    """Return the offsets of one group, or of many groups with one lookup."""
     if context.version >= _MANY_GROUPS_SINCE:
         return Struct(groups=await _groups(request.groups, context))
     await context.services.groups.offsets.check_fetch(request.group_id)

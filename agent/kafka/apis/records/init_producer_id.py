@@ -3,7 +3,7 @@
 Versions 0 to 5. Version 3 added the current id and epoch of the producer (KIP-360).
 
 As in Kafka, each request without a transactional id receives a new producer id with epoch 0. An earlier id of
-the producer does not matter. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
+the producer does not matter. A transactional id is rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
 clients treat as final; they retry after most other codes.
 """
 

@@ -38,7 +38,7 @@ _TIERED = frozenset({-5, -6})
 # The first version of each special timestamp (Kafka's ReplicaManager).
 _SINCE = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 _NO_OFFSET = TimedOffset(-1, -1)
-# Concurrent look-ups of one request in the catalog and in objects. The pools must also serve other requests.
+# Concurrent lookups of one request in the catalog and in objects. The pools must also serve other requests.
 _MAX_CONCURRENT = 8
 
 

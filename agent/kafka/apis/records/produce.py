@@ -12,7 +12,7 @@ Acknowledgements:
 - As in Kafka, `timeout` applies to `acks=all` only.
 
 Errors: a full write buffer or kernel pool is NOT_ENOUGH_REPLICAS. A file that could not be committed is
-NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are refused.
+NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are rejected.
 
 Batches are validated in the kernel pool, or on the event loop if they are small, and enqueued in the order of
 the connection's requests. The next request does not wait for the commit.

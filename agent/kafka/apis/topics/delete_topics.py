@@ -55,7 +55,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key, Topic | SiltstoneError]:
-    """Return the topic or the error of each key. Names need one look-up in the catalog, and ids one."""
+    """Return the topic or the error of each key. Names need one lookup in the catalog, and ids one."""
     topics, run = context.services.catalog.topics, context.services.pools.catalog.run
     found: dict[Key, Topic | SiltstoneError] = {}
     names: dict[str, Key] = {}

@@ -1,4 +1,4 @@
-"""Look-up of the topics that Metadata and DescribeTopicPartitions name, with automatic creation."""
+"""Lookup of the topics that Metadata and DescribeTopicPartitions name, with automatic creation."""
 
 from __future__ import annotations
 

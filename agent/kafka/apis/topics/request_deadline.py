@@ -1,6 +1,6 @@
-"""The time-out of a request that changes many topics.
+"""The timeout of a request that changes many topics.
 
-After the time-out, each change that has not started fails with REQUEST_TIMED_OUT and has no effect. A change
+After the timeout, each change that has not started fails with REQUEST_TIMED_OUT and has no effect. A change
 that has started is completed, and the first change always starts. In Kafka such a request takes effect as a
 whole or not at all, because its controller applies it in one step.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 _MAX_SECONDS = 60.0
-"""Also the time-out of a request with 0: librdkafka sends 0 if it does not wait for replicas."""
+"""Also the timeout of a request with 0: librdkafka sends 0 if it does not wait for replicas."""
 
 
 class RequestDeadline:

@@ -111,7 +111,7 @@ def test_metadata_shows_known_topics_while_the_catalog_is_unavailable(
 
 @pytest.mark.parametrize("timestamp", [-1, -2, -3, 1_000])
 def test_offsets_of_many_partitions_are_found(wire: Wire, timestamp: int) -> None:
-    """They are in one topic and in many. Look-ups are bounded in number, and none is rejected."""
+    """They are in one topic and in many. Lookups are bounded in number, and none is rejected."""
     counts = {"wide": _PARTITIONS} | dict.fromkeys(_NAMES, 1)
     topics = [
         Struct(
@@ -207,7 +207,7 @@ def test_many_topics_are_produced_to_and_fetched_with_one_look_up(
 def test_leaders_of_many_local_topics_are_looked_up_together(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
-    """The look-up precedes the requests to their logs, which are sequential."""
+    """The lookup precedes the requests to their logs, which are sequential."""
     broker = start_broker(local_directories=(tmp_path / "disk",))
     names = [f"rock-{number}" for number in range(10)]
     for name in names:

@@ -125,7 +125,7 @@ def test_a_new_member_continues_at_the_committed_offset(broker: BrokerThread) ->
 
 
 def test_a_static_member_keeps_its_assignment_while_it_is_away(broker: BrokerThread) -> None:
-    """It gets the same partitions when it comes back, and loses them after its session time-out."""
+    """It gets the same partitions when it comes back, and loses them after its session timeout."""
     broker.create_topic("granite", 2)
     with consumer(broker) as dynamic:
         with consumer(broker, group_instance_id="stone") as static:

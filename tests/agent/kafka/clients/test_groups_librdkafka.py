@@ -82,7 +82,7 @@ def test_members_share_partitions_when_members_join_and_leave(broker: BrokerThre
 
 
 def test_a_member_that_vanishes_loses_its_partitions(start_broker: Callable[..., BrokerThread]) -> None:
-    """A client that does not leave the group loses its partitions after its session time-out."""
+    """A client that does not leave the group loses its partitions after its session timeout."""
     broker = start_broker(groups=QUICK_GROUPS)
     broker.create_topic("granite", 2)
     short = {"group_instance_id": "vanishing", "session_timeout_ms": "2000"}

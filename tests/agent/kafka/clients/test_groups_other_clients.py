@@ -124,7 +124,7 @@ def test_kafka_python_shares_partitions_and_continues_at_the_committed_offset(br
 
 
 # A librdkafka consumer that reads, commits, and then waits to be killed. If it was silent for longer than its
-# short session time-out, it discards what it has read, and starts again.
+# short session timeout, it discards what it has read, and starts again.
 _KILLED_CONSUMER = """
 import sys
 from confluent_kafka import Consumer, KafkaException

@@ -284,7 +284,7 @@ def test_both_paths_make_the_same_appends_and_responses(
 ) -> None:
     """For any request and any result of its appends."""
     version, body = request
-    if body.acks == 1:  # without a time-out, the request would wait forever
+    if body.acks == 1:  # without a timeout, the request would wait forever
         results = [_RESULTS[0] if result is None else result for result in results]
     frame = request_frame("produce", version, 5, body, client_id="test")[4:]
     _compare(frame, results, is_full=is_full, max_bytes=max_bytes)

@@ -130,7 +130,7 @@ def test_batches_are_not_copied_between_request_and_response(broker: BrokerThrea
 def test_a_cold_reader_looks_up_many_extents_together(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """Twenty fetches of one extent each cost one look-up."""
+    """Twenty fetches of one extent each cost one lookup."""
     writer = start_broker()
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, *(str(number) for number in range(20)))

@@ -1,4 +1,4 @@
-"""Features that an agent lacks: every version of their APIs is refused as Kafka refuses it without them."""
+"""Features that an agent lacks: every version of their APIs is rejected as Kafka rejects it without them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from agent.kafka.apis.refused import REFUSED_APIS
+from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from tests.agent.kafka.wire import Wire
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PRODUCER = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
 _ACL = {"resource_type": 2, "resource_name": "granite", "principal": "User:a", "host": "*", "operation": 2}
 _ACL_FILTER = {"resource_type_filter": 2, "pattern_type_filter": 1, "operation": 2, "permission_type": 3}
-_BY_NAME = {refused.name: refused for refused in REFUSED_APIS}
+_BY_NAME = {rejected.name: rejected for rejected in REJECTED_APIS}
 
 
 @pytest.fixture
@@ -39,34 +39,34 @@ def responses(wire: Wire, name: str, request: Struct) -> list[tuple[int, Struct]
 
 def test_transactions_are_not_authorized(wire: Wire) -> None:
     """Clients treat this code as final, whichever API they call first."""
-    refusal = ErrorCode.transactional_id_authorization_failed
+    rejection = ErrorCode.transactional_id_authorization_failed
     for _, response in responses(wire, "add_offsets_to_txn", Struct(**_PRODUCER, group_id="g")):
-        assert response.error_code == refusal
+        assert response.error_code == rejection
     for _, response in responses(wire, "end_txn", Struct(**_PRODUCER, committed=True)):
-        assert response.error_code == refusal
+        assert response.error_code == rejection
     early = {f"v3_and_below_{name}": value for name, value in _PRODUCER.items()}
     topics = [Struct(name="granite", partitions=[0, 1])]
     added = Struct(**early, v3_and_below_topics=topics, transactions=[Struct(**_PRODUCER, topics=topics)])
     for version, response in responses(wire, "add_partitions_to_txn", added):
         if version >= 4:
-            assert response.error_code == refusal
+            assert response.error_code == rejection
         else:
             (topic,) = response.results_by_topic_v3_and_below
             codes = [each.partition_error_code for each in topic.results_by_partition]
-            assert codes == [refusal] * 2
+            assert codes == [rejection] * 2
     part = Struct(partition_index=0, committed_offset=1, committed_metadata="")
     commit = Struct(**_PRODUCER, group_id="g", topics=[Struct(name="granite", partitions=[part])])
     for _, response in responses(wire, "txn_offset_commit", commit):
-        assert response.topics[0].partitions[0].error_code == refusal
+        assert response.topics[0].partitions[0].error_code == rejection
 
 
 def test_a_transactional_producer_fails_at_once(broker: BrokerThread) -> None:
-    """Librdkafka retries an error that is not final until its time-out, and does not report the cause."""
+    """Librdkafka retries an error that is not final until its timeout, and does not report the cause."""
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "t"})
-    with pytest.raises(KafkaException) as refused:
+    with pytest.raises(KafkaException) as rejected:
         producer.init_transactions(60)
-    assert refused.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-    assert refused.value.args[0].fatal()
+    assert rejected.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert rejected.value.args[0].fatal()
 
 
 def test_no_transactions_are_listed_or_described(wire: Wire) -> None:

@@ -1,0 +1,161 @@
+"""APIs that the agent advertises and rejects in every version: transactions, ACLs and SASL.
+
+Clients that use one of these features learn from the response that the agent does not have it. Without the
+API they would report an unsupported version, or try again until they time out. A Kafka broker without an
+authorizer, and a listener without SASL, send the same responses.
+
+Each row of the table names an API, its versions, the rejection, and the function that writes the rejection
+into that API's response. Most responses carry the error code once for each item of the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.kafka.api_definition import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The error code and reason of a rejected API. `reason` is the error message of responses that have a field for it."""
+
+    code: ErrorCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedApi:
+    """One API whose requests are rejected. `respond` builds its response for one request."""
+
+    name: str
+    min_version: int
+    max_version: int
+    rejection: Rejection
+    respond: Callable[[Rejection, Struct, RequestContext], Struct]
+
+    @property
+    def api(self) -> Api:
+        """The entry of the dispatch table."""
+        return Api(
+            name=self.name, min_version=self.min_version, max_version=self.max_version, handle=self._handle
+        )
+
+    async def _handle(self, request: Struct, context: RequestContext) -> Struct:
+        return self.respond(self.rejection, request, context)
+
+
+# From this version on AddPartitionsToTxn is sent between brokers, and its error code is at the top.
+_ADD_PARTITIONS_BETWEEN_BROKERS = 4
+_TRANSACTION_STATES = {
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+}
+
+
+def _code_alone(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del request, context
+    return Struct(error_code=rejection.code)
+
+
+def _code_and_message(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del request, context
+    return Struct(error_code=rejection.code, error_message=rejection.reason)
+
+
+def _add_partitions_to_txn(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    if context.version >= _ADD_PARTITIONS_BETWEEN_BROKERS:
+        return Struct(error_code=rejection.code)
+    return Struct(
+        results_by_topic_v3_and_below=[
+            Struct(
+                name=topic.name,
+                results_by_partition=[
+                    Struct(partition_index=partition, partition_error_code=rejection.code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+    )
+
+
+def _txn_offset_commit(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del context
+    return Struct(
+        topics=[
+            Struct(
+                name=topic.name,
+                partitions=[
+                    Struct(partition_index=each.partition_index, error_code=rejection.code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe_transactions(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del context
+    return Struct(
+        transaction_states=[
+            Struct(transactional_id=each, error_code=rejection.code, transaction_state="", topics=[])
+            for each in request.transactional_ids
+        ]
+    )
+
+
+def _list_transactions(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del context
+    unknown = [state for state in request.state_filters if state not in _TRANSACTION_STATES]
+    return Struct(error_code=rejection.code, unknown_state_filters=unknown, transaction_states=[])
+
+
+def _create_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del context
+    error = Struct(error_code=rejection.code, error_message=rejection.reason)
+    return Struct(results=[error for _ in request.creations])
+
+
+def _delete_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del context
+    error = Struct(error_code=rejection.code, error_message=rejection.reason, matching_acls=[])
+    return Struct(filter_results=[error for _ in request.filters])
+
+
+# Clients treat this code as final. They repeat requests that fail with most other codes.
+_NO_TRANSACTIONS = Rejection(
+    ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
+)
+_NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
+_NOTHING_TO_LIST = Rejection(ErrorCode.none, "there are no transactions")
+_NO_AUTHORIZER = Rejection(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
+_NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
+
+REJECTED_APIS: tuple[RejectedApi, ...] = (
+    RejectedApi("sasl_handshake", 0, 1, _NO_SASL, _code_alone),
+    RejectedApi("add_partitions_to_txn", 0, 5, _NO_TRANSACTIONS, _add_partitions_to_txn),
+    RejectedApi("add_offsets_to_txn", 0, 4, _NO_TRANSACTIONS, _code_alone),
+    RejectedApi("end_txn", 0, 5, _NO_TRANSACTIONS, _code_alone),
+    RejectedApi("txn_offset_commit", 0, 5, _NO_TRANSACTIONS, _txn_offset_commit),
+    RejectedApi("describe_acls", 1, 3, _NO_AUTHORIZER, _code_and_message),
+    RejectedApi("create_acls", 1, 3, _NO_AUTHORIZER, _create_acls),
+    RejectedApi("delete_acls", 1, 3, _NO_AUTHORIZER, _delete_acls),
+    RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
+    RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),
+    RejectedApi("list_transactions", 0, 2, _NOTHING_TO_LIST, _list_transactions),  # KIP-664
+)
