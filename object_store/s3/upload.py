@@ -1,8 +1,8 @@
 """Writes of S3 objects: whole, only if the name is free, or in parts.
 
-If the response to a write is lost, the write may have succeeded. A retry is then rejected as if another caller
-had taken the name. Such writes therefore carry a token in the object's metadata. A rejection counts only if the
-existing object carries another token.
+If the response to a write is lost, the write may have succeeded. A retry is then rejected as if another
+caller had taken the name. Such writes therefore carry a token in the object's metadata. A rejection counts
+only if the existing object carries another token.
 """
 
 from __future__ import annotations

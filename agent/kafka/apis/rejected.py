@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The error code and reason of a rejected API. `reason` is the error message of responses that have a field for it."""
+    """The error code of a rejected API. `reason` is sent in responses that have a field for a message."""
 
     code: ErrorCode
     reason: str
