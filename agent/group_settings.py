@@ -63,16 +63,16 @@ class GroupSettings:
     )
     group_consumer_max_size: int = setting(10_000, "Maximum number of members of a consumer group.")
     group_consumer_min_session_timeout_ms: int = setting(
-        45_000, "Smallest `consumer.session.timeout.ms` that a single group may be configured with."
+        45_000, "Minimum `consumer.session.timeout.ms` in the configuration of a group."
     )
     group_consumer_max_session_timeout_ms: int = setting(
-        60_000, "Largest `consumer.session.timeout.ms` that a single group may be configured with."
+        60_000, "Maximum `consumer.session.timeout.ms` in the configuration of a group."
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
-        5_000, "Smallest `consumer.heartbeat.interval.ms` that a single group may be configured with."
+        5_000, "Minimum `consumer.heartbeat.interval.ms` in the configuration of a group."
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
-        15_000, "Largest `consumer.heartbeat.interval.ms` that a single group may be configured with."
+        15_000, "Maximum `consumer.heartbeat.interval.ms` in the configuration of a group."
     )
     group_consumer_migration_policy: MigrationPolicy = setting(
         MigrationPolicy.BIDIRECTIONAL,
@@ -88,7 +88,7 @@ class GroupSettings:
         4_096, "Maximum size of the metadata that a consumer stores with a committed offset."
     )
     offsets_retention_minutes: int = setting(
-        10_080, "Time for which committed offsets are kept that no member of their group uses."
+        10_080, "How long an agent keeps committed offsets that no member of the group uses."
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000, "Interval at which an agent deletes expired offsets."

@@ -48,7 +48,7 @@ def metrics_snapshot(
             "Bytes that were fetched and are not sent yet",
             lambda: read_path.budget.used,
         ),
-        "siltstone_tail_bytes": ("Bytes of the newest batches in memory", lambda: tail.size),
+        "siltstone_tail_bytes": ("Bytes of the newest batches in memory (the hot tail)", lambda: tail.size),
         "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
         "siltstone_loop_lag_seconds": ("Delay of the event loop", lambda: loop_lag.seconds),
         "siltstone_fetch_sessions": ("Fetch sessions", lambda: len(fetch_sessions)),
@@ -64,12 +64,12 @@ def metrics_snapshot(
         name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
         gauges[name] = (f"Running and waiting calls: {pool.name}", partial(getattr, pool, "pending"))
     counters: MetricReaders = {
-        "siltstone_tail_hits": ("Reads that were served from the tail in memory", lambda: tail.hits),
+        "siltstone_tail_hits": ("Reads that were served from the hot tail", lambda: tail.hits),
         "siltstone_cache_hits": ("Object ranges that were in the cache", lambda: cache.hits),
         "siltstone_cache_misses": ("Object ranges that were read from the store", lambda: cache.misses),
         "siltstone_cache_joined": ("Object ranges that another read was loading", lambda: cache.joined),
         "siltstone_fetch_session_evictions": (
-            "Fetch sessions that were evicted to make room for others",
+            "Fetch sessions that were evicted because a new session replaced them",
             lambda: fetch_sessions.evictions,
         ),
         "siltstone_write_rejections": (

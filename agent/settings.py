@@ -44,12 +44,12 @@ class AgentSettings:
     )
     kafka_scarce_memory_ms: int = internal(
         10_000,
-        "The same limit while the memory pool of the client's responses is more than half full.",
+        "`kafka_slow_reader_ms` while the memory pool of the client's responses is more than half full.",
     )
     kafka_idle_ms: int = internal(600_000, "Time after which an idle connection is closed.")
     kafka_max_connections: int = setting(
         10_000,
-        "Maximum number of connections of Kafka clients; an agent closes any further one at once.",
+        "Maximum number of connections of Kafka clients; an agent closes further connections at once.",
         name="max_connections",
     )
     kafka_max_connections_per_ip: int = setting(
@@ -68,7 +68,7 @@ class AgentSettings:
     )
     fetch_session_evict_ms: int = internal(
         120_000,
-        "Time after which an unused or smaller fetch session may be evicted to make room for another.",
+        "Time after which a new fetch session may replace an unused or smaller one.",
     )
 
     # Topics
@@ -150,7 +150,7 @@ class AgentSettings:
     extent_lookup_bytes: Bytes = internal(64 * MIB, "Bytes of extents that one catalog query looks up.")
     hot_window_ms: int = internal(
         60_000,
-        "Age up to which an extent is read by the hot pool, so that catch-up reads do not delay the tail.",
+        "Maximum age of an extent that the hot pool reads, so that catch-up reads do not delay the tail.",
     )
     coalesce_gap_bytes: Bytes = internal(
         64 * KIB, "Largest gap between two ranges of an object that are read by one GET.", ge=0
@@ -163,7 +163,7 @@ class AgentSettings:
     )
     max_read_ahead_bytes: Bytes = internal(48 * MIB, "Memory for prefetched bytes of all readers.")
     index_threshold_bytes: Bytes = internal(
-        MIB, "Length from which a section is read through its index if it has one."
+        MIB, "Minimum length of a section that is read through its index, if it has one."
     )
     default_fetch_bytes: Bytes = internal(MIB, "Bytes of a fetch that states no limit.")
     max_fetch_bytes: Bytes = internal(64 * MIB, "Largest response to one fetch.")
@@ -195,7 +195,8 @@ class AgentSettings:
         ge=0,
     )
     stop_timeout_ms: int = setting(
-        30_000, "Time for which a stopping agent then waits until the requests it accepted are finished."
+        30_000,
+        "Maximum time that a stopping agent waits, after `drain_ms`, for the requests that it accepted.",
     )
 
     # Session and health

@@ -12,7 +12,7 @@
         └── CorruptDataError  bytes differ from what was written
 
 Packages derive their own errors from these where a caller must distinguish them. `message` names the object
-that is wrong and its location; `remedy` tells what to do.
+that is wrong and its location; `remedy` says what to do.
 """
 
 from __future__ import annotations

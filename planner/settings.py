@@ -24,9 +24,9 @@ class PlannerSettings:
     )
 
     # Ingestion files
-    min_ingestion_files: int = internal(1, "Number of ingestion files from which a job is planned.")
+    min_ingestion_files: int = internal(1, "Minimum number of ingestion files of a job.")
     max_ingestion_age_ms: int = internal(
-        60_000, "Age of an ingestion file from which a job is planned, however few there are.", ge=0
+        60_000, "Age of an ingestion file at which a job is planned even for fewer files.", ge=0
     )
 
     # One plan
@@ -41,30 +41,28 @@ class PlannerSettings:
     merge_fan_in: int = setting(
         8, "Number of small compacted files of about the same size that are merged into one.", ge=2
     )
-    level_floor_bytes: Bytes = internal(
-        MIB, "Size below which all compacted files count as of the same size."
-    )
+    level_floor_bytes: Bytes = internal(MIB, "Compacted files below this size count as equally large.")
     section_bytes: Bytes = setting(
-        MIB, "Length that extents in compacted files should have; shorter extents of a partition are merged."
+        MIB, "Target length of extents in compacted files; shorter extents of a partition are merged."
     )
-    section_floor_bytes: Bytes = internal(
-        16 * 1024, "Length below which all extents count as of the same length."
-    )
+    section_floor_bytes: Bytes = internal(16 * 1024, "Extents below this length count as equally long.")
     dead_share: float = setting(
-        0.5, "Share of dead bytes from which a compacted file is rewritten.", ge=0.01, le=1
+        0.5, "Minimum share of dead bytes of a compacted file that is rewritten.", ge=0.01, le=1
     )
-    min_dead_bytes: Bytes = internal(MIB, "Dead bytes below which a compacted file is not rewritten.")
+    min_dead_bytes: Bytes = internal(
+        MIB, "Minimum number of dead bytes of a compacted file that is rewritten."
+    )
     merge_batches: bool = setting(
         True, "Merge small record batches that compaction leaves next to each other."
     )
 
     # Budgets
     budget_bytes_per_hour: Bytes = setting(
-        0, "Maximum amount that the jobs planned within an hour read and write; 0 sets no limit.", ge=0
+        0, "Maximum number of bytes that the jobs planned within an hour read and write; 0: no limit.", ge=0
     )
     budget_dollars_per_hour: float = setting(
         0.0,
-        "Maximum cost in US dollars of the requests of the jobs planned within an hour; 0 sets no limit.",
+        "Maximum cost in US dollars of the requests of the jobs planned within an hour; 0: no limit.",
         ge=0,
     )
 
@@ -81,7 +79,7 @@ class PlannerSettings:
 
     @property
     def full_bytes(self) -> int:
-        """Live bytes from which a file is large enough; two smaller files always fit into one job."""
+        """Minimum live bytes of a file that needs no merging; two smaller files always fit into one job."""
         return max(1, min(self.target_file_bytes, self.max_job_input_bytes // 2))
 
     @property
@@ -99,5 +97,5 @@ class PlannerSettings:
 
     @property
     def max_merged_extents(self) -> int:
-        """Most extents of a file for which `merge_fan_in` such files fit into one plan."""
+        """Maximum number of extents of a file to merge: `merge_fan_in` such files fit into one plan."""
         return max(1, self.max_plan_extents // (4 * self.merge_fan_in))

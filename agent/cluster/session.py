@@ -43,17 +43,17 @@ class SessionTable(Protocol):
         ...
 
     def end(self, session_id: UUID, /) -> object:
-        """End the session; nothing can be committed by it afterwards."""
+        """End the session; the catalog then rejects its commits."""
         ...
 
 
 class Session:
     """The session under which new files are written. Belongs to the event loop.
 
-    Other agents consider this agent dead when its heartbeat is `silent_ms` old, and alive again after the
-    next one. Neither is announced. The session therefore reports whether they may consider it dead now
-    (`is_overdue`) and how often they may have done so (`lapses`). It uses the catalog's clock and its own, on
-    which a heartbeat counts from the moment it was sent.
+    Other agents consider this agent dead when its last heartbeat is `silent_ms` old, and alive again after
+    the next one. They do not notify it. The session therefore reports whether they may consider it dead now
+    (`is_overdue`), and how often they may have done so (`lapses`). It compares times of the catalog's clock
+    and of its own clock, by which a heartbeat counts from the moment it was sent.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Session:
 
     @property
     def session_id(self) -> UUID:
-        """The session of files that are sealed now."""
+        """The session that commits the files written now."""
         if self._session_id is None:
             raise RuntimeError("the session was not started")
         return self._session_id
@@ -129,7 +129,7 @@ class Session:
         while True:
             # Not `wait_for`: before Python 3.12 it swallows a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):
-                # A heartbeat that arrived too late kept nothing alive: the next one follows at once.
+                # After a late heartbeat, other agents may consider this one dead: send the next one at once.
                 async with asyncio.timeout(0 if self.is_overdue else self._interval_ms / 1000):
                     await self._fenced.wait()
             try:

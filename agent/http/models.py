@@ -18,7 +18,9 @@ _INT64_MAX = 2**63 - 1
 # Bound on one request: small records take many times the size of their JSON while they are processed.
 MAX_RECORDS = 100_000
 
-Encoding = Annotated[Literal["base64"], Field(description="Set if the other field is base64.")]
+Encoding = Annotated[
+    Literal["base64"], Field(description="`base64` if the field without `_encoding` is base64.")
+]
 Timestamp = Annotated[
     int, Field(ge=-1, le=_INT64_MAX, description="Milliseconds since the epoch; the agent's time by default.")
 ]

@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
 _HEADER_START = Layout(">hhi")  # API key, version, correlation id
 _LARGE_REQUEST_BYTES = 64 * 1024
-"""Size from which a request without records is read in a thread: smaller ones take a few milliseconds."""
+"""Minimum size of a request without records that is read in a thread; smaller ones take milliseconds."""
 
 _LARGE_RESPONSE_ITEMS = 500
 _MAX_UNCOUNTED_BYTES = 256 * 1024  # as much as a socket's buffer takes in any case
@@ -50,7 +50,7 @@ class UnsupportedRequestError(MalformedMessageError):
 
 
 class ResponseTooLargeError(MalformedMessageError):
-    """The memory for requests has no room for a large response. The client reconnects after the close."""
+    """The memory for requests is too full for a large response. The client reconnects after the close."""
 
 
 class RequestDispatcher:

@@ -87,7 +87,7 @@ class FetchContext(Protocol):
 
     @property
     def wanted(self) -> Mapping[PartitionKey, PartitionRead]:
-        """Every partition to read. Earlier ones have priority where the response has too little room."""
+        """Every partition to read. Earlier ones have priority if the response cannot have all."""
         ...
 
     @property
@@ -195,7 +195,7 @@ class FetchSessions:
         *,
         by_id: bool,
     ) -> int:
-        """Create a session and return its id; return `NO_SESSION` if there is no room for it."""
+        """Create a session and return its id; return `NO_SESSION` if the limits are reached."""
         if not self._evict_for(len(wanted)):
             return NO_SESSION
         partitions = {key: _CachedPartition(each) for key, each in wanted.items()}
@@ -338,7 +338,7 @@ class _IncrementalFetch(FetchContext):
             changed.append(partitions[key].update(each))
             if each.has_records:
                 with_records.append(key)
-        # The others come first in the next response, which may not have room for all partitions.
+        # The others come first in the next response, which may be too small for all partitions.
         if len(with_records) < len(partitions):
             for key in with_records:
                 partitions[key] = partitions.pop(key)

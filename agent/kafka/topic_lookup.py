@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 TopicKey: TypeAlias = "tuple[str, UUID | None]"
-"""The name and id of a topic in a request. `by_id` tells which of them counts."""
+"""The name and id of a topic in a request. `by_id` selects one of them."""
 
 LEADER_EPOCH = 0
 """The only leader epoch of a topic in the object store: agents have no state to fence."""

@@ -105,7 +105,7 @@ class AgentMetrics:
         self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
         self.read_ahead = Counter(
             "siltstone_read_ahead",
-            "Windows to be read ahead of sequential readers, by outcome",
+            "Read-ahead windows for sequential readers, by outcome",
             ["outcome"],
             registry=registry,
         )

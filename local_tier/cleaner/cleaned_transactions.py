@@ -78,8 +78,8 @@ class CleanedTransactions:
     ) -> tuple[bool, AbortedTxn | None]:
         """Pass a control batch.
 
-        Returns whether it may be discarded, and the aborted transaction that it still ends. `kind` is ABORT,
-        COMMIT or another type, or None for a batch that an earlier cleaning emptied.
+        Returns True if the batch may be discarded, and the aborted transaction that it still ends. `kind` is
+        ABORT, COMMIT or another type, or None for a batch that an earlier cleaning emptied.
         """
         self._begin_aborted_until(last_offset)
         if kind is None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _STREAM_BUFFERS = 64 << 20  # bytes, shared by all open streams
 _MAX_STREAM_BUFFER = 1 << 20
 _MIN_STREAM_BUFFER = 64 << 10
-_TABLE_BYTES_PER_RECORD = 24  # room for a table that is at most half full
+_TABLE_BYTES_PER_RECORD = 24  # so that the table is at most half full
 _MIN_TABLE_BYTES = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""The files that one task writes: one or more for each cleanup policy."""
+"""The files that one task writes: one or more for each output policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OutputPolicy(StrEnum):
-    """Groups partitions into files, because compacted topics live longer than topics that only expire."""
+    """Group of partitions that share files. Compacted records live longer than records that only expire."""
 
     COMPACT = "compact"
     DELETE = "delete"
@@ -35,7 +35,7 @@ class OutputPolicy(StrEnum):
 
 
 class OutputFiles:
-    """Uploads under names of this attempt; until the catalog publishes them, no reader knows the objects."""
+    """Output files of one attempt. Readers do not know the objects until the catalog publishes them."""
 
     def __init__(
         self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids, counts: TaskCounts
@@ -56,7 +56,7 @@ class OutputFiles:
         """
         key = policy, series, number
         if key not in self._open:
-            # A new name for every execution of the task: Spark may run one attempt twice at the same time.
+            # Each execution of the task has its own names: Spark may run one attempt twice at the same time.
             file_id = self._ids.new_uuid()
             name = compacted_name(self._spec.job_id, self._attempt_id, file_id)
             upload = self._store.start_upload(name, purpose=Purpose.COMPACTION)
@@ -75,7 +75,7 @@ class OutputFiles:
             upload.write(data)
 
     def next_number(self, policy: OutputPolicy, series: int = 0) -> int:
-        """Return the number of the next partition's file; complete a file that has `output_bytes`."""
+        """Return the number of the next partition's file; complete a file that has reached `output_bytes`."""
         number = self._numbers.get((policy, series), 0)
         current, limit = self._open.get((policy, series, number)), self._spec.output_bytes
         if current is not None and limit is not None and current[3].data_bytes >= limit:
@@ -86,7 +86,7 @@ class OutputFiles:
         return number
 
     def complete(self) -> tuple[OutputFile, ...]:
-        """Complete every file, make it visible and durable, and return their contents."""
+        """Complete every upload, and return all files with their extents."""
         for current in self._open.values():
             self._complete_one(*current)
         return tuple(self._done)

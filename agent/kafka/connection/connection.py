@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         _log.error("a Kafka connection is closed after an unexpected error", client=self.host, exc_info=error)
 
     def _reserve(self, length: int) -> bool:
-        """Reserve memory for an incomplete frame; return False if the budget has no room."""
+        """Reserve memory for an incomplete frame; return False if the budget is used up."""
         if length <= _MIN_COUNTED_FRAME_BYTES:
             return True
         try:
@@ -330,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
             self._count_bytes(-counted)
             return
         if not self._responses and self._writable.is_set() and not callable(response):
-            # No earlier response is pending and the transport has room: write without a task.
+            # No earlier response is pending and the transport can take more: write without a task.
             queued.write_to(self._writer)
             if self._writable.is_set():
                 queued.release()

@@ -1,4 +1,4 @@
-"""Heartbeat: keeps a member in its classic group, and tells it when to rejoin.
+"""Heartbeat: keeps a member in its classic group, and requests a rejoin during a rebalance.
 
 Versions 0 to 4. Version 3 added static members (KIP-345).
 """
