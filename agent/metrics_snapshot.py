@@ -50,7 +50,10 @@ def metrics_snapshot(
         ),
         "siltstone_tail_bytes": ("Bytes of the newest batches in memory (the hot tail)", lambda: tail.size),
         "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
-        "siltstone_loop_lag_seconds": ("Delay of the event loop", lambda: loop_lag.seconds),
+        "siltstone_loop_lag_seconds": (
+            "Latest delay of the event loop, in seconds",
+            lambda: loop_lag.seconds,
+        ),
         "siltstone_fetch_sessions": ("Fetch sessions", lambda: len(fetch_sessions)),
         "siltstone_fetch_session_partitions": (
             "Partitions in fetch sessions",
@@ -62,7 +65,10 @@ def metrics_snapshot(
     }
     for pool in pools.all():
         name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
-        gauges[name] = (f"Running and waiting calls: {pool.name}", partial(getattr, pool, "pending"))
+        gauges[name] = (
+            f"Running and waiting calls of the thread pool: {pool.name}",
+            partial(getattr, pool, "pending"),
+        )
     counters: MetricReaders = {
         "siltstone_tail_hits": ("Reads that were served from the hot tail", lambda: tail.hits),
         "siltstone_cache_hits": ("Object ranges that were in the cache", lambda: cache.hits),

@@ -1,16 +1,16 @@
 """Garbage collection: delete objects that nothing refers to, then the rows about them.
 
-The order makes it safe, and is the same for both kinds of garbage.
+Objects are deleted before their rows, for both kinds of garbage. This order makes each step safe to repeat.
 
 A *dead file* was marked in the transaction that removed its last extent. The catalog names it once it has
 been dead for the grace period and no open job reads it. If its object is already gone, an earlier round
 stopped before it removed the row. That conclusion requires the catalog's own store, so a round first verifies
 the store binding.
 
-An *orphan* is an object without a file row. Its owner must be over, so that it can no longer be committed,
-before the catalog is asked a last time whether it has become a file. Only prefixes of owners that are over
-are listed, so a round costs what was left behind and not what is stored. Clock differences between machines
-do not matter.
+An *orphan* is an object without a file row. Its owner (session or job) must have ended, so that the object
+can no longer be committed. Before the deletion, the catalog is queried once more for a file of that name. A
+round lists only the prefixes of owners that have ended, so its cost depends on the garbage and not on all
+stored data. Clock differences between machines do not matter.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ OWNERS_AT_ONCE = 100
 class GarbageSettings:
     """Times that garbage collection waits, in milliseconds; `docs/explanation/planner.md` has the reasons.
 
-    `grace_ms` must exceed the time that any reader caches a lookup. Sessions and jobs that are over are
-    remembered for `owner_keep_ms`. A producer that is idle for `producer_idle_ms` is removed, which is
+    `grace_ms` must exceed the time that any reader caches a lookup. The rows of ended sessions and jobs are
+    kept for `owner_keep_ms`. A producer that is idle for `producer_idle_ms` is removed, which is
     checked every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
     """
 
@@ -130,7 +130,7 @@ def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: 
         owner = owners.of(parsed)
         if owner.state is Ownership.UNKNOWN:
             return begun_ms < old_before_ms
-        return owner.over_since(now_ms - settings.grace_ms)
+        return owner.ended_before(now_ms - settings.grace_ms)
 
     return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_abort=may_abort)
 
@@ -152,7 +152,7 @@ def _delete_dead_files(
 def _clear_up_after_owners(
     catalog: Catalog, store: ObjectStore, settings: GarbageSettings, report: GarbageReport
 ) -> None:
-    """Delete what sessions and jobs that are over left behind, and finally remove their rows.
+    """Delete the orphans of ended sessions and jobs, and later the rows of these owners.
 
     Each owner is swept twice: after the grace period, and before its row is removed, because an attempt that
     was thought dead may have written in between.
@@ -163,8 +163,8 @@ def _clear_up_after_owners(
             catalog.expiry.mark_swept(clean)
             if len(clean) < len(owners):
                 break  # the same owners would come first again
-        over_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
-        while owners := catalog.expiry.inactive_owners(kind, over_for_ms, OWNERS_AT_ONCE):
+        ended_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
+        while owners := catalog.expiry.inactive_owners(kind, ended_for_ms, OWNERS_AT_ONCE):
             clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
             report.removed_owners += catalog.expiry.delete_owners(clean)
             if len(clean) < len(owners):
@@ -178,7 +178,7 @@ def _delete_orphans(
     settings: GarbageSettings,
     report: GarbageReport,
 ) -> bool:
-    """Delete the orphans of an owner that is over; return True if all of them are gone."""
+    """Delete the orphans of an ended owner; return True if all of them are gone."""
     if owner.kind is OwnerKind.SESSION:
         prefix = names.ingestion_prefix(owner.owner_id)
     else:
@@ -195,7 +195,7 @@ def _delete_orphans(
 
 
 def _orphans(catalog: Catalog, store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield objects of an owner that is over that are not files, also when looked up again."""
+    """Yield objects of an ended owner that are not files. Each is looked up a second time."""
     for file, info in files_beside_objects(catalog, store, prefix, Purpose.GC):
         if file is not None or info is None or names.parse(info.name) is None:
             continue

@@ -21,7 +21,7 @@ class Ownership(StrEnum):
     """State of an owner: whether it may still make an object part of the log."""
 
     OPEN = "open"  # the session is active, or the job is unfinished
-    OVER = "over"  # the session ended or was fenced, or the job completed or failed; final
+    ENDED = "ended"  # the session ended or was fenced, or the job completed or failed; final
     UNKNOWN = "unknown"  # not in the catalog: perhaps it is the wrong catalog
 
 
@@ -29,19 +29,19 @@ class Ownership(StrEnum):
 class Owner:
     """State of an owner.
 
-    OVER is final; the other states may change at any time. `over_ms` is when it became over.
+    ENDED is final; the other states may change at any time. `ended_ms` is the time of the end.
     """
 
     state: Ownership
-    over_ms: int | None = None
+    ended_ms: int | None = None
 
-    def over_since(self, before_ms: int) -> bool:
-        """Return True if it was over before `before_ms`, by the catalog's time."""
-        return self.over_ms is not None and self.over_ms < before_ms
+    def ended_before(self, before_ms: int) -> bool:
+        """Return True if the owner ended before `before_ms`, by the catalog's time."""
+        return self.ended_ms is not None and self.ended_ms < before_ms
 
 
 class Owners:
-    """Looks up owners in the catalog; caches the last one, because names of one owner come together."""
+    """Looks up owners in the catalog; caches the last one, because listings have the names of an owner in a row."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -61,7 +61,7 @@ class Owners:
             return Owner(Ownership.UNKNOWN)
         if session.state is SessionState.ACTIVE:
             return Owner(Ownership.OPEN)
-        return Owner(Ownership.OVER, session.closed_ms)
+        return Owner(Ownership.ENDED, session.closed_ms)
 
     def _job(self, job_id: UUID) -> Owner:
         try:
@@ -69,5 +69,5 @@ class Owners:
         except JobNotFoundError:
             return Owner(Ownership.UNKNOWN)
         if job.state in {JobState.COMPLETED, JobState.FAILED}:
-            return Owner(Ownership.OVER, job.finished_ms)
+            return Owner(Ownership.ENDED, job.finished_ms)
         return Owner(Ownership.OPEN)

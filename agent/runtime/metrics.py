@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -91,7 +91,9 @@ class AgentMetrics:
             "siltstone_appended_records", "Records that were appended", registry=registry
         )
         self.appended_bytes = Counter(
-            "siltstone_appended_bytes", "Bytes of sections that were appended completely", registry=registry
+            "siltstone_appended_bytes",
+            "Bytes of the sections whose batches were all appended",
+            registry=registry,
         )
         self.rejected_runs = Counter(
             "siltstone_rejected_runs",
@@ -144,6 +146,23 @@ class AgentMetrics:
         return generate_latest(self.registry)
 
 
+_STORE_FIELDS: Final = {
+    "requests": "Requests to the object store",
+    "bytes_in": "Bytes that the agent received from the object store",
+    "bytes_out": "Bytes that the agent sent to the object store",
+    "errors": "Requests to the object store that failed",
+    "retries": "Requests to the object store that were sent again",
+    "resumes": "Requests that resumed a broken stream from the object store",
+}
+_CATALOG_FIELDS: Final = {
+    "calls": "Calls of catalog operations",
+    "retries": "Retries of catalog operations",
+    "failures": "Catalog operations that failed",
+    "statements": "SQL statements of catalog operations",
+    "seconds": "Seconds in catalog operations",
+}
+
+
 class StoreCollector(Collector):
     """Requests of an object store, by kind and purpose."""
 
@@ -154,10 +173,10 @@ class StoreCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield one sample per field, kind and purpose."""
         tallies = self._store.counts.snapshot().tallies
-        for field in ("requests", "bytes_in", "bytes_out", "errors", "retries", "resumes"):
+        for field, description in _STORE_FIELDS.items():
             family = CounterMetricFamily(
                 f"siltstone_store_{field}",
-                f"Object store: {field.replace('_', ' ')} by kind and purpose",
+                f"{description}, by kind and purpose",
                 labels=["kind", "purpose"],
             )
             for (kind, purpose), tally in sorted(tallies.items()):
@@ -175,9 +194,9 @@ class CatalogCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield one sample per field and operation."""
         counts = self._catalog.operation_counts()
-        for field in ("calls", "retries", "failures", "statements", "seconds"):
+        for field, description in _CATALOG_FIELDS.items():
             family = CounterMetricFamily(
-                f"siltstone_catalog_{field}", f"Catalog: {field} by operation", labels=["operation"]
+                f"siltstone_catalog_{field}", f"{description}, by operation", labels=["operation"]
             )
             for operation, count in sorted(counts.items()):
                 family.add_metric([operation], getattr(count, field))

@@ -97,13 +97,13 @@ class ObjectCheck:
             self._with_both(file, info)
         elif owner.state is Ownership.OPEN:
             self.findings.wait_for("unpublished", info.size)
-        elif owner.state is Ownership.OVER and not owner.over_since(self.old_before_ms):
+        elif owner.state is Ownership.ENDED and not owner.ended_before(self.old_before_ms):
             self.findings.wait_for("orphans", info.size)
         elif self._object(info.name) is not None:
             self._orphan(info, owner)
 
     def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
-        if owner.state is Ownership.OVER:
+        if owner.state is Ownership.ENDED:
             owner_state = "its owner can no longer commit it"
             remedy = "let garbage collection delete it, as `siltstone compact` does at its end"
         else:

@@ -41,7 +41,7 @@ def fsck(
     """Compare everything; change nothing without `repair`. May run next to agents and jobs.
 
     `repair` derives from the extents what follows with certainty: totals of partitions, counts and death of
-    files, claims of jobs that are over. If the extents themselves are in doubt, nothing is repaired.
+    files, claims of ended jobs. If the extents themselves are in doubt, nothing is repaired.
 
     `deep` reads every live file once from its first byte to its last. Objects younger than `grace_ms` are not
     reported as orphans. The first `max_differences` differences are kept, all are counted. Raise

@@ -76,7 +76,7 @@ def _address(
     type=click.Choice(PlanChoice, case_sensitive=False),
     default=PlanChoice.AUTO,
     show_default=PlanChoice.AUTO.value,
-    help="How a job runs. task: as one Spark task, whose key table may turn out too small. shuffle: over "
+    help="How a job runs. task: as one Spark task, whose key table may be too small. shuffle: over "
     "many tasks with Spark's shuffle, exact at any size. auto: chosen by the estimated number of keys.",
 )
 @json_option
