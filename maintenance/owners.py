@@ -41,7 +41,7 @@ class Owner:
 
 
 class Owners:
-    """Looks up owners in the catalog; caches the last one, because listings have the names of an owner in a row."""
+    """Looks up owners in the catalog. Caches the last one, because names are listed by owner."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
