@@ -182,5 +182,5 @@ def test_the_error_of_a_failing_java_has_its_last_line(tmp_path: Path) -> None:
     )
 
     assert (child.returncode, child.stderr) == (0, "")
-    assert 'it said: java version "17"' in child.stdout
+    assert 'its last line: java version "17"' in child.stdout
     assert child.stdout.endswith("[] True\n")
