@@ -13,6 +13,7 @@ from core.errors import (
     SiltstoneError,
     StaleStateError,
 )
+from core.quantities import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -210,10 +211,10 @@ class CompactionReport:
         whole = self.input_files - self.input_files_cut
         words = []
         if once and once < whole:
-            words.append(f"{shown} for each of {whole - once:,} input files")
+            words.append(f"{shown} for each of {count(whole - once, 'input file')}")
             words.append(f"1 for each of {once:,} read once")
         elif whole or not self.input_files_cut:
-            words.append(f"{shown} for each of {whole:,} input files")
+            words.append(f"{shown} for each of {count(whole, 'input file')}")
         if self.input_files_cut:
             words.append(
                 f"{shown} for each of {self.byte_ranges:,} byte ranges of {self.input_files_cut:,} cut files"

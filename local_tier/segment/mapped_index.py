@@ -67,7 +67,7 @@ class MappedIndex:
 
     @property
     def max_entries(self) -> int:
-        """The number of entries that fit into the file at its present size."""
+        """The number of entries that fit into the file at its current size."""
         return self.length // self.ENTRY.size
 
     @property

@@ -49,7 +49,7 @@ def command(
     agent or job may still commit.
     """
     if force and not restored:
-        raise click.UsageError("--force needs --restored")
+        raise click.UsageError("--force needs --restored.")
     check_data_exists(settings)
     check_store(settings)
     removed_writers: RemovedWriters | None = None

@@ -193,9 +193,8 @@ def _produce(
         except SiltstoneError:
             _finish_soon(sender)
             if sender.counts.accepted:
-                click.echo(
-                    f"{sender.counts.accepted:,} records had been accepted before this error:", err=True
-                )
+                accepted = count(sender.counts.accepted, "record")
+                click.echo(f"before this error, the agent had accepted {accepted}:", err=True)
             raise
     return sender.counts, False
 
@@ -282,10 +281,10 @@ def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
         emit_json(counts.report())
     else:
         rejected = f", {counts.rejected:,} rejected" if counts.rejected else ""
-        click.echo(f"{counts.accepted:,} records accepted{rejected}")
+        click.echo(f"{count(counts.accepted, 'record')} accepted{rejected}")
     if counts.unconfirmed:
         raise RetryableError(
-            f"{counts.unconfirmed:,} records were not confirmed; they may or may not have been appended",
+            f"{count(counts.unconfirmed, 'record')} may or may not have been appended: no response confirmed them",
             remedy="check the topic before you send them again, to avoid duplicates",
         )
     if counts.rejected:

@@ -79,7 +79,7 @@ def command(
 ) -> None:
     """Simulate the resources and the cost of a workload over time.
 
-    WORKLOAD is a TOML file or the name of a built-in workload: changelog, clickstream, platform. The
+    WORKLOAD is a TOML file or the name of a built-in workload: changelog, clickstream, platform, trial. The
     simulation plans with the code and the current settings of the planner. Each --policy and --set adds a
     column to compare with. Nothing is changed.
     """

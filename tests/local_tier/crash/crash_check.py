@@ -111,7 +111,7 @@ class Expectations:
                 self.logs[line["log"]].apply(line)
 
     def check(self, manager: LogManager, *, power_lost: bool = False) -> None:
-        """Check all logs, then expect their present content from now on."""
+        """Check all logs, then expect their current content from now on."""
         for name in NAMES:
             log, expected = manager.get(name), self.logs[name.topic]
             if log is None:

@@ -171,7 +171,7 @@ def test_a_file_that_pass_1_filters_completely_costs_one_get(harness: EarlyFilte
     report.add(result)
     assert (report.input_files, report.input_files_read_once, report.get_requests) == (2, 1, 3)
     assert report.get_requests_per_input_file == 2.0
-    assert report.gets_in_words() == "2.0 for each of 1 input files, 1 for each of 1 read once"
+    assert report.gets_in_words() == "2.0 for each of 1 input file, 1 for each of 1 read once"
 
 
 def test_a_partly_filtered_section_is_read_again(harness: EarlyFilterHarness) -> None:
