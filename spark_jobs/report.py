@@ -130,9 +130,9 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Merge the counters of several tasks: sums, and the maximum for peaks."""
     merged: dict[str, int] = {}
     for each in counts:
-        for name, count in each.items():
+        for name, number in each.items():
             before = merged.get(name, 0)
-            merged[name] = max(before, count) if name in PEAKS else before + count
+            merged[name] = max(before, number) if name in PEAKS else before + number
     return merged
 
 

@@ -1,9 +1,9 @@
 """Cache of the tail of object topics on this agent's disks, for readers that are behind the tail in memory.
 
-The cached log of a partition has no gaps. Batches that this agent commits directly after its end are appended,
-as on a follower. If another agent has committed in between, the cached log restarts at the new batches. Between
-its log start offset and its end, it therefore has all records of the partition. It is bounded by the topic's
-`local.retention.*`. Losing it loses no data.
+The cached log of a partition has no gaps. Batches that this agent commits directly after its end are
+appended, as on a follower. If another agent has committed in between, the cached log restarts at the new
+batches. Between its log start offset and its end, it therefore has all records of the partition. It is
+bounded by the topic's `local.retention.*`. Losing it loses no data.
 
 One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
 restarts after them. Neither producers nor the tail in memory wait for the disk.
