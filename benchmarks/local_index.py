@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def measure_lookups(root: Path, entries: int, lookups: int, rounds: int) -> dict[str, float]:
-    """Return microseconds per look-up of any offset, and of the latest ones."""
+    """Return microseconds per lookup of any offset, and of the latest ones."""
     path = root / "lookup.index"
     table = np.empty((entries, 2), ">i4")
     table[:, 0] = np.arange(entries) * 3

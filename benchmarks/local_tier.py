@@ -1,4 +1,4 @@
-"""How fast the local tier's log is: appends, reads, recovery, cleaning, index look-ups.
+"""How fast the local tier's log is: appends, reads, recovery, cleaning, index lookups.
 
     python -m benchmarks.local_tier [--quick] [--json] [--directory DIR]
 
@@ -15,7 +15,7 @@ with sync; `memory write`: without) and read again (`memory read`). `cpu` is pro
 Before each write, the same amount is written to a temporary file, because the page cache may get its memory
 cheaply or, on a virtual machine, at a high cost. All measurements then start from the same state.
 
-`look-up` searches random offsets in an index of ten million entries. `clean` is described in
+`lookup` searches random offsets in an index of ten million entries. `clean` is described in
 `benchmarks.local_cleaner`.
 """
 
@@ -253,7 +253,7 @@ def main() -> None:
         f"{cleaner['share_kept']:.0%}; survivors alone: {cleaner['survivors_records_per_s']:,.0f} records/s"
     )
     for name, each in microseconds.items():
-        print(f"look-up in 10 M entries, {name}: {each:.1f} µs, {1e6 / each:,.0f} a second")
+        print(f"lookup in 10 M entries, {name}: {each:.1f} µs, {1e6 / each:,.0f} a second")
 
 
 def print_table(label: str, figures: dict[str, dict[str, float]]) -> None:

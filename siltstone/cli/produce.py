@@ -284,7 +284,7 @@ def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
         click.echo(f"{count(counts.accepted, 'record')} accepted{rejected}")
     if counts.unconfirmed:
         raise RetryableError(
-            f"{count(counts.unconfirmed, 'record')} may or may not have been appended, without a confirmation",
+            f"{count(counts.unconfirmed, 'record')} may or may not have been appended (unconfirmed)",
             remedy="check the topic before you send them again, to avoid duplicates",
         )
     if counts.rejected:
