@@ -33,7 +33,7 @@ async def map_bounded(
 ) -> list[Result]:
     """Apply `work` to each item, at most `limit` at a time, and return the results in the order of `items`.
 
-    A bounded pool would reject most of a thousand calls that arrive at once.
+    A bounded pool would reject most of a thousand calls that arrive together.
     """
     results: dict[int, Result] = {}
     yielding, todo = CooperativeYield(), iter(enumerate(items))

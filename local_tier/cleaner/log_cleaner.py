@@ -66,7 +66,7 @@ class CleanerConfig:
                 remedy="raise the dedupe buffer or use fewer threads",
             )
         if self.io_buffer_bytes < 1 or self.io_max_bytes_per_second <= 0 or self.backoff_ms < 0:
-            raise InvalidInputError("sizes, rates and back-off times of the log cleaner must be positive")
+            raise InvalidInputError("sizes, rates and backoff times of the log cleaner must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ SILENT_FOR_MS: Final = 60_000
     "--restored",
     is_flag=True,
     help="After restoring the catalog from a backup: first remove the sessions and unfinished jobs of the "
-    "backup, so that objects written after it are not taken for theirs and deleted. No agent and no "
-    "compaction may run.",
+    "backup. Otherwise garbage collection would delete objects that they wrote after the backup. No agent "
+    "and no compaction may run.",
 )
 @click.option(
     "--force",
@@ -45,8 +45,8 @@ def command(
     """Check that the catalog and the object store agree.
 
     Nothing is changed without --repair or --restored. The exit code is 1 if a difference is left unrepaired.
-    Unreferenced files that wait for garbage collection are no difference, nor are objects that a running
-    agent or job may still commit.
+    Unreferenced files that wait for garbage collection do not count as differences. Neither do objects that a
+    running agent or job may still commit.
     """
     if force and not restored:
         raise click.UsageError("--force needs --restored.")

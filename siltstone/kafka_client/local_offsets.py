@@ -64,7 +64,7 @@ def _list_offsets(
 ) -> dict[int, tuple[int, int]]:
     """Return the log start and log end offset by partition; partitions without a timely response are absent.
 
-    All leaders are requested at once, so that several unresponsive ones take no longer than one.
+    All leaders are requested concurrently, so that several unresponsive ones take no longer than one.
     """
     if not partitions:
         return {}

@@ -38,7 +38,7 @@ def test_a_signal_in_a_shielded_block_is_raised_at_its_end() -> None:
 
 
 def test_a_second_signal_raises_only_after_a_moment() -> None:
-    """A tool that signals a process and its group must not interrupt the clean-up."""
+    """A tool that signals a process and its group must not interrupt the cleanup."""
     clock = ManualClock()
     with Interrupts(clock) as interrupts, contextlib.suppress(KeyboardInterrupt), interrupts.shielded():
         signal.raise_signal(signal.SIGINT)

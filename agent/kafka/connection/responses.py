@@ -1,6 +1,6 @@
 """Responses on their way to a client: the queue entry of each, and the writer into the transport.
 
-A commit of an ingestion file completes many produce requests at once. The writer joins small responses that
+A commit of an ingestion file completes many produce requests together. The writer joins small responses that
 are ready together into one write. A separate write for each would be a system call that wakes the client, and
 takes longer than making the response.
 """
@@ -128,7 +128,7 @@ class ResponseWriter:
         self.discard()
         if not parts or self._transport.is_closing():
             return
-        if is_small:  # the transport sends one buffer at once, but queues a list of them
+        if is_small:  # the transport sends a single buffer immediately, but queues a list of them
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)

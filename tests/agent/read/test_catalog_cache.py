@@ -78,7 +78,7 @@ def test_invalidated_bounds_are_gone() -> None:
     assert bounds.get(TWO) is None
 
 
-def test_the_result_of_an_overtaken_look_up_is_not_cached() -> None:
+def test_the_result_of_an_overtaken_lookup_is_not_cached() -> None:
     """The result may or may not include a commit that is announced during the lookup."""
     for overtake in (
         lambda bounds: bounds.invalidate([ONE]),
@@ -92,7 +92,7 @@ def test_the_result_of_an_overtaken_look_up_is_not_cached() -> None:
         assert bounds.get(ONE) is None
 
 
-def test_concurrent_look_ups_of_the_same_partitions_are_distinct() -> None:
+def test_concurrent_lookups_of_the_same_partitions_are_distinct() -> None:
     """A lookup that ends first does not affect the other one, whose result is overtaken."""
     bounds, _ = _bounds()
     with bounds.lookup([ONE]) as later:
@@ -146,7 +146,7 @@ def test_extents_are_returned_from_the_one_that_covers_the_offset() -> None:
     assert known.get(TWO, 10) == ()
 
 
-def test_extents_expire_counted_from_the_start_of_the_look_up() -> None:
+def test_extents_expire_counted_from_the_start_of_the_lookup() -> None:
     clock = ManualClock()
     known = ExtentCache(clock, ttl_ms=1000, limit=10)
     begun = clock.monotonic()

@@ -88,7 +88,7 @@ class CountingBitmap(BitMap64):
 
 
 @pytest.mark.parametrize("gap", [1, 1000, 70_000, 5_000_000])
-def test_look_ups_of_ascending_ranges_are_linear(gap: int) -> None:
+def test_lookups_of_ascending_ranges_are_linear(gap: int) -> None:
     """Twice as many values cost twice as many lookups, independent of their distance."""
 
     def cost(count: int) -> int:

@@ -116,7 +116,7 @@ def test_headers_nulls_encodings_and_partitions_follow_the_options(agents: Agent
     assert text.stdout == "/wA==null\n"
 
 
-def test_refused_records_are_listed_and_counted(agents: Agents) -> None:
+def test_rejected_records_are_listed_and_counted(agents: Agents) -> None:
     topic = agents.create_topic(cleanup_policy="compact")
     result = run(agents, "produce", topic, "--json", stdin=b"a\nb\n", code=1)
     assert orjson.loads(result.stdout)["rejected"] == 2
@@ -125,7 +125,7 @@ def test_refused_records_are_listed_and_counted(agents: Agents) -> None:
     assert "without a key" in result.stderr
 
 
-def test_a_record_beyond_the_topics_limit_is_refused(agents: Agents) -> None:
+def test_a_record_beyond_the_topics_limit_is_rejected(agents: Agents) -> None:
     topic = agents.create_topic(max_message_bytes="1000")
     result = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
     assert "1 record accepted, 1 rejected" in result.stdout

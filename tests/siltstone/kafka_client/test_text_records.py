@@ -59,7 +59,7 @@ def test_available_lines_are_returned_without_waiting_for_more() -> None:
     assert next(groups) == [b"a", b"b"]
 
 
-def test_a_line_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_records, "MAX_LINE_BYTES", 10)
     with pytest.raises(InvalidInputError, match="longer than 10 bytes"):
         list(read_lines(io.BytesIO(b"x" * 11)))

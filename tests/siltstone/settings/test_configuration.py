@@ -98,7 +98,7 @@ def test_one_message_names_every_wrong_setting(monkeypatch: pytest.MonkeyPatch) 
         load_settings({"http": "x"})
 
 
-def test_a_misspelt_setting_in_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_misspelt_setting_in_the_file_is_rejected(tmp_path: Path) -> None:
     file = _write(tmp_path / "siltstone.toml", "flush_byte = 1\n")
     with pytest.raises(ConfigurationError, match=r"siltstone.toml\): there is no such.*flush_bytes\?"):
         load_settings({}, file)
@@ -119,7 +119,7 @@ def test_variables_of_kubernetes_are_ignored(name: str, monkeypatch: pytest.Monk
     assert load_settings({}) == Settings()
 
 
-def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_FLUSH_BYTE", "1")
     with pytest.raises(ConfigurationError, match=r"SILTSTONE_FLUSH_BYTE\): there is no such.*flush_bytes\?"):
         load_settings({})

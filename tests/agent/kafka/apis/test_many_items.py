@@ -173,7 +173,7 @@ def test_other_requests_about_many_partitions_share_catalog_queries(broker: Brok
 
 
 @pytest.mark.parametrize(("produced", "fetched"), [(9, 12), (13, 13)])
-def test_many_topics_are_produced_to_and_fetched_with_one_look_up(
+def test_many_topics_are_produced_to_and_fetched_with_one_lookup(
     broker: BrokerThread, wire: Wire, produced: int, fetched: int
 ) -> None:
     """Topics are named by name and by id. A missing topic has an error and is looked up again."""
