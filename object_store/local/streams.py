@@ -89,8 +89,8 @@ class LocalStream:
         size = os.fstat(self._descriptor).st_size
         if max(self._position, self._end or 0) > size:
             raise ObjectTooShortError(
-                f"{self._name!r} in {self._root} has {size} bytes, but the read starts at {self._position}"
-                + (f" to {self._end}" if self._end is not None else "")
+                f"{self._name!r} in {self._root} has {size} bytes, but the range starts at {self._position}"
+                + (f" and ends at {self._end}" if self._end is not None else "")
             )
         os.lseek(self._descriptor, self._position, os.SEEK_SET)
 

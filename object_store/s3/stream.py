@@ -208,8 +208,9 @@ class S3Stream:
             raise ObjectChangedError(f"{self._name!r} was replaced while it was read, in {self._calls.place}")
         if (requested.end if requested.end is not None else requested.start) > response.size:
             raise ObjectTooShortError(
-                f"{self._name!r} in {self._calls.place} has {response.size} bytes, but the read starts "
-                f"at {requested.start}" + (f" to {requested.end}" if requested.end is not None else "")
+                f"{self._name!r} in {self._calls.place} has {response.size} bytes, but the range starts "
+                f"at {requested.start}"
+                + (f" and ends at {requested.end}" if requested.end is not None else "")
             )
         start = max(0, response.size - requested.suffix) if requested.suffix else requested.start
         end = requested.end if requested.end is not None else response.size

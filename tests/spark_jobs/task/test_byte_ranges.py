@@ -213,7 +213,7 @@ def test_an_extent_at_a_wrong_position_is_detected(harness: CompactionHarness) -
         run(first, first)
     with pytest.raises(CorruptDataError, match="DATA block"):
         run(first, replace(second, length=second.length - 1))
-    with pytest.raises(CorruptDataError, match="bytes, but the read starts at"):
+    with pytest.raises(CorruptDataError, match="bytes, but the range starts at"):
         run(first, replace(second, length=1 << 20))
 
 
