@@ -199,7 +199,7 @@ class TestStream:
 
     def test_a_stream_rejects_an_end_past_the_end_of_the_object(self, store: ObjectStore) -> None:
         store.put("v1/x", [b"0123456789"], purpose=Purpose.INGEST)
-        with pytest.raises(ObjectTooShortError, match=r"has 10 bytes.* to 11"):
+        with pytest.raises(ObjectTooShortError, match=r"has 10 bytes.* and ends at 11"):
             read_stream(store.open_stream("v1/x", 3, 11, purpose=Purpose.FETCH))
 
     @pytest.mark.parametrize(("position", "end"), [(-1, None), (4, 4), (4, 3)])
