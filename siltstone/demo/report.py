@@ -187,7 +187,7 @@ def _result(report: DemoReport) -> RenderableType:
 def _samples(report: DemoReport) -> RenderableType:
     if not report.samples:
         return Text("")
-    lines = ["To read some records yourself, start another agent; that of the demo has stopped:\n"]
+    lines = ["To read some records yourself, start an agent (the agent of the demo has stopped):\n"]
     lines.append(f"  {report.program} agent {report.options}\n")
     for sample in report.samples:
         where = f"-p {sample.partition} -o {sample.offset} -c 1"
