@@ -118,7 +118,7 @@ class Brokers:
         self._lapsed_since = -1.0
         self._live: tuple[Broker, ...] = (own,)
         self._until = 0.0
-        self._patience_seconds = lookup_timeout_seconds
+        self._lookup_timeout_seconds = lookup_timeout_seconds
         self._lookup_deadline = 0.0  # by the loop's time
         self._lookup: asyncio.Task[None] | None = None
 
@@ -132,7 +132,7 @@ class Brokers:
             lookup = self._lookup
             if lookup is None or lookup.done():
                 lookup = self._lookup = loop.create_task(self._look_up(), name="live brokers")
-                self._lookup_deadline = loop.time() + self._patience_seconds
+                self._lookup_deadline = loop.time() + self._lookup_timeout_seconds
             # Without any earlier result there is nothing to return: wait without a limit.
             left = self._lookup_deadline - loop.time() if self._until else None
             if left is None or left > 0:
