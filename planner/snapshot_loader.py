@@ -1,8 +1,8 @@
 """Load a snapshot of the catalog for the policy.
 
 The order of queries makes stale data harmless: first ingestion files, then the partitions' bounds, then their
-extents. A change in between is missed, not misread. Whoever claims an extent first gets it: the catalog
-refuses the other planner's job, and that planner plans again.
+extents. A change in between is missed, not misread. The first planner to claim an extent gets it: the
+catalog refuses the other planner's job, and that planner plans again.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def _fragmented(
         if max_extents < 0 and chosen:
             break
         chosen[size.partition_id] = size
-    held: dict[PartitionId, list[Extent]] = {key: [] for key in sorted(chosen)}
-    for extent in catalog.planning.newest_compacted_extents(list(held), most) if held else ():
-        held[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    by_partition: dict[PartitionId, list[Extent]] = {key: [] for key in sorted(chosen)}
+    for extent in catalog.planning.newest_compacted_extents(list(by_partition), most) if by_partition else ():
+        by_partition[PartitionId(extent.topic_id, extent.partition)].append(extent)
     return tuple(
         PartitionView(
             rules=rules[key.topic_id],
@@ -182,7 +182,7 @@ def _fragmented(
             quarantine_candidates=quarantine_candidates,
             exactness=_exactness(chosen[key], settings),
         )
-        for key, extents in held.items()
+        for key, extents in by_partition.items()
     )
 
 
