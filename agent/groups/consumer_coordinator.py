@@ -144,7 +144,7 @@ class ConsumerGroupCoordinator:
         topics = await self._topics.get()
         cached = await self._find(group_id, topics)
         if cached is None or not isinstance(cached.group, ConsumerGroup):
-            # The group was converted in the meantime. The client joins again and finds the present group.
+            # The group was converted in the meantime. The client joins again and finds the current group.
             raise GroupError(ErrorCode.rebalance_in_progress, f"Group {group_id} has changed its protocol.")
         response = cached.group.classic.join(request, topics)
         self._cache.after_change(cached)
@@ -178,6 +178,6 @@ def _require_consumer_group(cached: CachedGroup) -> ConsumerGroup:
 
 
 def _is_stored(cached: CachedGroup) -> bool:
-    """Return True if the catalog has the present state, so that no response must wait for a write."""
+    """Return True if the catalog has the current state, so that no response must wait for a write."""
     group = _require_consumer_group(cached)
     return group.downgrade is None and cached.stored_version >= group.version

@@ -16,7 +16,7 @@ class Deadlines:
     """At most one deadline per key.
 
     Each heartbeat postpones a deadline, so postponing costs one dictionary lookup. The queue keeps the entry
-    with the earlier time; when that time comes, the key is queued again for its present deadline.
+    with the earlier time; when that time comes, the key is queued again for its current deadline.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -21,7 +21,7 @@ _DESCRIPTIONS = {
     "rebalances": "Generations of classic groups and target assignments of consumer groups that were started",
     "members_expired": "Members removed because their session or their rebalance timeout ended",
     "offset_commits": "Offset commits that were stored",
-    "offset_commits_refused": "Offset commits that were refused",
+    "offset_commits_rejected": "Offset commits that were rejected",
     "groups_expired": "Groups deleted because they had no members and their last offset expired",
     "upgrades": "Classic groups with members that were converted to consumer groups",
     "downgrades": "Consumer groups that were converted to classic groups",
@@ -35,7 +35,7 @@ class GroupCounters:
     rebalances: int = 0
     members_expired: int = 0
     offset_commits: int = 0
-    offset_commits_refused: int = 0
+    offset_commits_rejected: int = 0
     groups_expired: int = 0
     upgrades: int = 0
     downgrades: int = 0
@@ -81,7 +81,7 @@ class GroupCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Yield the present values."""
+        """Yield the current values."""
         states: Counter[tuple[str, str]] = Counter()
         members: Counter[str] = Counter({kind.value: 0 for kind in GroupType})
         for group in self._source.groups():

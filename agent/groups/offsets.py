@@ -46,7 +46,7 @@ class GroupOffsets:
 
         `supports_member_epochs` is True from version 9 of OffsetCommit, the first version for members of the
         consumer protocol. Offsets of deleted topics get UNKNOWN_TOPIC_OR_PARTITION. Raises GroupError if the
-        group refuses all offsets.
+        group rejects all offsets.
         """
         is_member = identity.generation >= 0
         missing = ErrorCode.group_id_not_found if supports_member_epochs else ErrorCode.illegal_generation
@@ -56,7 +56,7 @@ class GroupOffsets:
                 cached, identity, offsets, supports_member_epochs=supports_member_epochs
             )
             if ErrorCode.none not in codes:
-                self._cache.counters.offset_commits_refused += 1
+                self._cache.counters.offset_commits_rejected += 1
                 raise GroupError(codes[0])
             accepted = [each for each, code in zip(offsets, codes, strict=False) if code is ErrorCode.none]
             # The check above suffices for member epochs: under this claim only this agent can raise them.
@@ -74,7 +74,7 @@ class GroupOffsets:
                 ),
             )
         if outcome is not CommitOutcome.COMMITTED:
-            self._cache.counters.offset_commits_refused += 1
+            self._cache.counters.offset_commits_rejected += 1
         if outcome is CommitOutcome.STALE_GENERATION:
             raise GroupError(ErrorCode.illegal_generation)
         self._cache.require_claim(cached, kept=outcome is CommitOutcome.COMMITTED)

@@ -64,11 +64,11 @@ class Setting:
         return self._valid_numbers()
 
     def _valid_numbers(self) -> str:
-        text = "a number" if self.kind == "double" else "a whole number"
-        if self.minimum is not None:
-            text += f" from {_format_bound(self.minimum)}"
-        if self.maximum is not None and self.maximum < _INT_MAX:
-            text += f" to {_format_bound(self.maximum)}"
+        text = "a number" if self.kind == "double" else "an integer"
+        if self.minimum is not None and self.maximum is not None and self.maximum < _INT_MAX:
+            text += f" from {_format_bound(self.minimum)} to {_format_bound(self.maximum)}"
+        elif self.minimum is not None:
+            text += f" of at least {_format_bound(self.minimum)}"
         return text if self.special_value is None else f"{text}, or {self.special_value}"
 
     def parse(self, text: str) -> bool | int | float | str:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogInUseError
+from core.quantities import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,6 +135,6 @@ def _check_silence(since_ms: int, sessions: Sequence[Row], jobs: Sequence[Row]) 
     )
     if agents or drivers:
         raise CatalogInUseError(
-            f"the catalog is in use: {agents} agents and {drivers} running jobs sent heartbeats recently",
+            f"the catalog is in use by {count(agents, 'agent')} and {count(drivers, 'running job')}",
             remedy="stop all agents and all compaction, and wait a minute",
         )

@@ -18,7 +18,7 @@ COALESCING_GAP_BYTES: Final = 64 * 1024
 """Agents read ranges of one object in one request if they are no further apart (`agent.settings`)."""
 
 LISTS_PER_JOB: Final = 2
-"""Garbage collection lists a job's prefix when the job is over, and again before it deletes the job's row."""
+"""Garbage collection lists a job's prefix when the job ends, and again before it deletes the job's row."""
 
 DELETE_BATCH_OBJECTS: Final = 1000
 DAY_SECONDS: Final = 86_400

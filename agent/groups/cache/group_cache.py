@@ -189,7 +189,7 @@ class GroupCache:
         self.drop(cached, ErrorCode.not_coordinator)
 
     def drop(self, cached: CachedGroup, error: ErrorCode) -> None:
-        """Remove a group from memory and refuse its pending requests with `error`."""
+        """Remove a group from memory and reject its pending requests with `error`."""
         if self._groups.get(cached.group.group_id) is cached:
             del self._groups[cached.group.group_id]
             self._evictable.remove(cached)

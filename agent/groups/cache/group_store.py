@@ -160,7 +160,7 @@ class GroupStore:
     # Storing
 
     def replace(self, cached: CachedGroup, group: ClassicGroup | ConsumerGroup, error: ErrorCode) -> None:
-        """Replace a group by its conversion to the other protocol; refuse pending requests with `error`."""
+        """Replace a group by its conversion to the other protocol; reject pending requests with `error`."""
         old, cached.group, cached.stored_version = cached.group, group, 0
         old.unload(error)
         cached.cancel_timer()
@@ -171,7 +171,7 @@ class GroupStore:
         *,
         error_if_replaced: ErrorCode = ErrorCode.coordinator_load_in_progress,
     ) -> None:
-        """Wait until the present state of a consumer group is stored; concurrent callers share one write.
+        """Wait until the current state of a consumer group is stored; concurrent callers share one write.
 
         A group that cannot be stored is dropped, and the next request loads its last stored state. If the
         group is replaced before it is stored, the caller gets `error_if_replaced` and its client retries.

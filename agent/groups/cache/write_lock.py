@@ -33,7 +33,7 @@ class WriteLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the lock when the present write has ended."""
+        """Release the lock when the current write has ended."""
         write, self._write = self._write, None
         if write is None or write.done():
             self._lock.release()

@@ -98,7 +98,7 @@ class ClassicGroup:
 
     @property
     def generation(self) -> int:
-        """The present generation; 0 before the first."""
+        """The current generation; 0 before the first."""
         return self._machine.generation
 
     @property
@@ -170,7 +170,7 @@ class ClassicGroup:
         return error
 
     def check_commit(self, identity: MemberIdentity) -> ErrorCode:
-        """Return whether this member may commit offsets. Extends the member's session."""
+        """Extend the member's session; return `none` if it may commit offsets, otherwise the error."""
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         if identity.generation < 0 and self.state is ClassicGroupState.EMPTY:
@@ -185,13 +185,13 @@ class ClassicGroup:
         return error
 
     def check_delete(self) -> ErrorCode:
-        """Return whether the group may be deleted: only without members."""
+        """Return `none` if the group has no members and may be deleted, otherwise the error."""
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.group_id_not_found
         return ErrorCode.none if self.state is ClassicGroupState.EMPTY else ErrorCode.non_empty_group
 
     def check_delete_offsets(self) -> ErrorCode:
-        """Return whether offsets may be deleted, except those of subscribed topics (`is_subscribed`)."""
+        """Return `none` if offsets of topics that are not subscribed may be deleted, otherwise the error."""
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.group_id_not_found
         if self.state is ClassicGroupState.EMPTY or self.protocol_type == CONSUMER_PROTOCOL_TYPE:
@@ -262,5 +262,5 @@ class ClassicGroup:
         return ErrorCode.none
 
 
-def _differs(requested: str | None, present: str | None) -> bool:
-    return requested is not None and present is not None and requested != present
+def _differs(requested: str | None, current: str | None) -> bool:
+    return requested is not None and current is not None and requested != current

@@ -39,7 +39,7 @@ class JoinHandler:
             callback(JoinResponse(error=error, member_id=NO_MEMBER if is_full else request.member_id))
             if is_full and request.member_id:
                 self._machine.remove_member(request.member_id)
-                self._machine.rebalance_after_removal("a member was refused because the group is full")
+                self._machine.rebalance_after_removal("a member was rejected because the group is full")
         elif not request.member_id:
             self._join_without_id(request, callback)
         elif request.member_id in self._members.pending:
@@ -100,7 +100,7 @@ class JoinHandler:
         self._machine.rebalance_or_complete_join(f"{member_id} joins: {_reason(request)}")
 
     def _rejoin(self, request: JoinRequest, callback: JoinCallback) -> None:
-        """Handle a request of a present member; respond at once if the request changes nothing."""
+        """Handle a request of an existing member; respond at once if the request changes nothing."""
         machine, member_id = self._machine, request.member_id
         error = self._members.check(member_id, request.instance_id)
         if error is ErrorCode.none and machine.state is ClassicGroupState.EMPTY:

@@ -107,13 +107,13 @@ class ClassicMember:
     def await_join(self, callback: JoinCallback) -> None:
         """Respond to this JoinGroup when the generation begins.
 
-        A JoinGroup that is already pending is refused: its client has given it up.
+        A JoinGroup that is already pending is rejected: its client has given it up.
         """
         self.complete_join(JoinResponse(error=ErrorCode.rebalance_in_progress, member_id=self.member_id))
         self._join_callback = callback
 
     def await_sync(self, callback: SyncCallback) -> None:
-        """Respond to this SyncGroup when the leader has assigned. One that is already pending is refused."""
+        """Respond to this SyncGroup when the leader has assigned. One that is already pending is rejected."""
         self.complete_sync(SyncResponse(error=ErrorCode.rebalance_in_progress))
         self._sync_callback = callback
 

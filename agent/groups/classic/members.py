@@ -39,7 +39,7 @@ class ClassicMembers:
         return self._members[member_id]
 
     def member_id_of_instance(self, instance_id: str) -> str | None:
-        """Return the present member id of a static member."""
+        """Return the current member id of a static member."""
         return self._instances.get(instance_id)
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:

@@ -10,7 +10,7 @@
 States and the order of events are those of Kafka's coordinator (GroupMetadataManager.java, "classic group").
 Where Kafka leaves a request without a response, this coordinator responds.
 
-A generation is stored before any member receives its assignment. From then on the catalog refuses offset
+A generation is stored before any member receives its assignment. From then on the catalog rejects offset
 commits of the previous generation, so the offsets that the new members fetch are final.
 """
 
@@ -125,7 +125,7 @@ class ClassicStateMachine:
         self._set_session_deadline(member.member_id, member.session_timeout_ms)
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member and refuse its pending requests. Starts no rebalance."""
+        """Remove a member and reject its pending requests. Starts no rebalance."""
         self.deadlines.cancel(_session_key(member_id))
         if member_id in self.members:
             member = self.members[member_id]
@@ -165,7 +165,7 @@ class ClassicStateMachine:
     # Joining
 
     def rebalance_or_complete_join(self, reason: str) -> None:
-        """Start a rebalance, or complete the present one if all members have joined."""
+        """Start a rebalance, or complete the current one if all members have joined."""
         if self.state in _VALID_PREVIOUS_STATES[ClassicGroupState.PREPARING_REBALANCE]:
             self.prepare_rebalance(reason)
         else:
@@ -243,7 +243,7 @@ class ClassicStateMachine:
     def join_response(
         self, member_id: str, *, with_members: bool = True, skip_assignment: bool = False
     ) -> JoinResponse:
-        """Return a member's part in the present generation; the leader's includes all members."""
+        """Return a member's part in the current generation; the leader's includes all members."""
         leads = self.members.leader == member_id
         return JoinResponse(
             generation=self.generation,

@@ -118,7 +118,7 @@ class TopicCache:
         self._match_lock = asyncio.Lock()
 
     async def get(self) -> TopicView:
-        """Return the present view."""
+        """Return the current view."""
         return await self._lookup.get()
 
     async def match(self, view: TopicView, patterns: Collection[str]) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class ClassicProtocolHandler:
     """Handler of JoinGroup, SyncGroup, Heartbeat and LeaveGroup requests to one consumer group.
 
-    Raises GroupError for a refused request.
+    Raises GroupError for a rejected request.
     """
 
     def __init__(self, machine: ConsumerStateMachine) -> None:
@@ -51,7 +51,7 @@ class ClassicProtocolHandler:
         self._members = machine.members
 
     def join(self, request: JoinRequest, topics: TopicView) -> JoinResponse:
-        """Add a member or reconcile a present one. Store the group before sending the response."""
+        """Add a member or reconcile an existing one. Store the group before sending the response."""
         machine = self._machine
         if machine.settings.group_consumer_migration_policy is MigrationPolicy.DISABLED:
             raise GroupError(

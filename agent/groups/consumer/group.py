@@ -266,7 +266,7 @@ class ConsumerGroup:
         return _compare_epoch(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return whether a member may fetch offsets. A client that is no member may."""
+        """Return `none` if a member, or a client outside the group, may fetch offsets; else the error."""
         if member_id is None and epoch < 0:
             return ErrorCode.none
         member = self._members.get(member_id or "")
@@ -275,11 +275,11 @@ class ConsumerGroup:
         return _compare_epoch(member, epoch)
 
     def check_delete(self) -> ErrorCode:
-        """Return whether the group may be deleted: only without members."""
+        """Return `none` if the group has no members and may be deleted, otherwise the error."""
         return ErrorCode.none if self.is_empty else ErrorCode.non_empty_group
 
     def check_delete_offsets(self) -> ErrorCode:
-        """Return whether offsets may be deleted, except those of subscribed topics (`is_subscribed`)."""
+        """Return `none` if offsets of topics that are not subscribed may be deleted, otherwise the error."""
         return ErrorCode.group_id_not_found if self.is_dead else ErrorCode.none
 
     def is_subscribed(self, topic: str) -> bool:

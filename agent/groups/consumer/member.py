@@ -115,7 +115,7 @@ class ConsumerMember:
         assigned: Assignment,
         pending_revocation: Assignment = EMPTY_ASSIGNMENT,
     ) -> ConsumerMember:
-        """Return the member with a new assignment and an epoch, which may be the present one."""
+        """Return the member with a new assignment and an epoch, which may be the current one."""
         return replace(
             self,
             epoch=epoch,

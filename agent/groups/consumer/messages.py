@@ -77,7 +77,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMemberDescription:
-    """Description of a member for administrators, with its present and its target assignment."""
+    """Description of a member for administrators, with its current and its target assignment."""
 
     member_id: str
     instance_id: str | None

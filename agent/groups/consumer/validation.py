@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_heartbeat(group_id: str, heartbeat: ConsumerHeartbeat) -> None:
-    """Raise GroupError for a heartbeat that every group must refuse."""
+    """Raise GroupError for a heartbeat that every group must reject."""
     _require(group_id.strip(), "GroupId can't be empty.")
     _require(heartbeat.instance_id is None or heartbeat.instance_id.strip(), "InstanceId can't be empty.")
     _require(heartbeat.rack_id is None or heartbeat.rack_id.strip(), "RackId can't be empty.")

@@ -41,9 +41,9 @@ def test_group_settings_are_stored_and_reset(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        (SESSION, "soon", "a whole number from 1"),
-        (SESSION, "0", "a whole number from 1"),
-        (SESSION, str(2**31), "a whole number from 1"),
+        (SESSION, "soon", "an integer of at least 1"),
+        (SESSION, "0", "an integer of at least 1"),
+        (SESSION, str(2**31), "an integer of at least 1"),
         ("consumer.assignment.interval.ms", "1000", "assigned as soon as"),
         ("consumer.sesion.timeout.ms", "1", "did you mean consumer.session.timeout.ms?"),
         ("share.session.timeout.ms", "45000", "consumer.session.timeout.ms"),

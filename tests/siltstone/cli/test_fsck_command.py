@@ -63,7 +63,7 @@ def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(
         scene.claimed(scene.extents(topic))
         rejected = fsck("--restored", *where)
         assert rejected.exit_code != 0
-        assert "1 agents and 1 running jobs" in " ".join(rejected.stderr.split())
+        assert "1 agent and 1 running job" in " ".join(rejected.stderr.split())
         catalog.sessions.end(scene.session_id)
         assert fsck("--restored", *where).exit_code != 0, "the driver is at work"
         scene = Scene.set_up(catalog, SeededIds(3, clock))
