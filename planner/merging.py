@@ -162,7 +162,7 @@ class _Group:
         return self.views[key].rules.spans_too_long(run.oldest_ms, run.newest_ms, self.now_ms)
 
     def is_worth_a_job(self, level: int) -> bool:
-        """Return True if all of the group rises above `level`, or no small file need come out."""
+        """Return True if the group has `merge_fan_in` files of this level, or fills a file of full size."""
         if len(self.files) < 2:
             return False
         highest = sum(1 for each in self.files if level_of(each.live_bytes, self.settings) == level)

@@ -195,7 +195,7 @@ class WritePath:
         self._added(appends, size, file)
 
     def _added(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
-        """Note that the request of `size` bytes ends in `file`."""
+        """Record that the last batch of a request of `size` bytes went to `file`."""
         if file.size and not file.opened_at:
             file.opened_at = asyncio.get_running_loop().time()
         self._note_producer(appends, size, file)
