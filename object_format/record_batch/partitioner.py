@@ -22,12 +22,6 @@ def murmur2(key: Buffer) -> int:
     return value - ((value & 0x80000000) << 1)
 
 
-def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """Return the partition of a key."""
-    _check_count(partition_count)
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
 def partition_for_keys(
     keys: Buffer, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], partition_count: int
 ) -> npt.NDArray[np.int32]:
@@ -35,7 +29,8 @@ def partition_for_keys(
 
     The rule is `toPositive(murmur2(key)) % partition_count`, as in Kafka's BuiltInPartitioner.
     """
-    _check_count(partition_count)
+    if partition_count < 1:
+        raise InvalidInputError(f"a topic has at least one partition, not {partition_count}")
     if len(starts) != len(lengths):
         raise InvalidInputError(f"there are {len(starts)} starts of keys, but {len(lengths)} lengths")
     partitions = np.empty(len(starts), np.int32)
@@ -47,8 +42,3 @@ def partition_for_keys(
         partitions,
     )
     return partitions
-
-
-def _check_count(partition_count: int) -> None:
-    if partition_count < 1:
-        raise InvalidInputError(f"a topic has at least one partition, not {partition_count}")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInputError
-from object_format.record_batch.partitioner import murmur2, partition_for_key, partition_for_keys
+from object_format.record_batch.partitioner import murmur2, partition_for_keys
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,6 @@ def test_many_keys_are_partitioned_like_single_keys(keys: list[bytes | None], pa
     assert found.tolist() == [
         -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partition_count for key in keys
     ]
-    assert found.tolist() == [-1 if key is None else partition_for_key(key, partition_count) for key in keys]
 
 
 def test_a_key_outside_of_the_buffer_has_no_partition() -> None:
@@ -44,6 +43,6 @@ def test_a_key_outside_of_the_buffer_has_no_partition() -> None:
 
 def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="at least one partition"):
-        partition_for_key(b"k", 0)
+        partition_for_keys(b"", np.zeros(0, np.int64), np.zeros(0, np.int32), 0)
     with pytest.raises(InvalidInputError, match="2 lengths"):
         partition_for_keys(b"k", np.zeros(1, np.int64), np.zeros(2, np.int32), 3)
