@@ -286,7 +286,7 @@ _TOPIC: Final = (
         "segment.jitter.ms",
         0,
         "log.roll.jitter.ms",
-        "The maximum random time by which segments are rolled early, so that they do not all roll at once.",
+        "The maximum random time by which segments are rolled early, so that they do not all roll together.",
         0,
     ),
     _long(

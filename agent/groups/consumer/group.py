@@ -206,17 +206,17 @@ class ConsumerGroup:
             member = self._members.require_instance(instance_id, request.member_id)
             _check_member_epoch(member, request.member_epoch, request.owned)
             return member
-        present = self._members.of_instance(instance_id)
-        if present is not None and not present.has_left_temporarily and not present.is_classic:
+        existing = self._members.of_instance(instance_id)
+        if existing is not None and not existing.has_left_temporarily and not existing.is_classic:
             raise GroupError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group"
-                f" because the instance id is owned by {present.member_id} member.",
+                f" because the instance id is owned by {existing.member_id} member.",
             )
         member_id = request.member_id or self._machine.new_member_id()
-        if present is None:
+        if existing is None:
             return self._members.get(member_id) or self._machine.new_member(member_id)
-        return self._machine.replace_static_member(present, member_id)
+        return self._machine.replace_static_member(existing, member_id)
 
     def _leave(self, request: ConsumerHeartbeat) -> HeartbeatResponse:
         if request.instance_id is None:

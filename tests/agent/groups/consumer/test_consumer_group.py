@@ -166,6 +166,15 @@ def test_static_member_that_does_not_rejoin_loses_its_assignment() -> None:
     assert other.owned == partitions("granite", 0, 1, 2, 3)
 
 
+def test_a_rejected_static_member_uses_no_generated_member_id() -> None:
+    harness, without_rejection = ConsumerHarness(), ConsumerHarness()
+    for each in (harness, without_rejection):
+        each.join_client(instance_id="stone")
+    with pytest.raises(GroupError, match="owned by member-1"):
+        harness.group.heartbeat(replace(JOIN, member_id="", instance_id="stone"), harness.topics)
+    assert harness.ids.new_uuid() == without_rejection.ids.new_uuid()
+
+
 def test_instance_id_belongs_to_one_member() -> None:
     harness = ConsumerHarness()
     first = harness.join_client(instance_id="stone")
