@@ -35,6 +35,7 @@ class Fault(IntEnum):
     TIMESTAMP_TYPE = 23
     SEQUENCE = 24
     KEYLESS_RECORDS = 25
+    BROKER_ATTRIBUTES = 26
 
     @property
     def explanation(self) -> str:
@@ -63,6 +64,7 @@ _EXPLANATIONS = {
     Fault.CONTROL_BATCH: "clients are not allowed to write control batches",
     Fault.TIMESTAMP_TYPE: "producers are not allowed to set the timestamp type to LogAppendTime",
     Fault.SEQUENCE: "a batch with a producer id requires a sequence number of at least 0",
+    Fault.BROKER_ATTRIBUTES: "producers are not allowed to set a delete horizon or unknown attribute bits",
     Fault.KEYLESS_RECORDS: "a compacted topic requires a key in every record",
 }
 

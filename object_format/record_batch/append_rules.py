@@ -38,6 +38,7 @@ _REASONS: Final = {
     Fault.DECOMPRESSED_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
     Fault.OFFSETS_NOT_CONSECUTIVE: RejectionReason.INVALID_RECORD,
     Fault.CONTROL_BATCH: RejectionReason.INVALID_RECORD,
+    Fault.BROKER_ATTRIBUTES: RejectionReason.INVALID_RECORD,
     Fault.SEQUENCE: RejectionReason.INVALID_RECORD,
     Fault.KEYLESS_RECORDS: RejectionReason.INVALID_RECORD,
     Fault.TIMESTAMP_TYPE: RejectionReason.INVALID_TIMESTAMP,

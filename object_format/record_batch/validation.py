@@ -1,6 +1,8 @@
 """Validates batches from producers before an append, and summarizes them.
 
-The rules are those of Kafka's LogValidator for batches from clients.
+The rules are those of Kafka's LogValidator for batches from clients, and one more: a producer may only set
+the attribute bits of the codec and of transactions. Kafka stores a delete horizon (KIP-534) that a producer
+sends, and its cleaner then drops the batch's tombstones at a time that the producer chose.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import numpy as np
 from object_format.buffers import Bytes, readable
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.append import check_producer_headers, summarize_rows
-from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BATCH_ROW,
+    CODEC_MASK,
+    CONTROL,
+    LOG_APPEND_TIME,
+    PRODUCER_ATTRIBUTES,
+)
 from object_format.kernels.batches.records import find_keyless, validate_rows, validate_single_batch
 from object_format.record_batch.decompression import decompress_batches, open_records, thread_scratch
 from object_format.record_batch.headers import BatchRows, first_corrupt, scan_until_malformed
@@ -220,6 +229,8 @@ def _header_fault(row: tuple[int, ...]) -> Fault:
         return Fault.TIMESTAMP_TYPE
     if attributes & CONTROL:
         return Fault.CONTROL_BATCH
+    if attributes & ~PRODUCER_ATTRIBUTES:
+        return Fault.BROKER_ATTRIBUTES
     if count < 1 or count != row[_LAST_OFFSET_DELTA] + 1:
         return Fault.OFFSETS_NOT_CONSECUTIVE
     return Fault.NONE

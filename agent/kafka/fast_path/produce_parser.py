@@ -29,11 +29,10 @@ from object_format.kernels.batches.layout import (
     BASE_TIMESTAMP,
     BATCH_OVERHEAD,
     CODEC_MASK,
-    CONTROL,
     CRC,
     LAST_OFFSET_DELTA,
-    LOG_APPEND_TIME,
     MAX_TIMESTAMP,
+    PRODUCER_ATTRIBUTES,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
@@ -62,7 +61,7 @@ header, 9: checksum; 10: max timestamp; 11: producer id; 12: producer epoch; 13:
 _LOWEST: Final = 6
 _CODEC: Final = 14
 _VALIDATED: Final = 15
-_UNSUPPORTED: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
+_SUPPORTED: Final = PRODUCER_ATTRIBUTES & ~TRANSACTIONAL
 _TOPIC_ID_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0, 0)
 _UNLIMITED_BYTES: Final = 1 << 40
@@ -101,7 +100,7 @@ def _read_batch(data: ByteArray, start: Integer, end: Integer, row: IntArray) ->
     row[_CODEC] = attributes & CODEC_MASK
     row[_VALIDATED] = False
     return not (
-        attributes & _UNSUPPORTED != 0
+        attributes & ~_SUPPORTED != 0
         or count < 1
         or count != load_i32(data, start + LAST_OFFSET_DELTA) + 1
         or (producer_id >= 0 and sequence < 0)

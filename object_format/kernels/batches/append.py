@@ -12,7 +12,7 @@ from object_format.kernels.batches.layout import (
     CODEC_MASK,
     CONTROL,
     LEADER_EPOCH,
-    LOG_APPEND_TIME,
+    PRODUCER_ATTRIBUTES,
     TRANSACTIONAL,
 )
 from object_format.kernels.runtime.intrinsics import borrowed
@@ -34,7 +34,8 @@ def check_producer_headers(rows: Rows) -> Integers:
     """Return whether a broker accepts batches with these headers, and whether any is compressed.
 
     The rules are those of Kafka's LogValidator: sequence numbers are present, the producer set the
-    timestamps, there is no control batch, and offsets are consecutive.
+    timestamps, there is no control batch, and offsets are consecutive. In addition, a producer may not set
+    other attribute bits than `PRODUCER_ATTRIBUTES`.
     """
     rows = borrowed(rows)
     compressed = False
@@ -42,7 +43,7 @@ def check_producer_headers(rows: Rows) -> Integers:
         row = rows[b]
         if row.producer_id >= 0 and row.base_sequence < 0:
             return False, False
-        if row.attributes & (LOG_APPEND_TIME | CONTROL):
+        if row.attributes & ~PRODUCER_ATTRIBUTES:
             return False, False
         if row.record_count < 1 or row.record_count != row.last_offset_delta + 1:
             return False, False

@@ -33,6 +33,10 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 LAST_CODEC: Final = 4
+PRODUCER_ATTRIBUTES: Final = CODEC_MASK | TRANSACTIONAL
+"""The attribute bits that a producer may set. Only a broker sets the others, and bits from 0x80 on have no
+meaning yet: a stored batch with one of them would change its meaning when the bit gets one.
+"""
 
 SMALLEST_RECORD: Final = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count.

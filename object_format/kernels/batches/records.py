@@ -15,11 +15,11 @@ from object_format.kernels.batches.layout import (
     BASE_TIMESTAMP,
     BATCH_OVERHEAD,
     CODEC_MASK,
-    CONTROL,
     CRC,
     LAST_OFFSET_DELTA,
     LOG_APPEND_TIME,
     MAX_TIMESTAMP,
+    PRODUCER_ATTRIBUTES,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
@@ -154,7 +154,7 @@ def validate_single_batch(data: ByteArray) -> Integers:
     producer_id = load_i64(data, PRODUCER_ID)
     sequence = load_i32(data, BASE_SEQUENCE)
     may_be_valid = (
-        attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL) == 0
+        attributes & (CODEC_MASK | ~PRODUCER_ATTRIBUTES) == 0
         and count >= 1
         and count == load_i32(data, LAST_OFFSET_DELTA) + 1
         and (producer_id < 0 or sequence >= 0)

@@ -16,9 +16,11 @@ from local_tier.log.unified_log import Isolation
 from local_tier.producers.batches import producer_batches
 from local_tier.producers.producer_state_entry import AppendOrigin, BatchMetadata, ProducerAppendInfo
 from local_tier.producers.producer_state_manager import ProducerStateManager
-from object_format.errors import InvalidRecordError
+from object_format.codecs.codec import Codec
+from object_format.errors import InvalidRecordError, RejectionReason
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers
+from object_format.record_batch.records import encode_batch
 from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
 from tests.local_tier.logs import LogHarness
 
@@ -134,6 +136,18 @@ def test_batches_validated_by_the_same_rules_are_not_validated_again(tmp_path: P
     assert (appended.first_offset, appended.last_offset) == (0, 2)
     [(_, header)] = iter_headers(log.read(0, 1_000, Isolation.LOG_END).data)
     assert (header.base_offset, header.partition_leader_epoch) == (0, 4)
+    log.close()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_producer_cannot_set_a_delete_horizon(tmp_path: Path, codec: Codec) -> None:
+    """The cleaner would drop the tombstone at a time of the producer's choice."""
+    tombstone = encode_batch([1], [b"k"], [None], codec=codec, delete_horizon_ms=1)
+    log = LogHarness(tmp_path).open(LogConfig())
+    with pytest.raises(InvalidRecordError, match="not allowed to set a delete horizon") as error:
+        log.append_as_leader(bytes(tombstone), 0)
+    assert error.value.reason is RejectionReason.INVALID_RECORD
+    assert log.log_end_offset == 0
     log.close()
 
 

@@ -144,6 +144,7 @@ def test_the_number_of_reported_keyless_records_is_limited() -> None:
     [
         ({"attributes": 0x20}, Fault.CONTROL_BATCH),
         ({"attributes": 0x08}, Fault.TIMESTAMP_TYPE),
+        *[({"attributes": bit}, Fault.BROKER_ATTRIBUTES) for bit in (0x40, 0x80, 0x100, 0x4000, -0x8000)],
         ({"producer_id": 4}, Fault.SEQUENCE),
         ({"last_offset_delta": 1}, Fault.OFFSETS_NOT_CONSECUTIVE),
         ({"records": ()}, Fault.OFFSETS_NOT_CONSECUTIVE),

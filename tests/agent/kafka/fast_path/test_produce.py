@@ -515,6 +515,23 @@ def test_a_batch_rejected_by_a_full_write_buffer_is_decompressed_once() -> None:
         assert not appends.accepted
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_attributes_of_a_broker_are_rejected_on_both_paths(codec: Codec) -> None:
+    """A delete horizon, a control batch, and each bit without a meaning."""
+    for bit in (0x20, 0x40, 0x80, 0x100, 0x4000, 0x8000):
+        batch = bytearray(encode_batch([_NOW_MS], [b"key"], [bytes(60)], codec=codec))
+        attributes = int.from_bytes(batch[ATTRIBUTES : ATTRIBUTES + 2], "big") | bit
+        batch[ATTRIBUTES : ATTRIBUTES + 2] = attributes.to_bytes(2, "big")
+        batch[CRC : CRC + 4] = crc32c.crc32c(batch[ATTRIBUTES:]).to_bytes(4, "big")
+        frame = _request_of(bytes(batch))
+        assert not _compare(frame, [_RESULTS[0]])
+        response_bytes, appends = _outcome(frame, [_RESULTS[0]], is_full=False, fast=True)
+        assert isinstance(response_bytes, bytes)
+        response = read_response("produce", 9, memoryview(response_bytes)[8:])
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.invalid_record
+        assert appends.accepted == []
+
+
 def test_bytes_after_the_tagged_fields_are_ignored() -> None:
     """A request without its tagged fields, or with an unknown one, takes the ordinary path."""
     for version in (9, 13):
