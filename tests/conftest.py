@@ -10,7 +10,12 @@ from hypothesis import HealthCheck, settings
 from tests.fixtures import kafka_tools
 from tests.real_clients.client_driver import missing
 
-pytest_plugins = ["tests.fixtures.order", "tests.fixtures.postgres", "tests.fixtures.s3"]
+pytest_plugins = [
+    "tests.fixtures.order",
+    "tests.fixtures.postgres",
+    "tests.fixtures.postgres_pair",
+    "tests.fixtures.s3",
+]
 
 # quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. night:
 # long. Slowness of a shared machine must not fail a test.
