@@ -52,7 +52,7 @@ def run(
     clock = SystemClock()
     ids = SystemIds(clock)
     with contextlib.ExitStack() as opened:
-        with warn_if_slow("opening the catalog and migrating its schema"):
+        with warn_if_slow("opening the catalog"):
             catalog = opened.enter_context(contextlib.closing(open_catalog(catalog_url, clock, ids)))
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))

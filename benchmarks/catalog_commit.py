@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from catalog.database import arrays
 from catalog.database.connection import DatabaseLimits, connection_string
 from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
-from catalog.open import EmbeddedPostgres, open_catalog
+from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 
@@ -156,6 +156,7 @@ def measure(url: str, rounds: int, extents: int = 0) -> dict[str, Any]:
     """Measure all cases on a server with this number of existing extents."""
     clock = SystemClock()
     ids = SystemIds(clock)
+    migrate_catalog(url, clock, ids)
     with (
         open_catalog(url, clock, ids) as catalog,
         psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True) as connection,

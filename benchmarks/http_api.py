@@ -27,7 +27,9 @@ from agent.http.record_rendering import render_records
 from agent.process import run
 from agent.read.fetch_result import FetchResult
 from agent.settings import AgentSettings
-from catalog.open import EmbeddedPostgres
+from catalog.open import EmbeddedPostgres, migrate_catalog
+from core.clock import SystemClock
+from core.ids import SystemIds
 from object_format.record_batch.records import Record, encode_records
 from object_store.open import StoreConfig
 
@@ -145,7 +147,9 @@ def measure(directory: Path, *, quick: bool) -> dict[str, Any]:
     """Return all figures."""
     requests, per_request = (40, 1000) if quick else (400, 2000)
     store = StoreConfig(url=str(directory / "objects"))
+    clock = SystemClock()
     with EmbeddedPostgres(directory / "catalog") as postgres:
+        migrate_catalog(postgres.url, clock, SystemIds(clock))
         with _running(store, postgres.url) as url:
             produced = asyncio.run(_produce(url, requests, per_request))
             from_memory = asyncio.run(_consume(url))

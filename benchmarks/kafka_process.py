@@ -17,7 +17,9 @@ from typing_extensions import override
 from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
 from agent.process import run
 from agent.settings import AgentSettings
-from catalog.open import EmbeddedPostgres
+from catalog.open import EmbeddedPostgres, migrate_catalog
+from core.clock import SystemClock
+from core.ids import SystemIds
 from object_store.open import StoreConfig
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class Cluster:
         self._postgres = EmbeddedPostgres(directory / "catalog")
 
     def __enter__(self) -> Self:
-        self._postgres.__enter__()
+        clock = SystemClock()
+        migrate_catalog(self._postgres.__enter__().url, clock, SystemIds(clock))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ import orjson
 import psycopg
 
 from catalog.database.connection import DatabaseLimits, connection_string
-from catalog.open import EmbeddedPostgres, open_catalog
+from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.retention import expire
@@ -207,7 +207,7 @@ def main(*, as_json: bool, quick: bool, url: str | None) -> None:
 
 def _opened(url: str, size: Size, rounds: int) -> dict[str, Any]:
     clock = SystemClock()
-    open_catalog(url, clock, SystemIds(clock)).close()
+    migrate_catalog(url, clock, SystemIds(clock))
     return measure(url, size, rounds)
 
 

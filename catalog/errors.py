@@ -9,7 +9,7 @@
                         InvalidCommitError, UnstorableValueError, JobOutputError, CatalogAddressError,
                         SchemaVersionError, CatalogInUseError
       NotFoundError     TopicNotFoundError, JobNotFoundError
-    FatalError          EmbeddedPostgresError
+    FatalError          EmbeddedPostgresError, MigrationError
 """
 
 from __future__ import annotations
@@ -99,3 +99,7 @@ class JobNotFoundError(NotFoundError):
 
 class EmbeddedPostgresError(FatalError):
     """The embedded PostgreSQL of a data directory cannot be started or stopped."""
+
+
+class MigrationError(FatalError):
+    """A migration of the schema cannot be completed; it was rolled back."""

@@ -1,7 +1,8 @@
-"""Entry point of the catalog: opens a database, migrates its schema, and groups all repositories."""
+"""Entry point of the catalog: opens or migrates a database, and groups all repositories."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -12,8 +13,9 @@ from catalog.commit.repository import Commits
 from catalog.config.repository import GroupConfigs
 from catalog.database.connection import DatabaseLimits
 from catalog.database.embedded_server import EmbeddedPostgres
-from catalog.database.migrations import check_schema, migrate
+from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
 from catalog.database.pool import Database
+from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.store_binding import StoreBindingRepository
 from catalog.groups.offsets import GroupOffsets
 from catalog.groups.repository import Groups
@@ -31,6 +33,7 @@ from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
     from uuid import UUID
@@ -39,7 +42,16 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from core.ids import Ids
 
-__all__ = ["Catalog", "DatabaseLimits", "EmbeddedPostgres", "open_catalog"]
+__all__ = [
+    "Catalog",
+    "DatabaseLimits",
+    "EmbeddedPostgres",
+    "MigrationPlan",
+    "SchemaVersion",
+    "migrate_catalog",
+    "open_catalog",
+    "plan_migration",
+]
 
 
 class Catalog:
@@ -124,22 +136,41 @@ class CatalogClock:
         self._machine.sleep(seconds)
 
 
-def open_catalog(
-    url: str, clock: Clock, ids: Ids, *, migrate_schema: bool = True, limits: DatabaseLimits | None = None
-) -> Catalog:
+def open_catalog(url: str, clock: Clock, ids: Ids, *, limits: DatabaseLimits | None = None) -> Catalog:
     """Open the catalog in the database at `url` (`postgresql://…`).
 
-    An empty database gets the schema, and an older schema is migrated. With `migrate_schema=False`, both
-    raise SchemaVersionError, as a schema does that is newer than this code. CatalogUnavailableError: the
-    server does not respond. CatalogAddressError: the address is invalid.
+    SchemaVersionError: the database has no schema, or one that this code cannot use; `migrate_catalog`
+    creates or migrates it. CatalogUnavailableError: the server does not respond. CatalogAddressError: the
+    address is invalid.
     """
     database = Database(url, clock, ids, limits)
     try:
-        if migrate_schema:
-            migrate(database)
-        else:
-            check_schema(database)
+        check_schema_version(read_version(database))
     except BaseException:
         database.close()
         raise
     return Catalog(database, clock, ids)
+
+
+def migrate_catalog(
+    url: str,
+    clock: Clock,
+    ids: Ids,
+    *,
+    limits: DatabaseLimits | None = None,
+    report: Callable[[str], None] = ignore_progress,
+) -> SchemaVersion:
+    """Create the schema in an empty database, or apply the missing migrations; return the schema's version.
+
+    Agents and jobs may use the catalog meanwhile. `report` receives a line of text for each step.
+    """
+    with contextlib.closing(Database(url, clock, ids, limits)) as database:
+        return Migrator(database, clock, ids, report=report).run()
+
+
+def plan_migration(
+    url: str, clock: Clock, ids: Ids, *, limits: DatabaseLimits | None = None
+) -> MigrationPlan:
+    """Return the schema's version and the migrations that `migrate_catalog` would apply."""
+    with contextlib.closing(Database(url, clock, ids, limits)) as database:
+        return Migrator(database, clock, ids).plan()

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from catalog.open import EmbeddedPostgres, open_catalog
+from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import SystemIds
@@ -38,6 +38,7 @@ class AppContext:
 def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
     """Yield the URL of the catalog; the embedded PostgreSQL runs at least as long as the block.
 
+    The embedded catalog gets the schema of this code; in a server, only `siltstone migrate` changes it.
     Without `create`, raise NotFoundError if the data directory has no catalog.
     """
     if settings.catalog is not None:
@@ -47,7 +48,9 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         create_data_dir(settings)
     else:
         check_data_exists(settings)
+    clock = SystemClock()
     with EmbeddedPostgres(settings.data_dir / "catalog") as postgres:
+        migrate_catalog(postgres.url, clock, SystemIds(clock))
         yield postgres.url
 
 

@@ -8,6 +8,8 @@ A file of queries is a sequence of::
 
 Parameters have psycopg's form, `%(topic_id)s`. A query without a description is rejected, and so is a second
 query of the same name in a file.
+
+The first line of a migration states its kind, such as `-- kind: expansion` (`Migration`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"^-- name: (?P<name>[a-z][a-z0-9_]*)\n", re.MULTILINE)
 _MIGRATION = re.compile(r"(?P<version>[0-9]{4})_[a-z0-9_]+\.sql")
+_KIND = re.compile(rb"-- kind: (?:(?P<online>online )?expansion|contraction, minimum (?P<minimum>[0-9]+))\n")
+_CONCURRENT_INDEX = re.compile(rb"CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,30 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Migration from `version` - 1 to `version`."""
+    """Migration from `version` - 1 to `version`.
+
+    `minimum` is the oldest schema version that code must know after it; 0 for an expansion, which older code
+    survives. An online migration is one statement that runs outside a transaction.
+    """
 
     version: int
     file_name: str
     sql: bytes
+    minimum: int = 0
+    is_online: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Return the kind as the file's first line states it."""
+        if self.minimum:
+            return f"contraction, minimum {self.minimum}"
+        return "online expansion" if self.is_online else "expansion"
+
+    @property
+    def index(self) -> str | None:
+        """Return the name of the index that an online migration creates, if it creates one."""
+        found = _CONCURRENT_INDEX.search(self.sql)
+        return None if found is None else found[1].decode()
 
 
 def parse_queries(text: str, source: str) -> Mapping[str, Query]:
@@ -73,11 +96,22 @@ def load_schema() -> bytes:
     return (resources.files("catalog") / "sql" / "schema.sql").read_bytes()
 
 
+def parse_migration(file_name: str, version: int, sql: bytes) -> Migration:
+    """Parse a migration; FatalError if its first line does not state its kind."""
+    kind = _KIND.match(sql)
+    if kind is None or int(kind["minimum"] or 0) > version:
+        raise FatalError(
+            f"migration {file_name} does not state its kind in its first line",
+            remedy="write `-- kind: expansion` or another form that CONTRIBUTING.md lists",
+        )
+    return Migration(version, file_name, sql, int(kind["minimum"] or 0), kind["online"] is not None)
+
+
 def load_migrations() -> tuple[Migration, ...]:
     """Load all migrations by version; FatalError if a number is missing."""
     entries = (resources.files("catalog") / "sql" / "migrations").iterdir()
     found = [
-        Migration(int(match["version"]), entry.name, entry.read_bytes())
+        parse_migration(entry.name, int(match["version"]), entry.read_bytes())
         for entry in entries
         if (match := _MIGRATION.fullmatch(entry.name))
     ]

@@ -3,9 +3,11 @@
 -- schema.
 -- Units: offsets count records, *_ms are milliseconds since the Unix epoch, positions and lengths are bytes.
 
+-- The number of the last migration, and the oldest schema version that code must know to use the catalog.
 CREATE TABLE schema_version (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    version integer NOT NULL
+    version integer NOT NULL,
+    min_version integer NOT NULL
 );
 
 -- The object store of all files, identified by the id in its marker object. There is no row until a process

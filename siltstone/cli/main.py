@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from typing_extensions import override
 
+from catalog.errors import SchemaVersionError
 from core.errors import InvalidInputError, RetryableError, SiltstoneError
 from siltstone.interrupts import interrupt_on_signals
 from siltstone.settings.sources import ConfigurationError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_USAGE = 2
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
+WRONG_SCHEMA = 78  # EX_CONFIG of sysexits.h
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 COMMANDS = {
@@ -42,6 +44,7 @@ COMMANDS = {
     "quarantine": "List the files that compaction leaves out, or allow it to retry them.",
     "expire": "Apply retention and delete garbage, without Spark.",
     "fsck": "Check that the catalog and the object store agree.",
+    "migrate": "Create or migrate the schema of the catalog.",
     "demo": "Run a year of real flight data through the whole system and check every record.",
 }
 
@@ -56,6 +59,7 @@ EXTRAS = {
     "quarantine": "planner",
     "expire": "planner",
     "fsck": "planner",
+    "migrate": "agent",
     "demo": "demo",
 }
 """The extra of the distribution that installs what each command needs."""
@@ -107,7 +111,7 @@ def cli() -> None:
     environment variables and from options. A later source overrides an earlier one.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 75 temporary failure (retry later),
-    130 interrupted. Every command has its own --help.
+    78 the schema of the catalog does not fit this version, 130 interrupted. Every command has its own --help.
     """
 
 
@@ -149,6 +153,8 @@ def _exit_code(failure: SiltstoneError) -> int:
         return WRONG_USAGE
     if isinstance(failure, RetryableError):
         return TEMPORARY_FAILURE
+    if isinstance(failure, SchemaVersionError):
+        return WRONG_SCHEMA
     return FAILED
 
 

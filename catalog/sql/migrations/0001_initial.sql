@@ -1,3 +1,4 @@
+-- kind: contraction, minimum 1
 -- The initial schema.
 -- Units: offsets count records, *_ms are milliseconds since the Unix epoch, positions and lengths are bytes.
 

@@ -1,3 +1,4 @@
+-- kind: expansion
 -- Agents that serve the Kafka protocol are brokers, with a node id and an address.
 ALTER TABLE sessions
     ADD COLUMN node_id integer,

@@ -1,3 +1,4 @@
+-- kind: expansion
 -- Consumer groups. A coordinator claims a group's row and writes its state and offsets under that claim.
 -- state is the
 -- coordinator's own encoding of the members; queries use the other columns.

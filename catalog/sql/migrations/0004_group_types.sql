@@ -1,3 +1,4 @@
+-- kind: expansion
 -- Groups of the consumer protocol (KIP-848) in addition to classic ones. generation is the epoch of such a
 -- group.
 ALTER TABLE consumer_groups

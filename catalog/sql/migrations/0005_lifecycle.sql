@@ -1,3 +1,4 @@
+-- kind: contraction, minimum 5
 -- The time at which a session was closed, and at which the objects that it left without a commit were
 -- deleted.
 ALTER TABLE sessions ADD COLUMN over_ms bigint;

@@ -1,3 +1,4 @@
+-- kind: expansion
 -- Leaders of the partitions of local topics (storage.mode=local), whose records are on an agent's disk, and
 -- their leader
 -- epochs. Sessions record whether an agent has such disks.

@@ -1,3 +1,4 @@
+-- kind: expansion
 -- The bytes of a file's live extents, now and at its commit, so that the planner finds small and mostly dead
 -- files without
 -- reading extents. The bytes at the commit of existing files are not known; their sizes are an estimate.

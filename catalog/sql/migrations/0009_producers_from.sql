@@ -1,3 +1,4 @@
+-- kind: contraction, minimum 9
 -- A producer without state in a partition may continue with any sequence number only if its state may have
 -- expired. All
 -- producers before this migration may have expired.

@@ -1,3 +1,4 @@
+-- kind: contraction, minimum 11
 -- Rename tables, columns, values, indexes and constraints. No other data changes.
 
 -- Idempotent producers: an unknown producer with this id or a larger one is new.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +13,18 @@ from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
 import catalog
-from catalog.database import migrations
 from catalog.database.connection import SCHEMA, DatabaseLimits, connection_string
-from catalog.database.sql_files import Migration, load_migrations, load_queries, load_schema, parse_queries
-from catalog.errors import SchemaVersionError
-from catalog.open import open_catalog
+from catalog.database.sql_files import (
+    load_migrations,
+    load_queries,
+    load_schema,
+    parse_migration,
+    parse_queries,
+)
 from core.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from core.clock import Clock
-    from core.ids import Ids
 
 _FILES = sorted(Path(entry.name).stem for entry in (resources.files("catalog") / "sql" / "queries").iterdir())
 
@@ -63,6 +61,14 @@ def test_every_query_is_used() -> None:
 def test_a_query_without_description_or_with_a_duplicate_name_is_rejected(text: str) -> None:
     with pytest.raises(FatalError, match="somewhere: query 'a'"):
         parse_queries(text, "somewhere")
+
+
+@pytest.mark.parametrize(
+    "first_line", ["", "-- kind: online contraction", "-- kind: contraction, minimum 13"]
+)
+def test_a_migration_that_does_not_state_its_kind_is_rejected(first_line: str) -> None:
+    with pytest.raises(FatalError, match="does not state its kind"):
+        parse_migration("0012_x.sql", 12, f"{first_line}\nSELECT 1;\n".encode())
 
 
 _COLUMNS = """
@@ -164,50 +170,3 @@ def test_migration_11_renames_and_keeps_the_data(new_catalog_url: Callable[..., 
             (b"SELECT name, first_new_producer_id, deleted_ms FROM deleted_topics", ("past", 6, 7)),
         ):
             assert connection.execute(query).fetchall() == [expected]
-
-
-def test_several_processes_can_open_an_empty_database_at_once(
-    new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
-) -> None:
-    url = new_catalog_url(empty=True)
-    barrier = threading.Barrier(4)
-
-    def start(_: int) -> None:
-        barrier.wait()
-        open_catalog(url, clock, ids).close()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(start, range(4)))
-    with _connect(url) as connection:
-        assert connection.execute("SELECT version FROM schema_version").fetchall() == [
-            (len(load_migrations()),)
-        ]
-
-
-def test_an_older_catalog_is_migrated_or_rejected(
-    catalog_url: str, clock: Clock, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = Migration(len(load_migrations()) + 1, "next.sql", b"CREATE TABLE next (n int)")
-    newer = (*load_migrations(), step)
-    monkeypatch.setattr(migrations, "load_migrations", lambda: newer)
-    with pytest.raises(SchemaVersionError, match=f"this Siltstone needs {step.version}"):
-        open_catalog(catalog_url, clock, ids, migrate_schema=False)
-    open_catalog(catalog_url, clock, ids).close()
-    open_catalog(catalog_url, clock, ids, migrate_schema=False).close()
-    with _connect(catalog_url) as connection:
-        assert connection.execute("SELECT count(*) FROM next").fetchone() == (0,)
-
-
-def test_a_newer_catalog_is_rejected(catalog_url: str, clock: Clock, ids: Ids) -> None:
-    with _connect(catalog_url) as connection:
-        connection.execute("UPDATE schema_version SET version = 99")
-    for migrate in (True, False):
-        with pytest.raises(SchemaVersionError, match="version 99, this Siltstone supports only"):
-            open_catalog(catalog_url, clock, ids, migrate_schema=migrate)
-
-
-def test_an_empty_database_is_rejected_without_migration(
-    new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
-) -> None:
-    with pytest.raises(SchemaVersionError, match="has no catalog"):
-        open_catalog(new_catalog_url(empty=True), clock, ids, migrate_schema=False)
