@@ -2,7 +2,7 @@
 
 ::
 
-    RetryableError      CatalogUnavailableError
+    RetryableError      CatalogUnavailableError, JobVersionError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitResultExpiredError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
@@ -19,6 +19,10 @@ from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableE
 
 class CatalogUnavailableError(RetryableError):
     """PostgreSQL did not respond in time; the operation may have happened or not."""
+
+
+class JobVersionError(RetryableError):
+    """Another version of Siltstone planned the job; a process of that version may run it."""
 
 
 class SessionFencedError(StaleStateError):

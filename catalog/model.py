@@ -296,7 +296,8 @@ class JobSpec:
     logged. `reason` is for operators. An output file with at least `output_bytes` of data ends after the
     current section, and the next partition starts a new file; None means one file. `merge_batches` merges
     adjacent small batches of deduplicated partitions. An `exact` job removes duplicate keys that an earlier
-    job has left for lack of memory.
+    job has left for lack of memory. `kernel_digest` identifies the kernels that every task of a run must have
+    (`object_format.kernels.runtime.identity`); the driver sets it, and it is empty before.
     """
 
     job_id: UUID
@@ -310,6 +311,7 @@ class JobSpec:
     output_bytes: int | None = None
     merge_batches: bool = True
     exact: bool = False
+    kernel_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,5 +17,9 @@ class IncompleteShuffleError(RetryableError):
     """A stage did not receive all rows of the stage before, so its result was discarded."""
 
 
+class KernelMismatchError(RetryableError):
+    """Processes with different kernels would work on one job; nothing was read or written."""
+
+
 class JobCancelledError(RetryableError):
     """The caller stopped the work before its end; nothing was published."""

@@ -15,13 +15,14 @@ from uuid import UUID
 
 import orjson
 
+from catalog.errors import JobVersionError
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
 from core.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_VERSION: Final = 1
+SPEC_VERSION: Final = 1
 _EXTENT: Final = (
     "partition",
     "base_offset",
@@ -64,7 +65,7 @@ def write_spec(spec: JobSpec) -> bytes:
     topic_indexes = {topic_id: index for index, topic_id in enumerate(topics)}
     return orjson.dumps(
         {
-            "version": _VERSION,
+            "version": SPEC_VERSION,
             "job_id": spec.job_id,
             "created_ms": spec.created_ms,
             "now_ms": spec.now_ms,
@@ -74,6 +75,7 @@ def write_spec(spec: JobSpec) -> bytes:
             "output_bytes": spec.output_bytes,
             "merge_batches": spec.merge_batches,
             "exact": spec.exact,
+            "kernel_digest": spec.kernel_digest,
             "topics": topics,
             "inputs": [_write_input(file, topic_indexes) for file in spec.inputs],
             "partitions": [
@@ -97,7 +99,10 @@ def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, An
 
 
 def read_spec(data: bytes | str) -> JobSpec:
-    """Decode a specification; CorruptDataError if it is malformed or has another version."""
+    """Decode a specification.
+
+    Raise JobVersionError for another version, CorruptDataError if it is malformed.
+    """
     try:
         return _read_spec(orjson.loads(data))
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -105,10 +110,11 @@ def read_spec(data: bytes | str) -> JobSpec:
 
 
 def _read_spec(stored: dict[str, Any]) -> JobSpec:
-    if stored["version"] != _VERSION:
-        raise CorruptDataError(
-            f"job {stored['job_id']} has a specification of version {stored['version']}, not {_VERSION}",
-            remedy="run it with the Siltstone that planned it",
+    if stored["version"] != SPEC_VERSION:
+        raise JobVersionError(
+            f"job {stored['job_id']} has a specification of version {stored['version']}, but this process"
+            f" reads version {SPEC_VERSION}",
+            remedy="deploy the same version of Siltstone to all planners, drivers and workers",
         )
     topics = [UUID(topic) for topic in stored["topics"]]
     partitions = stored["partitions"]
@@ -139,6 +145,7 @@ def _read_spec(stored: dict[str, Any]) -> JobSpec:
         output_bytes=stored.get("output_bytes"),
         merge_batches=stored.get("merge_batches", True),
         exact=stored.get("exact", False),
+        kernel_digest=stored.get("kernel_digest", ""),
     )
 
 

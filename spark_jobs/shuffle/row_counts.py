@@ -6,10 +6,11 @@ different executions. Executions that succeed produce the same rows, except for 
 their inputs never change and the job fixes seed and time. But an execution may also fail, and a result made
 of the rows that it sent before would lose records.
 
-Therefore every task ends its output for each task of the next stage with a *marker*: the number of rows, and
-the number of records that they stand for. Markers come last, and a failed execution sends none. A receiver
-that lacks a marker, or has a different number of rows, fails the job, which may be retried. This holds for
-every mixture of executions and depends on no setting of Spark.
+Therefore every task ends its output for each task of the next stage with a *marker*: the number of rows, the
+number of records that they stand for, and the digest of the kernels that computed them. Markers come last,
+and a failed execution sends none. A receiver that lacks a marker, has a different number of rows, or has
+other kernels, fails the job, which may be retried. This holds for every mixture of executions and depends on
+no setting of Spark.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.errors import CorruptDataError
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.shuffle.rows import END, BlobRow, SurvivorRow
+from spark_jobs.transport import check_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MARKER: Final = struct.Struct("<qq")
+_MARKER: Final = struct.Struct("<qq32s")  # the last field is the kernels' digest
 
 
 @dataclass(slots=True)
@@ -38,14 +41,19 @@ class Tally:
 
     def pack(self) -> bytes:
         """Return the bytes for the `data` of a marker."""
-        return _MARKER.pack(self.rows, self.records)
+        return _MARKER.pack(self.rows, self.records, bytes.fromhex(KERNEL_DIGEST))
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Tally:
-        """Reverse `pack`. Raise CorruptDataError for other bytes."""
+        """Reverse `pack`.
+
+        Raise KernelMismatchError if the sender has other kernels, CorruptDataError for other bytes.
+        """
         if len(data) != _MARKER.size:
             raise CorruptDataError(f"{len(data)} bytes are not a marker")
-        return cls(*_MARKER.unpack(data))
+        rows, records, digest = _MARKER.unpack(data)
+        check_kernels(digest.hex(), "a task of the stage before")
+        return cls(rows, records)
 
 
 class ReceivedRows:

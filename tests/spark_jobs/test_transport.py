@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,10 @@ from catalog.model import (
     OutputExtent,
     OutputFile,
 )
-from core.errors import CorruptDataError
+from core.errors import CorruptDataError, RetryableError
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
+from spark_jobs import transport
+from spark_jobs.errors import KernelMismatchError
 from spark_jobs.transport import pack_result, pack_spec, unpack_result, unpack_spec
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -119,7 +124,23 @@ RESULTS = st.builds(
 
 @given(SPECS)
 def test_unpack_spec_reverses_pack_spec(spec: JobSpec) -> None:
-    assert unpack_spec(pack_spec(spec)) == spec
+    assert unpack_spec(pack_spec(spec)) == replace(spec, kernel_digest=KERNEL_DIGEST)
+
+
+@given(SPECS)
+def test_a_worker_with_other_kernels_refuses_a_job(spec: JobSpec) -> None:
+    """The refusal names both versions and says what to do; the job may succeed later."""
+    other = "ab" * 32
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "KERNEL_DIGEST", other)
+        packed = pack_spec(spec)
+
+    with pytest.raises(KernelMismatchError) as refusal:
+        unpack_spec(packed)
+
+    assert isinstance(refusal.value, RetryableError)
+    for part in (str(spec.job_id), other[:12], KERNEL_DIGEST[:12], "deploy the same version"):
+        assert part in str(refusal.value)
 
 
 @given(RESULTS)

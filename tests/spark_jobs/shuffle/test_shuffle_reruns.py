@@ -19,6 +19,7 @@ from object_store.open import StoreConfig
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.report import JobFailure
 from spark_jobs.shuffle import query as shuffle_query
+from spark_jobs.shuffle import row_counts
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.query import StageFunctions, unite_results
 from spark_jobs.shuffle.row_counts import Tally
@@ -258,6 +259,27 @@ def test_a_blob_that_lacks_records_fails_the_job(shared_shuffle: ManualShuffle) 
     assert isinstance(result, JobFailure)
     assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
     assert re.search(r"\d+ records were judged, but \d+ were sent", result.message)
+
+
+def test_rows_of_tasks_with_other_kernels_fail_the_job(shared_shuffle: ManualShuffle) -> None:
+    """Other kernels may hash keys differently: a deleted key would return."""
+
+    def with_other_kernels(tally: Tally) -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(row_counts, "KERNEL_DIGEST", "ab" * 32)
+            return tally.pack()
+
+    rows = all_rows(shared_shuffle)
+    foreign = next(row for row in rows if row.kind == END)
+    other = foreign._replace(data=with_other_kernels(Tally.unpack(foreign.data)))
+
+    result = shared_shuffle.write_all(
+        shared_shuffle.judge_all(other if row is foreign else row for row in rows)
+    )
+
+    assert isinstance(result, JobFailure)
+    assert (result.retryable, result.error) == (True, "KernelMismatchError")
+    assert "deploy the same version" in result.message
 
 
 def test_two_results_of_one_share_are_rejected(shared_shuffle: ManualShuffle) -> None:
