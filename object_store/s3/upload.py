@@ -152,10 +152,8 @@ class S3Upload:
         """Drop the parts; `sweep_unfinished` removes those that cannot be dropped now."""
         if self._ended:
             return
-        with suppress(SiltstoneError):
-            self._receive_part()  # a part that arrives after the abort would remain
         upload_id = self._upload_id
-        self._end()
+        self._end()  # a part that arrives after the abort would remain
         if upload_id is not None:
             with suppress(SiltstoneError):
                 self._calls.send(
@@ -229,6 +227,7 @@ class S3Upload:
         self._calls.send(f"completing {self._name!r}", self._purpose, request, on_fault=on_fault)
 
     def _end(self) -> None:
+        """Release all memory, after the part that is on its way."""
         self._ended = True
         self._filling = bytearray()
         if self._sender is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -106,6 +106,30 @@ def test_uncommitted_objects_are_deleted_once_their_session_is_over(system: Syst
     with pytest.raises(SessionFencedError):
         system.catalog.commits.commit(left)
     assert len(system.read_log(key)) == 1
+
+
+def test_an_orphan_that_was_committed_after_the_first_look_is_not_deleted(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog's files and the store's objects are read at different moments."""
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    for value in (b"1", b"2"):
+        system.produce({key: [(b"a", value)]})
+    system.catalog.sessions.end(system.session_id)
+    system.clock.advance(GRACE_S + 1)
+    known_files = system.catalog.garbage.known_files
+    looks = []
+
+    def old_first_look(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401  # any call
+        looks.append(arguments)
+        return known_files(*arguments, **keywords) if len(looks) > 1 else []
+
+    monkeypatch.setattr(system.catalog.garbage, "known_files", old_first_look)
+    report = collect(system)
+    assert len(looks) > 1
+    assert report.orphans == 0
+    assert len(objects(system)) == 2
+    assert len(system.read_log(key)) == 2
 
 
 def test_a_young_orphan_is_not_deleted(system: System) -> None:

@@ -40,11 +40,15 @@ def topic_rules(number: int, **changes: object) -> TopicRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Records of one partition in one ingestion file."""
+    """Records of one partition in one ingestion file.
+
+    The youngest record has `age_ms`, and the oldest one is older by `span_ms`.
+    """
 
     records: int
     length: int
     age_ms: int = 0
+    span_ms: int = 0
 
 
 @dataclass
@@ -97,7 +101,7 @@ class ModelLog:
                     base_offset=base,
                     last_offset=base + chunk.records - 1,
                     record_count=chunk.records,
-                    min_timestamp=timestamp,
+                    min_timestamp=timestamp - chunk.span_ms,
                     max_timestamp=timestamp,
                     file_id=file.file_id,
                     object_name=file.object_name,

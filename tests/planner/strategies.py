@@ -35,7 +35,11 @@ SETTINGS = st.builds(
 )
 
 CHUNKS = st.builds(
-    Chunk, records=st.integers(1, 5), length=st.sampled_from([0, 10, 100, 300]), age_ms=AGES_MS
+    Chunk,
+    records=st.integers(1, 5),
+    length=st.sampled_from([0, 10, 100, 300]),
+    age_ms=AGES_MS,
+    span_ms=st.sampled_from([0, 0, 400, 10_000]),
 )
 
 

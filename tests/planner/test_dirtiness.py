@@ -77,6 +77,22 @@ def test_min_compaction_lag_excludes_the_first_young_extent_and_later_ones() -> 
     assert takeable_extents(log.view(key), NOW_MS + 1) == tuple(log.extents[key])
 
 
+def test_min_compaction_lag_counts_from_the_youngest_record_of_an_extent() -> None:
+    """An extent with one young record is not taken, however old its other records are."""
+    log, key = one_partition([], min_compaction_lag_ms=1_000)
+    for age_ms in (5_000, 1_000):
+        log.append({key: Chunk(records=10, length=10, age_ms=age_ms - 1, span_ms=9_000)})
+    assert takeable_extents(log.view(key), NOW_MS) == tuple(log.extents[key][:1])
+    assert takeable_extents(log.view(key), NOW_MS + 1) == tuple(log.extents[key])
+
+
+def test_max_compaction_lag_counts_from_the_oldest_record_of_an_extent() -> None:
+    log, key = one_partition([(1_000, 9_000)], max_compaction_lag_ms=1_000)
+    log.first_dirty[key] = 10
+    log.append({key: Chunk(records=10, length=1, age_ms=0, span_ms=5_000)})
+    assert measure(log.view(key), log.extents[key], NOW_MS).overdue_ms == 4_000
+
+
 def test_min_compaction_lag_does_not_affect_clean_or_uncompacted_data() -> None:
     log, key = one_partition([(10, 0)], min_compaction_lag_ms=1_000)
     log.first_dirty[key] = 10

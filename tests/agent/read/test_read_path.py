@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.agent.small_compaction import compact
 if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.ids import Ids
+    from object_format.record_batch.records import Record
     from tests.agent.faulty_store import FaultyStore
     from tests.agent.running_agents import Agents, RunningAgent
 
@@ -48,6 +50,10 @@ async def _produced(
                 ),
             )
     assert catalog.topics.get("t").partition_count == 1
+
+
+def _is_among(offsets: set[int], record: Record) -> bool:
+    return record.offset in offsets
 
 
 async def test_sections_of_one_file_are_read_by_one_get(agents: Agents) -> None:
@@ -103,6 +109,57 @@ async def test_offsets_in_a_hole_continue_at_the_next_record(
         assert (tail["records"], tail["next_offset"], tail["high_watermark"]) == ([], 60, 60)
         timed = await running.read("t", timestamp=1004)
         assert timed["records"][0]["offset"] == 17
+
+
+async def test_the_tail_of_a_compacted_topic_shows_no_superseded_record(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    """The tail in memory has batches that compaction has replaced; they belong to no extent any more."""
+    expected: list[str] = []
+    async with agents.running() as running:
+        await running.create_topic("t", 1, cleanup_policy="compact")
+        for number in range(12):
+            await running.produce(
+                "t", {"key": str(number % 3), "value": str(number)}, {"key": "", "value": "x"}
+            )
+            expected += [str(number), "x"]
+            if number % 4 == 3:
+                newest = {2 * number + 1, *(2 * each for each in range(number - 2, number + 1))}
+                topic = catalog.topics.get("t")
+                compact(catalog, store, ids, topic, keep=partial(_is_among, newest))
+                expected = [str(number - 2), str(number - 1), str(number), "x"]
+            gets = agents.requests(RequestKind.GET)
+            found = await _all(running, "t")
+            assert [record["value"] for record in found] == expected
+            offsets = [record["offset"] for record in found]
+            assert offsets == sorted(set(offsets))
+            if number < 3:
+                assert agents.requests(RequestKind.GET) == gets
+
+
+async def test_a_read_by_time_continues_after_an_extent_that_has_no_such_record_left(
+    agents: Agents, catalog: Catalog
+) -> None:
+    """The only late record of the first candidate lies below the log start offset."""
+    async with agents.running(flush_interval_ms=1) as running:
+        await running.create_topic("t", 1)
+        topic_id = catalog.topics.get("t").topic_id
+        files = [[9_000, 1_000], [2_000], [8_500, 9_000], [9_500]]
+        for file in files:
+            await running.produce("t", *({"key": "k", "value": "v", "timestamp": time} for time in file))
+        for log_start, timestamp, expected in (
+            (0, 5_000, 0),
+            (1, 5_000, 3),
+            (1, 8_501, 4),
+            (1, 9_000, 4),
+            (1, 9_001, 5),
+            (5, 9_000, 5),
+            (1, 9_501, 6),
+        ):
+            catalog.retention.advance_log_start(topic_id, 0, log_start)
+            page = await running.read("t", timestamp=timestamp, max_records=1)
+            assert [record["offset"] for record in page["records"]] == [expected][: expected < 6]
+            assert page["next_offset"] == min(expected + 1, 6)
 
 
 async def test_a_log_without_records_is_skipped(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from catalog.errors import JobInputsChangedError
 from catalog.model import Exactness, JobState, PartitionId
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import run_of, with_keys
@@ -123,3 +124,38 @@ def test_an_extent_that_the_clean_part_covers_is_no_longer_dirty(scene: Scene) -
     assert size.dirty_bytes == 100
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     assert checker.violations() == []
+
+
+@pytest.mark.parametrize("start", [5, 6, 9])
+def test_an_output_that_straddles_the_log_start_is_published(scene: Scene, start: int) -> None:
+    """Its records from the log start on are the only copy once the inputs are removed."""
+    topic = scene.topic()
+    for _ in range(2):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    scene.catalog.jobs.complete(scene.result(job, keep=10))
+    assert [(each.base_offset, each.last_offset) for each in scene.extents(topic, 0, start)] == [(0, 9)]
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+@pytest.mark.parametrize(("start", "is_missed"), [(5, True), (6, True), (9, True), (10, False)])
+def test_a_missing_input_that_straddles_the_log_start_fails_the_publication(
+    scene: Scene, catalog_url: str, start: int, *, is_missed: bool
+) -> None:
+    """Only an input that is wholly below the log start may be gone: retention removed it."""
+    topic = scene.topic()
+    for _ in range(3):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    scene.catalog.retention.remove_expired(topic.topic_id, 0)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.extents SET job_id = NULL WHERE base_offset = 5")
+    if is_missed:
+        with pytest.raises(JobInputsChangedError, match="offset 5 "):
+            scene.catalog.jobs.complete(scene.result(job))
+        assert [extent.base_offset for extent in scene.extents(topic, 0, start)] == [5, 10]
+    else:
+        scene.catalog.jobs.complete(scene.result(job))
+        assert InvariantChecker(scene.catalog).violations() == []

@@ -235,6 +235,20 @@ def test_offsets_out_of_range_are_rejected_with_the_range(harness: LogHarness) -
     log.close()
 
 
+def test_the_log_start_never_passes_the_high_watermark(harness: LogHarness) -> None:
+    """Records above it are not committed, so they cannot be deleted."""
+    log = harness.open()
+    log.append_as_leader(batch(0, 5), 0)
+    log.update_high_watermark(3)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_records(4)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.maybe_increment_log_start_offset(5)
+    assert log.log_start_offset == 0
+    assert log.delete_records(-1) == 3
+    log.close()
+
+
 def test_watermarks_never_go_back(harness: LogHarness) -> None:
     """The log start offset does not decrease, and the high watermark is limited to the log end."""
     log = harness.open()

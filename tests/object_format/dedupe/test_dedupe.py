@@ -307,6 +307,43 @@ def test_growing_columns_do_not_change_the_survivors(log: list[Section]) -> None
     assert found.exact
 
 
+@st.composite
+def crowded_logs(draw: DrawFn) -> list[Section]:
+    """Return a log whose keys do not fit into the smallest table, and in which many tombstones have expired.
+
+    The kinds of records are drawn in runs, because a delete horizon belongs to a batch.
+    """
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["value", "value", "expired", "expired", "kept"]),
+                st.lists(st.integers(0, 39), min_size=4, max_size=20),
+            ),
+            min_size=3,
+            max_size=8,
+        )
+    )
+    sections: list[Section] = []
+    offset = 0
+    for kind, keys in runs:
+        value = b"v" if kind == "value" else None
+        records = [Record(offset + at, 1, b"%d" % key, value) for at, key in enumerate(keys)]
+        batch = model.batch_of(records)
+        if kind != "value":
+            horizon = NOW - 1 if kind == "expired" else NOW + 1
+            batch = replace(batch, attributes=batch.attributes | model_log.HORIZON, base_timestamp=horizon)
+        sections.append(Section(batches=(batch,)))
+        offset = batch.next_offset
+    return sections
+
+
+@given(crowded_logs(), st.booleans())
+def test_a_full_table_brings_no_deleted_key_back(log: list[Section], whole: bool) -> None:
+    """A tombstone whose key did not fit stays: an older record of the key is kept for the same reason."""
+    found = find(log, table=KeyTable(16 * 12), reaches_log_start=whole)
+    check_survivors(log, found, whole=whole)
+
+
 def check_survivors(log: Sequence[Section], found: Survivors, *, whole: bool) -> None:
     """All required survivors exist, and no key survives without its newest record."""
     must_stay = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)

@@ -69,6 +69,26 @@ def test_a_position_outside_of_the_data_is_rejected(position: int) -> None:
         read_header(encode_batch([1], [b"k"], [b"v"])[:69], position)
 
 
+@pytest.mark.parametrize(
+    ("record_count", "last_offset_delta", "is_valid"),
+    [(0, 0, True), (0, 5, True), (0, -1, False), (1, 0, True), (1, -1, False), (3, 2, True), (3, 1, False)],
+)
+def test_a_last_offset_delta_below_the_number_of_records_is_rejected(
+    record_count: int, last_offset_delta: int, *, is_valid: bool
+) -> None:
+    """Every offset of a batch has at most one record; compaction may leave fewer."""
+    records = encode_batch([1] * 3, [b"k"] * 3, [b"v"] * 3)[61:]
+    batch = model.Batch(last_offset_delta=last_offset_delta)
+    data = model.encode_with_records(batch, records, count=record_count)
+    if is_valid:
+        assert read_header(data).last_offset_delta == last_offset_delta
+        return
+    for read in (read_header, lambda data: list(iter_headers(data))):
+        with pytest.raises(MalformedBatchError) as caught:
+            read(data)
+        assert caught.value.fault is Fault.LAST_OFFSET_DELTA
+
+
 def test_iter_headers_yields_the_position_of_each_batch() -> None:
     one, two = encode_batch([1], [b"k"], [b"v"]), encode_batch([1], [b"key"], [b"v"])
     assert [position for position, _ in iter_headers(one + two + one)] == [0, len(one), len(one + two)]

@@ -246,6 +246,25 @@ def test_an_invalid_file_with_correct_checksums_is_rejected(what: str) -> None:
     assert caught.value.position in range(len(join(blocks)) + 1)
 
 
+@pytest.mark.parametrize("at", [-1, -11, -12, -48, -60])
+def test_a_first_section_inside_the_file_header_is_rejected(at: int) -> None:
+    """The first section begins after the magic, the header of the FILE_HEADER block and its payload."""
+    position, length = struct.unpack(">QQ", BLOCKS[_index_of(DIRECTORY)].payload[24:40])
+    assert position == 8 + 12 + 48
+    data = join(_patched(DIRECTORY, 24, struct.pack(">QQ", position + at, length - at)))
+    with pytest.raises(CorruptSegmentError, match="overlaps another part"):
+        read_directory(data, name="a.seg", size=len(data))
+
+
+def test_a_section_that_overlaps_its_neighbour_or_the_directory_is_rejected() -> None:
+    payload = BLOCKS[_index_of(DIRECTORY)].payload
+    for start in range(24, len(payload), 128):
+        position, length = struct.unpack(">QQ", payload[start : start + 16])
+        data = join(_patched(DIRECTORY, start, struct.pack(">QQ", position, length + 1)))
+        with pytest.raises(CorruptSegmentError, match="overlaps another part"):
+            read_directory(data, name="a.seg", size=len(data))
+
+
 @pytest.mark.parametrize(
     "what", [what for what, (blocks, _) in FORGED.items() if BLOCKS[-1] in blocks and blocks[0] == BLOCKS[0]]
 )

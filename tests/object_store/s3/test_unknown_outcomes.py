@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
@@ -18,11 +20,29 @@ from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.limited_store import DATA, read_all, slow_down
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from object_store.s3.store import S3Store
     from tests.object_store.s3.fault_proxy import FaultProxy
 
 POST = RequestKind.POST
 OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep removes only uploads with names of this form
+
+
+def uploads_page(upload_ids: Sequence[str], next_upload_id: str) -> bytes:
+    """Return a page of unfinished uploads of one key; another page follows if `next_upload_id` is set."""
+    key = f"some/prefix/{OURS}"
+    uploads = "".join(
+        f"<Upload><Key>{key}</Key><UploadId>{each}</UploadId><Initiated>2020-01-01T00:00:00Z</Initiated></Upload>"
+        for each in upload_ids
+    )
+    rest = f"<NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{next_upload_id}</NextUploadIdMarker>"
+    is_truncated = "true" if next_upload_id else "false"
+    return (
+        '<ListMultipartUploadsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<IsTruncated>{is_truncated}</IsTruncated>{rest if next_upload_id else ''}{uploads}"
+        "</ListMultipartUploadsResult>"
+    ).encode()
 
 
 class TestCreateWithUnknownOutcome:
@@ -135,6 +155,43 @@ class TestMultipartUpload:
         upload.abort()
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
         assert list(direct.list("", purpose=Purpose.GC)) == []
+
+    def test_an_abort_waits_for_the_part_that_is_on_its_way(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        """A part that the server receives after the abort would stay, and would be paid for."""
+        arrived, may_go_on, order = threading.Event(), threading.Event(), list[str]()
+
+        def hold_part() -> None:
+            arrived.set()
+            may_go_on.wait(240)
+            order.append("part")
+
+        proxy.plan(Fault(method="PUT", part="partNumber=1", before=hold_part))
+        proxy.plan(Fault(method="DELETE", before=lambda: order.append("abort")))
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        assert arrived.wait(240)
+        aborting = threading.Thread(target=upload.abort)
+        aborting.start()
+        aborting.join(0.2)  # long enough for an abort that does not wait
+        may_go_on.set()
+        aborting.join(240)
+        assert order == ["part", "abort"]
+        assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
+
+    def test_the_sweep_continues_within_the_uploads_of_one_key(
+        self, store: S3Store, proxy: FaultProxy
+    ) -> None:
+        """A page may end between two uploads of the same object: a task that is retried starts another."""
+        for upload_ids, marker in ((("1", "2"), "2"), (("3",), "")):
+            proxy.plan(Fault(method="GET", part="uploads", status=200, body=uploads_page(upload_ids, marker)))
+        assert store.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 3
+        listings = [parse_qs(urlsplit(each.path).query) for each in proxy.log if "uploads" in each.path]
+        assert "upload-id-marker" not in listings[0]
+        assert listings[1]["upload-id-marker"] == ["2"]
+        assert listings[1]["key-marker"] == [f"some/prefix/{OURS}"]
+        assert [proxy.count("DELETE", f"uploadId={number}") for number in (1, 2, 3)] == [1, 1, 1]
 
     def test_the_sweep_removes_an_upload_whose_abort_failed(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy

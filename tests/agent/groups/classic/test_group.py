@@ -126,6 +126,19 @@ def test_member_without_heartbeats_is_removed_after_its_session_timeout(harness:
     assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id
 
 
+def test_commits_extend_the_session_of_their_member(harness: ClassicHarness) -> None:
+    """A member that only commits, for example while it processes a long batch, is alive."""
+    ids = harness.make_stable(2)
+    for _ in range(4):
+        harness.advance(6)
+        assert harness.group.check_commit(harness.identity(ids[0])) in {
+            ErrorCode.none,
+            ErrorCode.rebalance_in_progress,
+        }
+    assert harness.heartbeat(ids[0]) is not ErrorCode.unknown_member_id
+    assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id
+
+
 def test_rebalance_removes_members_that_do_not_join_in_time(harness: ClassicHarness) -> None:
     ids = harness.make_stable(3, session_timeout_ms=60_000)
     newcomer = harness.join(harness.new_member_id())

@@ -107,6 +107,25 @@ def test_heartbeat_of_the_previous_epoch_is_accepted() -> None:
     assert other.heartbeat().assignment is not None
 
 
+@pytest.mark.parametrize("reports_partitions", [True, False])
+def test_previous_epoch_with_lost_partitions_is_fenced(*, reports_partitions: bool) -> None:
+    """A member may repeat the previous epoch because a response was lost, but it owns no lost partition."""
+    harness = ConsumerHarness()
+    first = harness.join_client()
+    before = first.request()
+    second = harness.join_client()
+    harness.stabilize(first, second)
+    assert (first.epoch, before.member_epoch) == (2, 1)
+    assert before.owned is not None
+    assert before.owned > first.owned
+    late = before if reports_partitions else replace(before, owned=None)
+    with pytest.raises(GroupError) as refused:
+        harness.send(late)
+    assert refused.value.code is ErrorCode.fenced_member_epoch
+    assert second.heartbeat().assignment is None
+    assert first.owned.isdisjoint(second.owned)
+
+
 def test_assignment_is_repeated_until_the_member_confirms_it() -> None:
     """The client librdkafka drops late responses and does not ask for its assignment again."""
     harness = ConsumerHarness()
