@@ -13,8 +13,7 @@ from core.clock import SystemClock
 from object_store.open import open_store
 from tests.crash.campaign import Campaign
 from tests.crash.child_processes import ChildConfig
-from tests.crash.fault_proxy import RandomFaultProxy
-from tests.object_store.s3.fault_proxy import serving
+from tests.object_store.s3.fault_proxy import RandomFaultProxy, serving
 
 if TYPE_CHECKING:
     from pathlib import Path

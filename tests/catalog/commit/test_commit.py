@@ -205,6 +205,21 @@ def test_a_commit_is_retried_when_its_response_is_lost(
         assert catalog.operation_counts()["commits.commit"].retries >= 1
 
 
+def test_a_commit_that_arrives_after_its_retry_has_begun_is_applied_once(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    """The first transaction is still open, and holds its locks, while the caller tries again."""
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        scene = Scene.set_up(catalog, ids)
+        topic = scene.topic()
+        wire.delay_next_commit(0.3)
+        result = scene.commit(topic, run_of(3, producer=(1, 0, 0)))
+        assert (result.runs[0].base_offset, result.runs[0].duplicate) == (0, False)
+        assert scene.commit(topic, run_of(3, producer=(1, 0, 3))).runs[0].base_offset == 3
+        assert len(scene.extents(topic)) == 2
+        assert catalog.operation_counts()["commits.commit"].retries >= 1
+
+
 @pytest.mark.parametrize("partitions", [1, 300])
 def test_a_commit_takes_two_round_trips(
     catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids, partitions: int

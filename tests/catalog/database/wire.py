@@ -1,10 +1,11 @@
-"""Proxy of PostgreSQL's socket that counts round trips and can lose a response."""
+"""Proxy of PostgreSQL's socket that counts round trips, and can lose a response or delay a COMMIT."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ class WireProxy:
 
     `waits` counts the points where a client waits: Sync and Flush messages, each after another message.
     After `lose_next_commit`, the next COMMIT reaches the server, and the connection breaks before the
-    response.
+    response. After `delay_next_commit`, the client is disconnected at once, and the server gets the COMMIT
+    later.
     """
 
     def __init__(self, url: str, directory: Path) -> None:
@@ -30,6 +32,7 @@ class WireProxy:
         self.url = make_conninfo(url, host=str(directory))
         self.waits = 0
         self._lose = False
+        self._delay_seconds = 0.0
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -54,6 +57,10 @@ class WireProxy:
     def lose_next_commit(self) -> None:
         """Lose the response to the next COMMIT."""
         self._lose = True
+
+    def delay_next_commit(self, seconds: float) -> None:
+        """Disconnect the client of the next COMMIT, and forward the COMMIT after this time."""
+        self._delay_seconds = seconds
 
     def break_connections(self) -> None:
         """Break every connection."""
@@ -94,6 +101,10 @@ class WireProxy:
                 if started and self._lose and b"COMMIT" in message:
                     self._lose = False
                     losing.set()
+                if started and self._delay_seconds and b"COMMIT" in message:
+                    delay, self._delay_seconds = self._delay_seconds, 0.0
+                    _disconnect(client)
+                    time.sleep(delay)
                 started = True
             try:
                 server.sendall(data)
@@ -120,6 +131,12 @@ def _receive(connection: socket.socket) -> bytes:
         return connection.recv(65536)
     except OSError:
         return b""
+
+
+def _disconnect(connection: socket.socket) -> None:
+    """End both directions; the descriptor stays open for the threads that use it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _shut(connection: socket.socket) -> None:

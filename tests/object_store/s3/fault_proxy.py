@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
 import socket
 import struct
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -26,10 +29,11 @@ class Fault:
     part: str = ""
     times: int = 1
     before: Callable[[], object] | None = None  # called when the request arrives
+    delay_seconds: float = 0.0  # the server receives the request later by this time
     status: int = 0  # respond with this status instead of forwarding the request
     code: str = ""  # in the error document of such a response
     body: bytes = b""  # of such a response, instead of the error document
-    lose_response: bool = False  # forward the request, but drop the response
+    lose_response: bool = False  # forward the request, but drop the response; with a delay, drop it first
     keep_bytes: int | None = None  # of the response's body; then end the connection
     reset: bool = False  # end the connection with RST instead of FIN
     stall: bool = False  # instead of ending, stay silent until the client disconnects
@@ -48,13 +52,38 @@ class ReceivedRequest:
 
 @dataclass
 class FaultProxy:
-    """A proxy with planned faults, which happen in the order of their plan."""
+    """A proxy with planned faults, which happen in the order of their plan.
+
+    `late` counts the requests that the server received after their client had been disconnected.
+    """
 
     upstream: str
     endpoint: str = ""
     log: list[ReceivedRequest] = field(default_factory=list)
+    late: int = 0
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thawed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._thawed.set()
+
+    def freeze(self) -> None:
+        """Hold all requests from now on, as a server does that hangs."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """Forward the held requests, and further ones at once."""
+        self._thawed.set()
+
+    def wait_until_thawed(self) -> None:
+        """Wait while the proxy is frozen."""
+        self._thawed.wait()
+
+    def count_late(self) -> None:
+        """Note that the server has received a request of a disconnected client."""
+        with self._lock:
+            self.late += 1
 
     def plan(self, *faults: Fault) -> None:
         """Plan these faults after the ones that were planned before."""
@@ -80,6 +109,52 @@ class FaultProxy:
         return None
 
 
+_ENTRY = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
+
+
+def _drop_last_entry(body: bytes) -> bytes:
+    """A listing that lags: the entry that comes last in the page is not there yet."""
+    entries = _ENTRY.findall(body)
+    return body.replace(entries[-1], b"", 1) if entries else body
+
+
+_KINDS: dict[str, Callable[[str], Fault]] = {
+    "slow": lambda method: Fault(method=method, delay_seconds=0.15),
+    "late": lambda method: Fault(method=method, delay_seconds=0.5, lose_response=True),
+    "internal error": lambda method: Fault(method=method, status=500, code="InternalError"),
+    "slow down": lambda method: Fault(method=method, status=503, code="SlowDown"),
+    "lost response": lambda method: Fault(method=method, lose_response=True),
+    "reset after execution": lambda method: Fault(method=method, lose_response=True, reset=True),
+    "truncated": lambda method: Fault(method=method, keep_bytes=100),
+    "reset within the body": lambda method: Fault(method=method, keep_bytes=1_000, reset=True),
+    "lagging list": lambda method: Fault(method=method, rewrite=_drop_last_entry),
+}
+
+
+@dataclass
+class RandomFaultProxy(FaultProxy):
+    """A proxy that injects a fault into the share `rate` of requests; `counts` has the faults by kind."""
+
+    rate: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    _random: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def begin(self, seed: int, rate: float) -> None:
+        """Draw faults with this seed and rate from now on."""
+        self._random = random.Random(seed)
+        self.rate = rate
+
+    @override
+    def take(self, method: str, path: str, range_: str) -> Fault | None:
+        with self._lock:
+            if self._random.random() >= self.rate:
+                return None
+            kinds = [kind for kind in _KINDS if (kind == "lagging list") <= ("list-type=2" in path)]
+            kind = self._random.choice(kinds)
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+        return _KINDS[kind](method)
+
+
 P = TypeVar("P", bound=FaultProxy)
 
 
@@ -91,10 +166,18 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.proxy.take(self.command, self.path, self.headers.get("Range", ""))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = fault or Fault(method=self.command)
+        self.proxy.wait_until_thawed()
         if fault.before is not None:
             fault.before()
+        is_late = fault.lose_response and fault.delay_seconds > 0
+        if is_late:
+            self._end(fault)
+        time.sleep(fault.delay_seconds)
         if fault.status:
             self._respond_without_server(fault)
+        elif is_late:
+            self._request(fault, body)
+            self.proxy.count_late()
         else:
             self._forward(fault, body)
 
@@ -109,7 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _forward(self, fault: Fault, body: bytes) -> None:
+    def _request(self, fault: Fault, body: bytes) -> tuple[HTTPResponse, bytes]:
+        """Send the request to the server; return its response and the body of that."""
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
         if fault.without_range:
             headers.pop("Range", None)
@@ -119,9 +203,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             connection.request(self.command, self.path, body, headers)
             response = connection.getresponse()
-            content = response.read()
+            return response, response.read()
         finally:
             connection.close()
+
+    def _forward(self, fault: Fault, body: bytes) -> None:
+        response, content = self._request(fault, body)
         if fault.lose_response:
             self._end(fault)
             return
@@ -147,6 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
             # With a linger time of zero, close() sends RST.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
+        else:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
 
     @override
     def log_message(self, format: str, *args: object) -> None:
@@ -179,5 +269,6 @@ def serving(proxy: P) -> Iterator[P]:
         try:
             yield proxy
         finally:
+            proxy.thaw()
             server.shutdown()
             thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
@@ -45,6 +46,14 @@ def uploads_page(upload_ids: Sequence[str], next_upload_id: str) -> bytes:
     ).encode()
 
 
+def await_late(proxy: FaultProxy) -> None:
+    """Wait until the server has received a delayed request."""
+    deadline = time.monotonic() + 240
+    while not proxy.late:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 class TestCreateWithUnknownOutcome:
     def test_create_recognises_its_own_object_after_a_lost_response(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
@@ -54,6 +63,17 @@ class TestCreateWithUnknownOutcome:
         assert direct.read_range("v1/x", 0, 4, purpose=Purpose.FETCH) == b"mine"
         assert proxy.count("PUT") == 2
         assert proxy.count("HEAD") == 1
+
+    def test_a_create_that_arrives_after_its_retry_changes_nothing(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        """A request may wait in a network longer than its client waits."""
+        proxy.plan(Fault(method="PUT", lose_response=True, delay_seconds=0.2))
+        assert store.create("v1/x", [b"mine"], purpose=Purpose.INGEST) == 4
+        await_late(proxy)
+        assert direct.read_range("v1/x", 0, 4, purpose=Purpose.FETCH) == b"mine"
+        with pytest.raises(ObjectExistsError):
+            store.create("v1/x", [b"mine"], purpose=Purpose.INGEST)
 
     def test_create_rejects_an_equal_object_of_another_writer(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
@@ -120,6 +140,18 @@ class TestMultipartUpload:
         upload.write(DATA * 3)
         assert upload.complete() == 3 * len(DATA)
         assert read_all(direct)[0] == DATA * 3
+
+    @pytest.mark.parametrize(("method", "part"), [("PUT", "partNumber=1"), ("POST", "uploadId")])
+    def test_a_request_that_arrives_after_its_retry_leaves_one_whole_object(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, method: str, part: str
+    ) -> None:
+        proxy.plan(Fault(method=method, part=part, lose_response=True, delay_seconds=0.2))
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        assert upload.complete() == 3 * len(DATA)
+        await_late(proxy)
+        assert direct.read_range(OURS, 0, 3 * len(DATA), purpose=Purpose.FETCH) == DATA * 3
+        assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
 
     @pytest.mark.parametrize("is_retried", [False, True])
     def test_a_swept_upload_is_lost(self, store: S3Store, proxy: FaultProxy, *, is_retried: bool) -> None:
