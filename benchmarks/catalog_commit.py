@@ -28,6 +28,7 @@ from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
+from object_store.names import ingestion_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def _file(topic: Topic, session_id: UUID, ids: Ids, number: int, *, idempotent: 
     file_id = ids.new_uuid()
     return FileCommit(
         file_id=file_id,
-        object_name=f"v1/ingest/{session_id}/{file_id}.seg",
+        object_name=ingestion_name(session_id, file_id),
         size=8 * 2**20,
         directory_length=100 * topic.partition_count,
         session_id=session_id,

@@ -7,6 +7,9 @@ been dead for the grace period and no open job reads it. If its object is alread
 stopped before it removed the row. That conclusion requires the catalog's own store, so a round first verifies
 the store binding.
 
+Objects that cannot be deleted do not hold up the others: the catalog records a back-off for each such file,
+and for the owner of each such orphan, and the round continues.
+
 An *orphan* is an object without a file row. Its owner (session or job) must have ended, so that the object
 can no longer be committed. Before the deletion, the catalog is queried once more for a file of that name. A
 round lists only the prefixes of owners that have ended, so its cost depends on the garbage and not on all
@@ -16,6 +19,7 @@ stored data. Clock differences between machines do not matter.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from catalog.lifecycle.expiry import OwnerKind
@@ -27,6 +31,7 @@ from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import require_bound
 from object_store.errors import ObjectsNotDeletedError
+from object_store.names import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +110,7 @@ def collect_garbage(
         report.removed_rows += removed
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
     # Uploads first: none may be left when their owner's row is removed below.
-    report.aborted_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
+    _sweep_uploads(catalog, store, clock.now_ms(), settings, report)
     _clear_up_after_owners(catalog, store, settings, report)
     if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
         report.expired_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
@@ -114,7 +119,9 @@ def collect_garbage(
     return report
 
 
-def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: GarbageSettings) -> int:
+def _sweep_uploads(
+    catalog: Catalog, store: ObjectStore, now_ms: int, settings: GarbageSettings, report: GarbageReport
+) -> None:
     """Abort uploads that were never completed, once their owner can no longer publish them.
 
     Uploads of a live session or an open job are never aborted. If the catalog does not know the owner, or the
@@ -132,21 +139,28 @@ def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: 
             return begun_ms < old_before_ms
         return owner.ended_before(now_ms - settings.grace_ms)
 
-    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_abort=may_abort)
+    try:
+        report.aborted_uploads += store.sweep_unfinished(
+            old_before_ms, purpose=Purpose.GC, may_abort=may_abort
+        )
+    except ObjectsNotDeletedError as error:
+        report.not_deleted += len(error.failures)
 
 
 def _delete_dead_files(
     catalog: Catalog, store: ObjectStore, before_ms: int, batch: int, report: GarbageReport
 ) -> None:
-    while files := catalog.garbage.dead_files(before_ms, batch):
+    files = catalog.garbage.dead_files(before_ms, batch)
+    while files:
         remaining = _delete(store, [file.object_name for file in files])
         gone = [file for file in files if file.object_name not in remaining]
         catalog.garbage.delete_rows([file.file_id for file in gone])
+        if remaining:
+            catalog.garbage.postpone([file.file_id for file in files if file.object_name in remaining])
         report.dead_files += len(gone)
         report.dead_bytes += sum(file.size for file in gone)
         report.not_deleted += len(remaining)
-        if remaining:
-            return  # the same files would come first again
+        files = catalog.garbage.dead_files(before_ms, batch, after=files[-1])
 
 
 def _clear_up_after_owners(
@@ -157,41 +171,66 @@ def _clear_up_after_owners(
     Each owner is swept twice: after the grace period, and before its row is removed, because an attempt that
     was thought dead may have written in between.
     """
+    sweep = OrphanSweep(catalog, store, settings, report)
+    ended_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
     for kind in OwnerKind:
-        while owners := catalog.expiry.inactive_owners(kind, settings.grace_ms, OWNERS_AT_ONCE, unswept=True):
-            clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
+        for clean in sweep.pages(kind, settings.grace_ms, unswept=True):
             catalog.expiry.mark_swept(clean)
-            if len(clean) < len(owners):
-                break  # the same owners would come first again
-        ended_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
-        while owners := catalog.expiry.inactive_owners(kind, ended_for_ms, OWNERS_AT_ONCE):
-            clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
+        for clean in sweep.pages(kind, ended_for_ms, unswept=False):
             report.removed_owners += catalog.expiry.delete_owners(clean)
+
+
+@dataclass(slots=True)
+class OrphanSweep:
+    """Deletion of the orphans of ended owners, in one round."""
+
+    catalog: Catalog
+    store: ObjectStore
+    settings: GarbageSettings
+    report: GarbageReport
+    _layouts: tuple[Layout, ...] = ()
+
+    def pages(self, kind: OwnerKind, ended_for_ms: int, *, unswept: bool) -> Iterator[list[InactiveOwner]]:
+        """Delete the orphans of all owners, page by page; yield those owners of a page that left none.
+
+        The others are put off, so that they do not come first again.
+        """
+        list_owners = partial(
+            self.catalog.expiry.inactive_owners, kind, ended_for_ms, OWNERS_AT_ONCE, unswept=unswept
+        )
+        owners = list_owners()
+        while owners:
+            clean = [owner for owner in owners if self._delete_orphans(owner)]
             if len(clean) < len(owners):
-                break
+                self.catalog.expiry.postpone([owner for owner in owners if owner not in clean])
+            yield clean
+            owners = list_owners(after=owners[-1])
 
+    def _delete_orphans(self, owner: InactiveOwner) -> bool:
+        """Delete the orphans of an ended owner; return True if all of them are gone."""
+        before = self.report.not_deleted
+        found: list[ObjectInfo] = []
+        for prefix in self._prefixes(owner):
+            for each in _orphans(self.catalog, self.store, prefix):
+                found.append(each)
+                if len(found) == self.settings.batch:
+                    _delete_batch_of_orphans(self.store, found, self.report)
+                    found = []
+        _delete_batch_of_orphans(self.store, found, self.report)
+        return self.report.not_deleted == before
 
-def _delete_orphans(
-    catalog: Catalog,
-    store: ObjectStore,
-    owner: InactiveOwner,
-    settings: GarbageSettings,
-    report: GarbageReport,
-) -> bool:
-    """Delete the orphans of an ended owner; return True if all of them are gone."""
-    if owner.kind is OwnerKind.SESSION:
-        prefix = names.ingestion_prefix(owner.owner_id)
-    else:
-        prefix = names.compacted_prefix(owner.owner_id)
-    before = report.not_deleted
-    found: list[ObjectInfo] = []
-    for each in _orphans(catalog, store, prefix):
-        found.append(each)
-        if len(found) == settings.batch:
-            _delete_batch_of_orphans(store, found, report)
-            found = []
-    _delete_batch_of_orphans(store, found, report)
-    return report.not_deleted == before
+    def _prefixes(self, owner: InactiveOwner) -> list[str]:
+        """Return the prefixes below which an owner may have written.
+
+        Names without a hash exist only until the files of earlier versions have expired or were compacted. A
+        round checks once whether there are any, so that afterwards an owner costs one LIST.
+        """
+        if not self._layouts:
+            unhashed = next(iter(self.store.list(names.UNHASHED_PREFIX, purpose=Purpose.GC)), None)
+            self._layouts = (Layout.HASHED,) if unhashed is None else (Layout.UNHASHED, Layout.HASHED)
+        if owner.kind is OwnerKind.SESSION:
+            return [names.ingestion_prefix(owner.owner_id, layout) for layout in self._layouts]
+        return [names.compacted_prefix(owner.owner_id, layout=layout) for layout in self._layouts]
 
 
 def _orphans(catalog: Catalog, store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:

@@ -147,7 +147,8 @@ class ObjectStore(Protocol):
 
         If the store knows the name of an upload's object, `may_abort(name, started_ms)` decides instead of
         the age. An upload that is still running is lost (UploadLostError), so allow more time than any upload
-        takes.
+        takes. Try all of them before raising ObjectsNotDeletedError for uploads that the server refuses to
+        abort.
         """
         ...
 

@@ -2,14 +2,21 @@
 
 ::
 
-    v1/ingest/<session>/<file>.seg             ingestion file, below the prefix of the agent's session
-    v1/compact/<job>/<attempt>/<file>.seg      compacted file of one attempt at a job
+    v2/<hash>/ingest/<session>/<file>.seg           ingestion file, below the prefix of the agent's session
+    v2/<hash>/compact/<job>/<attempt>/<file>.seg    compacted file of one attempt at a job
 
-    siltstone-store.json                       identity of the store: see `object_store.binding`
+    siltstone-store.json                            identity of the store: see `object_store.binding`
 
-The identity is outside `v1/`, so that walks over segment files never meet it.
+`<hash>` is two hexadecimal digits of a hash of the session or job. S3 spreads a bucket over servers by the
+first bytes of the names. Sessions and jobs are UUIDv7, which begin with the time, so that without the hash
+all names of an hour would share their first bytes.
 
-Every `<…>` is a UUID in canonical text (lower case, with dashes). The name of a segment file says which
+Earlier versions wrote names without the hash, below `v1/`: `v1/ingest/<session>/<file>.seg` and
+`v1/compact/<job>/<attempt>/<file>.seg`. They are parsed, read and deleted, and never built any more.
+
+The identity is outside `v1/` and `v2/`, so that walks over segment files never meet it.
+
+Every other `<…>` is a UUID in canonical text (lower case, with dashes). The name of a segment file says which
 session or attempt may still commit it. Garbage collection asks the catalog about these, and never reads the
 object.
 """
@@ -18,6 +25,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -28,10 +37,13 @@ from core.errors import InvalidInputError
 if TYPE_CHECKING:
     from typing import Final
 
-ROOT_PREFIX: Final = "v1/"
-INGESTION_PREFIX: Final = "v1/ingest/"
-COMPACTION_PREFIX: Final = "v1/compact/"
-#: Identity of the store; outside ROOT_PREFIX, where fsck and garbage collection never look.
+#: Every segment file is below one of these; in the order of their names.
+UNHASHED_PREFIX: Final = "v1/"
+HASHED_PREFIX: Final = "v2/"
+ROOT_PREFIXES: Final = (UNHASHED_PREFIX, HASHED_PREFIX)
+#: What ROOT_PREFIXES have in common, for one listing of both; other objects may begin with it.
+COMMON_PREFIX: Final = "v"
+#: Identity of the store; outside ROOT_PREFIXES, where fsck and garbage collection never look.
 IDENTITY_NAME: Final = "siltstone-store.json"
 
 #: The local store keeps unfinished files below this name; no object may have it.
@@ -43,8 +55,22 @@ MAX_COMPONENT_BYTES: Final = 255  # UTF-8 bytes, NAME_MAX of common file systems
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_INGESTION = re.compile(rf"v1/ingest/(?P<session>{_UUID})/(?P<file>{_UUID})\.seg")
-_COMPACTED = re.compile(rf"v1/compact/(?P<job>{_UUID})/(?P<attempt>{_UUID})/(?P<file>{_UUID})\.seg")
+_ROOT = r"v1/|v2/(?P<hash>[0-9a-f]{2})/"
+_INGESTION = re.compile(rf"(?:{_ROOT})ingest/(?P<session>{_UUID})/(?P<file>{_UUID})\.seg")
+_COMPACTED = re.compile(rf"(?:{_ROOT})compact/(?P<job>{_UUID})/(?P<attempt>{_UUID})/(?P<file>{_UUID})\.seg")
+
+
+class Layout(Enum):
+    """Layout of names: with the hash of the owner first, or without it (read and deleted only)."""
+
+    UNHASHED = "v1"
+    HASHED = "v2"
+
+    def root(self, owner_id: UUID) -> str:
+        """Return the prefix of all files of an owner, session or job, up to the kind of its files."""
+        if self is Layout.UNHASHED:
+            return UNHASHED_PREFIX
+        return f"{HASHED_PREFIX}{blake2b(owner_id.bytes, digest_size=1).hexdigest()}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +79,11 @@ class IngestionName:
 
     session_id: UUID
     file_id: UUID
+    layout: Layout = Layout.HASHED
 
     @override
     def __str__(self) -> str:
-        return f"{INGESTION_PREFIX}{self.session_id}/{self.file_id}.seg"
+        return f"{ingestion_prefix(self.session_id, self.layout)}{self.file_id}.seg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +93,11 @@ class CompactedName:
     job_id: UUID
     attempt_id: UUID
     file_id: UUID
+    layout: Layout = Layout.HASHED
 
     @override
     def __str__(self) -> str:
-        return f"{COMPACTION_PREFIX}{self.job_id}/{self.attempt_id}/{self.file_id}.seg"
+        return f"{compacted_prefix(self.job_id, self.attempt_id, self.layout)}{self.file_id}.seg"
 
 
 def ingestion_name(session_id: UUID, file_id: UUID) -> str:
@@ -82,26 +110,38 @@ def compacted_name(job_id: UUID, attempt_id: UUID, file_id: UUID) -> str:
     return str(CompactedName(job_id=job_id, attempt_id=attempt_id, file_id=file_id))
 
 
-def ingestion_prefix(session_id: UUID) -> str:
+def ingestion_prefix(session_id: UUID, layout: Layout = Layout.HASHED) -> str:
     """Return the common prefix of all files of one agent session."""
-    return f"{INGESTION_PREFIX}{session_id}/"
+    return f"{layout.root(session_id)}ingest/{session_id}/"
 
 
-def compacted_prefix(job_id: UUID, attempt_id: UUID | None = None) -> str:
+def compacted_prefix(job_id: UUID, attempt_id: UUID | None = None, layout: Layout = Layout.HASHED) -> str:
     """Return the common prefix of all files of one job, or of one attempt."""
-    job = f"{COMPACTION_PREFIX}{job_id}/"
+    job = f"{layout.root(job_id)}compact/{job_id}/"
     return job if attempt_id is None else f"{job}{attempt_id}/"
 
 
 def parse(name: str) -> IngestionName | CompactedName | None:
     """Parse a name; return None if Siltstone did not build it."""
+    parsed: IngestionName | CompactedName
     if match := _INGESTION.fullmatch(name):
-        return IngestionName(session_id=UUID(match["session"]), file_id=UUID(match["file"]))
-    if match := _COMPACTED.fullmatch(name):
-        return CompactedName(
-            job_id=UUID(match["job"]), attempt_id=UUID(match["attempt"]), file_id=UUID(match["file"])
+        parsed = IngestionName(
+            session_id=UUID(match["session"]), file_id=UUID(match["file"]), layout=_layout(match)
         )
-    return None
+    elif match := _COMPACTED.fullmatch(name):
+        parsed = CompactedName(
+            job_id=UUID(match["job"]),
+            attempt_id=UUID(match["attempt"]),
+            file_id=UUID(match["file"]),
+            layout=_layout(match),
+        )
+    else:
+        return None
+    return parsed if str(parsed) == name else None  # the hash must be that of the owner
+
+
+def _layout(match: re.Match[str]) -> Layout:
+    return Layout.UNHASHED if match["hash"] is None else Layout.HASHED
 
 
 def is_unfinished_name(name: str) -> bool:

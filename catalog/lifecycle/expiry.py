@@ -14,6 +14,7 @@ from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.lifecycle.garbage import RETRY_PAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,17 +56,34 @@ class Expiry:
         self._database = database
 
     def inactive_owners(
-        self, kind: OwnerKind, min_age_ms: int, limit: int, *, unswept: bool = False
+        self,
+        kind: OwnerKind,
+        min_age_ms: int,
+        limit: int,
+        *,
+        unswept: bool = False,
+        after: InactiveOwner | None = None,
     ) -> list[InactiveOwner]:
         """Return up to `limit` owners that have been inactive for more than `min_age_ms`, oldest first.
 
-        With `unswept`, return only owners whose objects were not swept yet.
+        The page begins after the owner `after`. Owners that `postpone` has put off are left out. With
+        `unswept`, return only owners whose objects were not swept yet.
         """
-        before_ms = self._database.now_ms() - min_age_ms
-        params = {"before_ms": before_ms, "unswept": unswept, "limit": limit}
+        params = {
+            "before_ms": self._database.now_ms() - min_age_ms,
+            "unswept": unswept,
+            "limit": limit,
+            "after_ms": -1 if after is None else after.closed_ms,
+            "after_id": UUID(int=0) if after is None else after.owner_id,
+            "now_ms": self._database.injected_now_ms,
+        }
         query = _SQL["closed_sessions"] if kind is OwnerKind.SESSION else _SQL["finished_jobs"]
         rows = self._database.read("expiry.inactive_owners", query, params)
         return [InactiveOwner(kind=kind, owner_id=row.owner_id, closed_ms=row.closed_ms) for row in rows]
+
+    def postpone(self, owners: Sequence[InactiveOwner]) -> None:
+        """Put off owners whose objects could not be deleted; the pause doubles with each failure."""
+        self._change("expiry.postpone", owners, _SQL["postpone_sessions"], _SQL["postpone_jobs"])
 
     def mark_swept(self, owners: Sequence[InactiveOwner]) -> None:
         """Record that the objects that these owners left were deleted from the bucket."""
@@ -82,7 +100,7 @@ class Expiry:
             for kind, query in ((OwnerKind.SESSION, sessions), (OwnerKind.JOB, jobs)):
                 owner_ids = sorted(owner.owner_id for owner in owners if owner.kind is kind)
                 if owner_ids:
-                    params = {"owner_ids": arrays.uuids(owner_ids), "now_ms": now_ms}
+                    params = {"owner_ids": arrays.uuids(owner_ids), "now_ms": now_ms, **RETRY_PAUSES}
                     changed += transaction.count(query, params)
             return changed
 

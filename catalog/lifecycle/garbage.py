@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
@@ -17,7 +18,6 @@ from catalog.model import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("garbage")
 MAX_REMOVED: Final = 5000
 """Default limit of the number of extents that one transaction removes."""
+RETRY_PAUSES: Final = {"first_pause_ms": 60_000, "max_pause_ms": 6 * 3_600_000}
+"""Pauses before objects that could not be deleted are tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +56,31 @@ class Garbage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def dead_files(self, before_ms: int, limit: int) -> list[CatalogFile]:
-        """Return up to `limit` files that died before `before_ms` and no open job reads, oldest first."""
-        params = {"before_ms": before_ms, "limit": limit}
+    def dead_files(
+        self, before_ms: int, limit: int, *, after: CatalogFile | None = None
+    ) -> list[CatalogFile]:
+        """Return up to `limit` files that died before `before_ms`, oldest first, beginning after `after`.
+
+        Files that an open job reads are left out, and those that `postpone` has put off.
+        """
+        params = {
+            "before_ms": before_ms,
+            "limit": limit,
+            "after_ms": -1 if after is None else after.dead_ms,
+            "after_id": UUID(int=0) if after is None else after.file_id,
+            "now_ms": self._database.injected_now_ms,
+        }
         rows = self._database.read("garbage.dead_files", _SQL["dead_files"], params)
         return [_file_from_row(row) for row in rows]
+
+    def postpone(self, file_ids: Sequence[UUID]) -> None:
+        """Put off dead files that could not be deleted; the pause doubles with each failure."""
+        params = {"file_ids": arrays.uuids(file_ids), **RETRY_PAUSES}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["postpone_files"], {**params, "now_ms": transaction.now_ms()})
+
+        self._database.transact("garbage.postpone", work)
 
     def delete_rows(self, file_ids: Sequence[UUID]) -> int:
         """Delete the rows of dead files whose objects were deleted; return their number.

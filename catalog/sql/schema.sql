@@ -63,7 +63,8 @@ CREATE TABLE partitions (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or
--- is fenced. swept_ms is when the objects that it left without a commit were deleted.
+-- is fenced. swept_ms is when the objects that it left without a commit were deleted. After `failures`
+-- consecutive attempts at that, the next one is at retry_ms.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -77,6 +78,8 @@ CREATE TABLE sessions (
     closed_ms bigint,
     swept_ms bigint,
     has_local_logs boolean NOT NULL DEFAULT false,
+    failures integer NOT NULL DEFAULT 0,
+    retry_ms bigint,
     CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
@@ -98,7 +101,8 @@ CREATE TABLE local_leaders (
 CREATE INDEX local_leaders_node ON local_leaders (node_id);
 
 -- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row
--- is deleted after its object. live_bytes is the total of its extents, initial_bytes that at its commit, so
+-- is deleted after its object. After `failures` consecutive attempts to delete the object, the next one is at
+-- retry_ms. live_bytes is the total of its extents, initial_bytes that at its commit, so
 -- that an index finds small files and mostly dead ones.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
@@ -114,6 +118,8 @@ CREATE TABLE files (
     dead_ms bigint,
     initial_bytes bigint NOT NULL DEFAULT 0,
     live_bytes bigint NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    retry_ms bigint,
     CONSTRAINT claims_are_live CHECK (claimed_extents BETWEEN 0 AND live_extents),
     CONSTRAINT dead_without_extents CHECK ((dead_ms IS NULL) = (live_extents > 0))
 );
@@ -172,7 +178,7 @@ CREATE TABLE producers (
 ) WITH (fillfactor = 50);
 
 -- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget.
--- swept_ms is when the objects of superseded attempts were deleted.
+-- swept_ms is when the objects of superseded attempts were deleted; failures and retry_ms are as in sessions.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -189,6 +195,8 @@ CREATE TABLE jobs (
     swept_ms bigint,
     moved_bytes bigint NOT NULL DEFAULT 0,
     nanodollars bigint NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    retry_ms bigint,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )

@@ -34,9 +34,13 @@ class ObjectCheck:
     old_before_ms: int
 
     def run(self) -> None:
-        """Compare everything below the root of Siltstone's names."""
+        """Compare everything below the roots of Siltstone's names."""
+        for root in names.ROOT_PREFIXES:
+            self._run_below(root)
+
+    def _run_below(self, root: str) -> None:
         owners = Owners(self.catalog)
-        for file, info in files_beside_objects(self.catalog, self.store, names.ROOT_PREFIX, Purpose.FSCK):
+        for file, info in files_beside_objects(self.catalog, self.store, root, Purpose.FSCK):
             self.findings.count("files", int(file is not None))
             self.findings.count("objects", int(info is not None))
             if info is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from catalog.invariants import file_counts_agree
@@ -121,7 +122,7 @@ def _check_quarantine(catalog: Catalog, findings: Findings) -> None:
 
 def _live_files(catalog: Catalog) -> Iterator[list[CatalogFile]]:
     page: list[CatalogFile] = []
-    for file in known_files(catalog, names.ROOT_PREFIX):
+    for file in chain.from_iterable(known_files(catalog, root) for root in names.ROOT_PREFIXES):
         if file.dead_ms is None:
             page.append(file)
         if len(page) == FILES_AT_ONCE:

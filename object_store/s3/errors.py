@@ -108,6 +108,14 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, _TRANSIENT_FAULTS)
 
 
+def partial_fault(code: str, message: str) -> ClientError | None:
+    """Return the fault of one key in the response to DeleteObjects if it is transient, otherwise None."""
+    if code not in _TRANSIENT_CODES:
+        return None
+    error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": 200}}
+    return ClientError(error, "DeleteObjects")  # type: ignore[arg-type]  # other fields are optional in fact
+
+
 def is_refused_condition(error: BaseException) -> bool:
     """Return True if a conditional write was rejected because the name is taken."""
     return isinstance(error, ClientError) and _status(error) == 412

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError
 from object_store.accounting import Purpose, RequestCounts
-from object_store.errors import ObjectsNotDeletedError
+from object_store.errors import ObjectsNotDeletedError, StoreAccessError, StoreUnavailableError
 from object_store.interface import ObjectInfo, check_range
-from object_store.names import ROOT_PREFIX, check_name, parse
+from object_store.names import COMMON_PREFIX, check_name, parse
 from object_store.s3 import upload as s3_upload
 from object_store.s3.client import S3Calls, S3Limits
-from object_store.s3.errors import error_code
+from object_store.s3.errors import error_code, partial_fault
 from object_store.s3.stream import RequestedRange, S3Stream
 from object_store.s3.upload import S3Upload
 
@@ -148,20 +148,37 @@ class S3Store:
             raise ObjectsNotDeletedError(str(self._calls.place), failures)
 
     def _delete(self, keys: Sequence[str], purpose: Purpose) -> Mapping[str, str]:
-        """Delete one batch; return the keys that still exist, with the server's reasons."""
-        response = self._calls.send(
-            f"deleting {len(keys)} objects",
-            purpose,
-            lambda client: client.delete_objects(
-                Bucket=self._bucket,
-                Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
-            ),
-        )
-        return {
-            error.get("Key", ""): f"{error.get('Code', '')} {error.get('Message', '')}".strip()
-            for error in response.get("Errors", [])
-            if error.get("Code") != "NoSuchKey"
-        }
+        """Delete one batch; return the keys that still exist, with the server's reasons.
+
+        A server that is busy may reject some keys of a request; these are sent again after a pause.
+        """
+        left = list(keys)
+        failures: dict[str, str] = {}
+        rejected: dict[str, str] = {}
+
+        def request(client: S3Client) -> bool:
+            rejected.clear()
+            response = client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in left], "Quiet": True}
+            )
+            fault = None
+            for error in response.get("Errors", []):
+                key, code, message = error.get("Key", ""), error.get("Code", ""), error.get("Message", "")
+                transient = partial_fault(code, message)
+                if code != "NoSuchKey":
+                    (failures if transient is None else rejected)[key] = f"{code} {message}".strip()
+                fault = transient or fault
+            left[:] = rejected
+            if fault is not None:
+                raise fault
+            return True
+
+        try:
+            self._calls.send(f"deleting {len(keys)} objects", purpose, request)
+        except StoreUnavailableError:
+            if not rejected:
+                raise
+        return failures | rejected
 
     def sweep_unfinished(
         self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
@@ -170,11 +187,27 @@ class S3Store:
 
         Other applications may have uploads in the same bucket and below the same prefix; these stay.
         """
-        may_abort = may_abort or (lambda _, started_ms: started_ms < before_ms)
+        decide = may_abort or (lambda _, started_ms: started_ms < before_ms)
         swept = 0
+        failures: dict[str, str] = {}
+        for key, upload_id, started_ms in self._uploads(purpose):
+            name = key.removeprefix(self._prefix)
+            if parse(name) is None or not decide(name, started_ms):
+                continue
+            try:
+                self._abort(key, upload_id, purpose)
+                swept += 1
+            except StoreAccessError as error:  # the other uploads can be aborted nevertheless
+                failures[name] = str(error)
+        if failures:
+            raise ObjectsNotDeletedError(str(self._calls.place), failures)
+        return swept
+
+    def _uploads(self, purpose: Purpose) -> Iterator[tuple[str, str, int]]:
+        """Yield key, id and start of each unfinished upload, page by page; some may not be Siltstone's."""
         request: ListMultipartUploadsRequestTypeDef = {
             "Bucket": self._bucket,
-            "Prefix": f"{self._prefix}{ROOT_PREFIX}",
+            "Prefix": f"{self._prefix}{COMMON_PREFIX}",
         }
         while True:
             page = self._calls.send(
@@ -183,12 +216,9 @@ class S3Store:
                 lambda client: client.list_multipart_uploads(**request),
             )
             for upload in page.get("Uploads", []):
-                name = upload["Key"].removeprefix(self._prefix)
-                if parse(name) is not None and may_abort(name, _milliseconds(upload["Initiated"])):
-                    self._abort(upload["Key"], upload["UploadId"], purpose)
-                    swept += 1
+                yield upload["Key"], upload["UploadId"], _milliseconds(upload["Initiated"])
             if not page.get("IsTruncated"):
-                return swept
+                return
             request["KeyMarker"] = page["NextKeyMarker"]
             request["UploadIdMarker"] = page["NextUploadIdMarker"]
 

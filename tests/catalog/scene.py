@@ -109,7 +109,7 @@ class Scene:
         file_id = self.ids.new_uuid()
         return FileCommit(
             file_id=file_id,
-            object_name=f"v1/ingest/{self.session_id}/{file_id}.seg",
+            object_name=f"v2/00/ingest/{self.session_id}/{file_id}.seg",
             size=100 * len(sections) + 64,
             directory_length=32,
             session_id=self.session_id,
@@ -210,7 +210,7 @@ class Scene:
             files=(
                 OutputFile(
                     file_id=file_id,
-                    object_name=f"v1/compact/{job.spec.job_id}/{attempt}/{file_id}.seg",
+                    object_name=f"v2/00/compact/{job.spec.job_id}/{attempt}/{file_id}.seg",
                     size=50 * len(job.spec.partitions),
                     directory_length=32,
                     extents=tuple(

@@ -14,7 +14,7 @@ from core.clock import SystemClock
 from core.ids import SystemIds
 from object_format.segment_file import read_directory
 from object_store.accounting import Purpose
-from object_store.names import INGESTION_PREFIX
+from object_store.names import HASHED_PREFIX, IngestionName, parse
 from object_store.open import StoreConfig, open_store
 from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers, report, siltstone
 from tests.fixtures.s3 import bucket_of
@@ -38,7 +38,9 @@ def _gets_needed(config: StoreConfig, *where: str) -> dict[str, range]:
     clock = SystemClock()
     needed = {}
     with contextlib.closing(open_store(config, clock, SystemIds(clock))) as store:
-        for info in store.list(INGESTION_PREFIX, purpose=Purpose.FSCK):
+        for info in store.list(HASHED_PREFIX, purpose=Purpose.FSCK):
+            if not isinstance(parse(info.name), IngestionName):
+                continue
             tail, size = store.read_tail(info.name, info.size, purpose=Purpose.FSCK)
             topics = {
                 str(section.topic_id) for section in read_directory(tail, name=info.name, size=size).sections
@@ -107,7 +109,7 @@ def test_the_demo_runs_on_s3_and_an_external_postgresql(
     asked = {
         path.removeprefix(f"{prefix}/"): gets
         for path, gets in s3_server.object_gets(bucket_of(s3_config)).items()
-        if path.startswith(f"{prefix}/{INGESTION_PREFIX}")
+        if isinstance(parse(path.removeprefix(f"{prefix}/")), IngestionName)
     }
     needed = _gets_needed(s3_config, *where)
     assert asked.keys() == needed.keys()

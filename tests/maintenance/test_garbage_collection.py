@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from catalog.errors import SessionFencedError
+from catalog.lifecycle.garbage import RETRY_PAUSES
 from catalog.model import PartitionId, ProducerStamp, RunRefusal
 from core.errors import InvalidInputError
 from maintenance.garbage_collection import GarbageReport, GarbageSettings, collect_garbage
@@ -21,6 +22,7 @@ from object_store.open import StoreConfig, open_store
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 from tests.fixtures.s3 import bucket_of
+from tests.object_store.s3.fault_proxy import Fault, running_proxy
 
 if TYPE_CHECKING:
     from object_store.local.store import LocalStore
@@ -196,7 +198,106 @@ def test_rows_of_objects_that_could_not_be_deleted_stay(
     known = {file.object_name for file in system.catalog.garbage.known_files("")}
     assert refused[0] in known
     assert known == objects(system)
+    assert collect(system) == GarbageReport()
+    system.clock.advance(RETRY_PAUSES["first_pause_ms"] / 1000)
     assert collect(system).dead_files == 1
+
+
+def test_files_that_cannot_be_deleted_do_not_hold_up_the_others(
+    system: System, s3_server: S3Server, s3_config: StoreConfig
+) -> None:
+    """A server denies all keys of the first requests; each file is tried again after a pause that doubles."""
+    compacted_once(system)
+    system.run_jobs()
+    system.clock.advance(2 * GRACE_S)
+    dead = [file.object_name for file in system.catalog.garbage.known_files("") if file.dead_ms is not None]
+    bucket = bucket_of(s3_config)
+    first_pause_s = RETRY_PAUSES["first_pause_ms"] / 1000
+    first, second = (
+        Fault(
+            method="POST",
+            status=200,
+            body=f"<DeleteResult><Error><Key>{name}</Key><Code>AccessDenied</Code></Error></DeleteResult>".encode(),
+        )
+        for name in dead[:2]
+    )
+    with (
+        running_proxy(s3_server.endpoint) as proxy,
+        closing(
+            open_store(
+                replace(s3_config, url=f"s3://{bucket}", endpoint=proxy.endpoint), system.clock, system.ids
+            )
+        ) as store,
+    ):
+
+        def deleted() -> tuple[int, int]:
+            settings = replace(SETTINGS, batch=1)
+            before = proxy.count("POST")
+            report = collect_garbage(system.catalog, store, system.clock, settings)
+            return report.dead_files, proxy.count("POST") - before
+
+        proxy.plan(first, second)
+        assert deleted() == (1, 3)
+        assert deleted() == (0, 0)
+        system.clock.advance(first_pause_s)
+        proxy.plan(first)
+        assert deleted() == (1, 2)
+        system.clock.advance(2 * first_pause_s - 1)
+        assert deleted() == (0, 0)
+        system.clock.advance(1)
+        assert deleted() == (1, 1)
+    assert len(system.catalog.garbage.known_files("")) == 1
+
+
+def test_owners_of_objects_that_cannot_be_deleted_do_not_hold_up_the_others(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    sessions = [system.session_id, system.ids.new_uuid(), system.ids.new_uuid()]
+    for session_id in sessions[1:]:
+        system.catalog.sessions.register(session_id, "another")
+    for session_id in sessions:
+        system.put(ingestion_name(session_id, system.ids.new_uuid()), [b"x"])
+        system.catalog.sessions.end(session_id)
+    denied = next(name for name in objects(system) if str(sessions[0]) in name)
+    delete = system.store.delete
+
+    def refuse(names: list[str], *, purpose: Purpose) -> None:
+        delete([name for name in names if name != denied], purpose=purpose)
+        if denied in names:
+            raise ObjectsNotDeletedError(system.store.url, {denied: "not today"})
+
+    system.clock.advance(2 * GRACE_S)
+    monkeypatch.setattr("maintenance.garbage_collection.OWNERS_AT_ONCE", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(system.store, "delete", refuse)
+        report = collect(system)
+        assert (report.orphans, report.not_deleted) == (2, 1)
+        assert collect(system) == GarbageReport()
+    assert objects(system) == {denied}
+    system.clock.advance(RETRY_PAUSES["first_pause_ms"] / 1000)
+    assert collect(system).orphans == 1
+    assert system.catalog.topics.states([key]) != []
+
+
+def test_objects_of_earlier_versions_are_swept_and_then_cost_no_list(system: System) -> None:
+    """Their names have no hash. While there are any, each owner costs two LISTs, afterwards one."""
+    file_id = system.ids.new_uuid()
+    system.put(f"v1/ingest/{system.session_id}/{file_id}.seg", [b"x"])
+    system.put(ingestion_name(system.session_id, file_id), [b"x"])
+    system.catalog.sessions.end(system.session_id)
+    system.clock.advance(GRACE_S + 1)
+
+    def swept() -> tuple[int, int]:
+        before = system.store.counts.snapshot()
+        orphans = collect(system).orphans
+        return orphans, (system.store.counts.snapshot() - before).as_dict()["gc"]["list_requests"]
+
+    uploads, roots = 1, 1
+    assert swept() == (2, uploads + roots + 2)
+    assert objects(system) == set()
+    system.clock.advance(24 * 3600)
+    assert swept() == (0, uploads + roots + 1)
 
 
 def test_objects_are_deleted_in_batches(system: System) -> None:

@@ -98,7 +98,7 @@ def test_a_store_has_no_identity_until_its_marker_is_written(store: ObjectStore,
 def test_the_marker_is_outside_the_prefix_of_data(store: ObjectStore, ids: Ids) -> None:
     identify(store, ids, make=True)
     assert listed(store, "") == [names.IDENTITY_NAME]
-    assert listed(store, names.ROOT_PREFIX) == []
+    assert all(listed(store, root) == [] for root in names.ROOT_PREFIXES)
     assert names.parse(names.IDENTITY_NAME) is None
     data, size = store.read_tail(names.IDENTITY_NAME, 4096, purpose=Purpose.GC)
     marker = orjson.loads(data)

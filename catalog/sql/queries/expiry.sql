@@ -1,24 +1,48 @@
 -- name: closed_sessions
--- Return sessions that were closed before a time, oldest first; if requested, only those that were not swept.
-SELECT session_id AS owner_id, closed_ms FROM sessions
+-- Return a page of the sessions that were closed before a time, oldest first; if requested, only those that were not
+-- swept. Those whose objects could not be deleted a short time ago are left out.
+SELECT session_id AS owner_id, closed_ms AS closed_ms FROM sessions
 WHERE closed_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
-ORDER BY closed_ms
+  AND (closed_ms, session_id) > (%(after_ms)s, %(after_id)s)
+  AND (retry_ms IS NULL
+       OR retry_ms <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+ORDER BY closed_ms, session_id
 LIMIT %(limit)s;
 
 -- name: finished_jobs
--- Return jobs that finished before a time, oldest first; if requested, only those that were not swept.
+-- Return a page of the jobs that finished before a time, oldest first; if requested, only those that were not
+-- swept. Those whose objects could not be deleted a short time ago are left out.
 SELECT job_id AS owner_id, finished_ms AS closed_ms FROM jobs
 WHERE finished_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
-ORDER BY finished_ms
+  AND (finished_ms, job_id) > (%(after_ms)s, %(after_id)s)
+  AND (retry_ms IS NULL
+       OR retry_ms <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+ORDER BY finished_ms, job_id
 LIMIT %(limit)s;
+
+-- name: postpone_sessions
+-- Record that objects of closed sessions could not be deleted, as `postpone_files` does.
+UPDATE sessions
+SET failures = failures + 1,
+    retry_ms = %(now_ms)s + least(%(max_pause_ms)s, %(first_pause_ms)s * 2::bigint ^ least(failures, 30))::bigint
+WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
+
+-- name: postpone_jobs
+-- Record that objects of finished jobs could not be deleted, as `postpone_files` does.
+UPDATE jobs
+SET failures = failures + 1,
+    retry_ms = %(now_ms)s + least(%(max_pause_ms)s, %(first_pause_ms)s * 2::bigint ^ least(failures, 30))::bigint
+WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 
 -- name: mark_sessions_swept
 -- Record that the leftover objects of some sessions were deleted.
-UPDATE sessions SET swept_ms = %(now_ms)s WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
+UPDATE sessions SET swept_ms = %(now_ms)s, failures = 0, retry_ms = NULL
+WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
 
 -- name: mark_jobs_swept
 -- Record that the leftover objects of some jobs were deleted.
-UPDATE jobs SET swept_ms = %(now_ms)s WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
+UPDATE jobs SET swept_ms = %(now_ms)s, failures = 0, retry_ms = NULL
+WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 
 -- name: delete_sessions
 -- Delete closed sessions.

@@ -56,13 +56,23 @@ WHERE (topic_id, partition, producer_id) IN (
 DELETE FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NOT NULL;
 
 -- name: dead_files
--- Return objects that may be deleted: dead since before the given time, and not read by an open job.
+-- Return a page of the objects that may be deleted, oldest first: dead since before the given time, not read by
+-- an open job, and without an attempt to delete them that failed a short time ago.
 SELECT file_id, object_name, kind, size, owner_id, dead_ms
 FROM files AS f
-WHERE dead_ms IS NOT NULL AND dead_ms < %(before_ms)s
+WHERE dead_ms IS NOT NULL AND dead_ms < %(before_ms)s AND (dead_ms, file_id) > (%(after_ms)s, %(after_id)s)
+  AND (retry_ms IS NULL
+       OR retry_ms <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
   AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id)
 ORDER BY dead_ms, file_id
 LIMIT %(limit)s;
+
+-- name: postpone_files
+-- Record that dead files could not be deleted. The pause before the next attempt doubles with each failure.
+UPDATE files
+SET failures = failures + 1,
+    retry_ms = %(now_ms)s + least(%(max_pause_ms)s, %(first_pause_ms)s * 2::bigint ^ least(failures, 30))::bigint
+WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NOT NULL;
 
 -- name: delete_files
 -- Delete the rows of dead files whose objects were deleted.

@@ -28,6 +28,7 @@ from core.ids import SeededIds
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import ForwardReader, SegmentKind
 from object_store.accounting import Purpose
+from object_store.names import ingestion_name
 from tests.agent.fake_log import FakeLog, FakeSession
 from tests.agent.running_agents import SETTINGS
 
@@ -138,7 +139,7 @@ async def test_one_file_holds_all_partitions_in_order_and_takes_one_put(store: F
 
         assert [[result.base_offset for result in append] for append in results] == [[0], [0], [0, 1], [1]]
         (commit,) = harness.log.committed
-        assert store.put_names == [commit.object_name] == [f"v1/ingest/{SESSIONS[0]}/{commit.file_id}.seg"]
+        assert store.put_names == [commit.object_name] == [ingestion_name(SESSIONS[0], commit.file_id)]
         stream = store.open_stream(commit.object_name, purpose=Purpose.FETCH)
         reader = ForwardReader(stream, name=commit.object_name, size=commit.size)
         sections = []

@@ -39,6 +39,6 @@ def test_known_files_are_paged_by_name(scene: Scene) -> None:
     assert names == sorted(names)
     assert garbage.known_files(limit=4) == everything[:4]
     assert garbage.known_files(after=names[3]) == everything[4:]
-    assert garbage.known_files(f"v1/ingest/{scene.session_id}/") == everything
+    assert garbage.known_files(f"v2/00/ingest/{scene.session_id}/") == everything
     assert garbage.known_files(names[5]) == [everything[5]]
-    assert garbage.known_files("v1/compact/") == []
+    assert garbage.known_files("v2/00/compact/") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -12,6 +13,8 @@ from object_store.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
+from object_store.names import ingestion_name
+from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.limited_store import ATTEMPTS, DATA, LIMITS, slow_down
 
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.clock import ManualClock
+    from object_store.open import StoreConfig
     from object_store.s3.store import S3Store
+    from tests.fixtures.s3 import S3Server
     from tests.object_store.s3.fault_proxy import FaultProxy
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
@@ -110,7 +115,7 @@ class TestUnusualResponses:
     ) -> None:
         names = [f"v1/{i}" for i in range(1500)]
         response = (
-            "<DeleteResult><Error><Key>some/prefix/v1/7</Key><Code>InternalError</Code>"
+            "<DeleteResult><Error><Key>some/prefix/v1/7</Key><Code>AccessDenied</Code>"
             "<Message>planned</Message></Error><Error><Key>some/prefix/v1/8</Key><Code>NoSuchKey</Code>"
             "<Message>planned</Message></Error></DeleteResult>"
         )
@@ -118,8 +123,55 @@ class TestUnusualResponses:
         proxy.plan(Fault(method="POST", status=200, body=response.encode()))
         with pytest.raises(ObjectsNotDeletedError, match="v1/7") as caught:
             store.delete(names, purpose=Purpose.GC)
-        assert caught.value.failures == {"v1/7": "InternalError planned"}
+        assert caught.value.failures == {"v1/7": "AccessDenied planned"}
         assert list(direct.list("", purpose=Purpose.GC)) == []
+
+    @pytest.mark.parametrize("code", ["SlowDown", "InternalError"])
+    def test_a_key_that_a_busy_server_rejects_is_deleted_after_a_pause(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, clock: ManualClock, code: str
+    ) -> None:
+        rejected = (
+            f"<DeleteResult><Error><Key>some/prefix/v1/b</Key><Code>{code}</Code><Message>busy</Message></Error>"
+            "<Error><Key>some/prefix/v1/c</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+            "</DeleteResult>"
+        )
+        for name in "abc":
+            direct.put(f"v1/{name}", [b"1"], purpose=Purpose.INGEST)
+        proxy.plan(Fault(method="POST", status=200, body=rejected.encode()))
+        with pytest.raises(ObjectsNotDeletedError) as caught:
+            store.delete(["v1/a", "v1/b", "v1/c"], purpose=Purpose.GC)
+        assert caught.value.failures == {"v1/c": "AccessDenied no"}
+        # The proxy deleted nothing at the first request; the second one had only the rejected key.
+        assert [info.name for info in direct.list("", purpose=Purpose.GC)] == ["v1/a", "v1/c"]
+        tally = store.counts.snapshot().of(RequestKind.DELETE, Purpose.GC)
+        assert (tally.requests, tally.retries) == (2, 1)
+        assert clock.monotonic() > 0
+
+    def test_keys_that_stay_rejected_are_reported_after_the_last_attempt(
+        self, store: S3Store, proxy: FaultProxy
+    ) -> None:
+        rejected = (
+            "<DeleteResult><Error><Key>some/prefix/v1/b</Key><Code>SlowDown</Code><Message>busy</Message>"
+            "</Error></DeleteResult>"
+        )
+        proxy.plan(Fault(method="POST", status=200, body=rejected.encode(), times=ATTEMPTS))
+        with pytest.raises(ObjectsNotDeletedError) as caught:
+            store.delete(["v1/a", "v1/b"], purpose=Purpose.GC)
+        assert caught.value.failures == {"v1/b": "SlowDown busy"}
+        assert proxy.all_happened
+
+    def test_an_upload_that_cannot_be_aborted_does_not_hold_up_the_others(
+        self, store: S3Store, s3_server: S3Server, s3_config: StoreConfig, proxy: FaultProxy
+    ) -> None:
+        client, bucket = s3_server.client(), bucket_of(s3_config)
+        uploads = [ingestion_name(UUID(int=number), UUID(int=number)) for number in range(3)]
+        for name in uploads:
+            client.create_multipart_upload(Bucket=bucket, Key=f"some/prefix/{name}")
+        proxy.plan(Fault(method="DELETE", part=uploads[1], status=403, code="AccessDenied"))
+        with pytest.raises(ObjectsNotDeletedError) as caught:
+            store.sweep_unfinished(1 << 50, purpose=Purpose.GC)
+        assert list(caught.value.failures) == [uploads[1]]
+        assert store.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
 
     def test_a_response_without_xml_is_counted_and_retried(self, store: S3Store, proxy: FaultProxy) -> None:
         proxy.plan(Fault(method="GET", status=200, body=b"<html>hello", times=2))
