@@ -1,3 +1,4 @@
+-- kind: expansion
 -- Back-off of deletions: a dead file, or the objects that a session or a job left, that could not be deleted is
 -- tried again after retry_ms. failures counts its consecutive failures.
 ALTER TABLE files ADD COLUMN failures integer NOT NULL DEFAULT 0;
