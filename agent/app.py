@@ -53,9 +53,10 @@ from agent.runtime.sockets import bind, listen
 from agent.warm_up import warm_up
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.write_path import WritePath
+from core.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable
 
     from agent.settings import AgentSettings
     from catalog.open import Catalog
@@ -121,7 +122,10 @@ class Agent:
             partial(catalog.commits.announce, origin=origin), self.pools.catalog
         )
         self.commit_notifier = CommitNotifier(
-            catalog.watcher(ignored_origin=origin), bounds_cache, health=self.catalog_health, retry=retry
+            catalog.watcher(ignored_origin=origin),
+            bounds_cache,
+            health=self.catalog_health,
+            outage=Outage("notifications of commits", clock=clock, ids=ids),
         )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
@@ -236,7 +240,6 @@ class Agent:
         self._kafka: KafkaServer | None = None
         self._groups: GroupCoordinator | None = None
         self._stopping = False
-        self._stop_requested = asyncio.Event()
 
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
@@ -330,19 +333,6 @@ class Agent:
             clock=self._clock,
             ids=self._ids,
         )
-
-    def request_stop(self) -> None:
-        """Let `serve` end."""
-        self._stop_requested.set()
-
-    async def serve(self, on_ready: Callable[[Mapping[str, str]], None]) -> None:
-        """Start, report the addresses, serve until `request_stop`, then stop."""
-        addresses = await self.start()
-        try:
-            on_ready(addresses)
-            await self._stop_requested.wait()
-        finally:
-            await self.stop()
 
     async def stop(self) -> None:
         """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.

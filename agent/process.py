@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.app import Agent
@@ -13,7 +14,9 @@ from agent.runtime.process_resources import keep_freed_memory, raise_open_file_l
 from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import open_catalog
 from core.clock import SystemClock
+from core.errors import RetryableError
 from core.ids import SystemIds
+from core.outage import StartWait
 from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 
@@ -42,24 +45,41 @@ def run(
     store_config: StoreConfig,
     catalog_url: str,
     on_ready: Callable[[Mapping[str, str]], None],
+    wait: StartWait | None = None,
 ) -> None:
     """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` receives the addresses once it serves.
 
-    A second signal ends the process at once. Raises the error that keeps the agent from starting.
+    A second signal ends the process at once. Raises the error that keeps the agent from starting. `wait` says
+    for how long a catalog or a store that does not respond is no such error; None: not at all.
     """
     raise_open_file_limit()
     keep_freed_memory()
     clock = SystemClock()
     ids = SystemIds(clock)
+    wait = wait or StartWait(0, clock=clock, ids=ids)
     with contextlib.ExitStack() as opened:
         with warn_if_slow("opening the catalog"):
-            catalog = opened.enter_context(contextlib.closing(open_catalog(catalog_url, clock, ids)))
+            catalog = opened.enter_context(
+                contextlib.closing(
+                    wait.run("opening the catalog", partial(open_catalog, catalog_url, clock, ids))
+                )
+            )
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
-            store.check()
-            verify_binding(store, catalog.store_binding, ids)
+            wait.run("checking the object store", partial(_check, store, catalog, ids))
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
-        runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
+        runner.run(_serve(partial(_new_agent, settings, store, catalog, clock, ids), on_ready, wait))
+
+
+def _check(store: ObjectStore, catalog: Catalog, ids: Ids) -> None:
+    store.check()
+    verify_binding(store, catalog.store_binding, ids)
+
+
+def _new_agent(
+    settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
+) -> Agent:
+    return Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
 
 
 def freeze_garbage() -> None:
@@ -74,25 +94,32 @@ def freeze_garbage() -> None:
 
 
 async def _serve(
-    settings: AgentSettings,
-    store: ObjectStore,
-    catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
-    on_ready: Callable[[Mapping[str, str]], None],
+    new_agent: Callable[[], Agent], on_ready: Callable[[Mapping[str, str]], None], wait: StartWait
 ) -> None:
-    agent = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
+    """Start an agent, again after each outage during its start, and serve until a signal."""
     loop = asyncio.get_running_loop()
-
-    def ready(addresses: Mapping[str, str]) -> None:
-        freeze_garbage()
-        on_ready(addresses)
+    stop_requested = asyncio.Event()
 
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-        agent.request_stop()
+        stop_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await agent.serve(ready)
+    outage = wait.outage("starting the agent")
+    while not stop_requested.is_set():
+        agent = new_agent()
+        try:
+            addresses = await agent.start()
+        except RetryableError as error:  # the agent has stopped what it had started
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop_requested.wait(), wait.pause(outage, error))
+            continue
+        outage.succeeded()
+        freeze_garbage()
+        try:
+            on_ready(addresses)
+            await stop_requested.wait()
+        finally:
+            await agent.stop()

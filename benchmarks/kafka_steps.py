@@ -53,6 +53,7 @@ from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
 from core.clock import SystemClock
 from core.ids import SystemIds
+from core.outage import Outage
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import Record, encode_records
 
@@ -155,7 +156,9 @@ class _Bench:
         tail = HotTail(settings.tail_bytes)
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
-        notifier = CommitNotifier(cast("Any", None), bounds, health=health, retry=retry)
+        notifier = CommitNotifier(
+            cast("Any", None), bounds, health=health, outage=Outage("benchmark", clock=clock, ids=ids)
+        )
         self.write_path = WritePath(
             settings=settings,
             store=cast("ObjectStore", stubs),

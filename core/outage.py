@@ -102,6 +102,8 @@ class StartWait:
 
     def pause(self, outage: Outage, error: RetryableError) -> float:
         """Return the number of seconds to wait after a failure; raise the final error if the time is over."""
+        if not self._timeout_seconds:
+            raise error
         pause = outage.failed(error)
         left = self._deadline - self._clock.monotonic()
         if left <= 0:

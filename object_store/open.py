@@ -53,14 +53,39 @@ class StoreConfig:
         return self.url.startswith("file:")
 
 
-def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
-    """Return a store for one process; sends no request. `check` verifies that it can be used."""
+def open_store(
+    config: StoreConfig, clock: Clock, ids: Ids, *, probe_timeout_seconds: float | None = None
+) -> ObjectStore:
+    """Return a store for one process; sends no request. `check` verifies that it can be used.
+
+    With `probe_timeout_seconds`, the store is for probes: it makes one attempt, for about that time. A local
+    store has no timeouts.
+    """
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
-    from object_store.s3.store import S3Store  # noqa: PLC0415 - boto3 loads slowly and is needed for S3 only
+    # boto3 loads slowly and is needed for S3 only
+    from object_store.s3.client import S3Limits  # noqa: PLC0415
+    from object_store.s3.store import S3Store  # noqa: PLC0415
 
     bucket, prefix = _bucket_and_prefix(config.url)
-    return S3Store(bucket, prefix, endpoint=config.endpoint, region=config.region, clock=clock, ids=ids)
+    limits = S3Limits()
+    if probe_timeout_seconds is not None:
+        limits = S3Limits(
+            attempts=1,
+            resumes=0,
+            connections=1,
+            connect_timeout_seconds=probe_timeout_seconds,
+            read_timeout_seconds=probe_timeout_seconds,
+        )
+    return S3Store(
+        bucket,
+        prefix,
+        endpoint=config.endpoint,
+        region=config.region,
+        clock=clock,
+        ids=ids,
+        limits=limits,
+    )
 
 
 def _directory(url: str) -> Path:

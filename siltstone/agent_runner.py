@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from agent.process import run
 from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.console import emit_json
-from siltstone.context import catalog_url, check_store, create_data_dir, store_config
+from siltstone.context import catalog_url, check_store, create_data_dir, start_wait, store_config
 from siltstone.kafka_client.agent_discovery import announce
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent until SIGTERM or SIGINT; with `stop_on_eof`, also until standard input ends."""
     create_data_dir(settings)  # commands find the agent by a file in it
-    check_store(settings)
+    wait = start_wait(settings)
+    check_store(settings, wait=wait)
     with contextlib.ExitStack() as stack:
         with warn_if_slow("starting the PostgreSQL of the data directory"):
             url = stack.enter_context(catalog_url(settings))
@@ -40,7 +41,11 @@ def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
                 threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
 
         run(
-            settings.agent_settings(), store_config=store_config(settings), catalog_url=url, on_ready=on_ready
+            settings.agent_settings(),
+            store_config=store_config(settings),
+            catalog_url=url,
+            on_ready=on_ready,
+            wait=wait,
         )
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import SystemIds
+from core.outage import StartWait
 from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
     from object_store.interface import ObjectStore
     from siltstone.settings.configuration import Settings
+
+T = TypeVar("T")
+_CHECK_TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +59,34 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         yield postgres.url
 
 
+def start_wait(settings: Settings) -> StartWait:
+    """Return how long a process that runs for long waits, from now, for the catalog and the store."""
+    clock = SystemClock()
+    return StartWait(settings.start_timeout_seconds, clock=clock, ids=SystemIds(clock))
+
+
 @contextlib.contextmanager
 def open_context(
-    settings: Settings, *, check_binding: bool = True, create: bool = True
+    settings: Settings, *, check_binding: bool = True, create: bool = True, wait: StartWait | None = None
 ) -> Iterator[AppContext]:
     """Open the catalog and the object store for the duration of the block.
 
     Raise an error if the store is not bound to the catalog, unless `check_binding` is False: a command that
-    does not use the store need not check. `create` is as in `catalog_url`.
+    does not use the store need not check. `create` is as in `catalog_url`. With `wait`, wait for a catalog
+    and a store that do not respond.
     """
     clock = SystemClock()
     ids = SystemIds(clock)
     config = store_config(settings)
+    run = _run_once if wait is None else wait.run
     with (
         catalog_url(settings, create=create) as url,
-        contextlib.closing(open_catalog(url, clock, ids)) as catalog,
+        contextlib.closing(run("opening the catalog", partial(open_catalog, url, clock, ids))) as catalog,
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
         if check_binding:
-            verify_binding(store, catalog.store_binding, ids)
+            bind = partial(verify_binding, store, catalog.store_binding, ids)
+            run("checking that the object store belongs to the catalog", bind)
         yield AppContext(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 
@@ -104,10 +118,23 @@ def store_config(settings: Settings) -> StoreConfig:
     )
 
 
-def check_store(settings: Settings) -> None:
-    """Raise an error if the object store cannot be used, before anything else is started."""
+def check_store(settings: Settings, *, wait: StartWait | None = None) -> None:
+    """Raise an error if the object store cannot be used, before anything else is started.
+
+    With `wait`, wait for a store that does not respond.
+    """
     if settings.object_store is None:
         create_data_dir(settings)
     clock = SystemClock()
-    with contextlib.closing(open_store(store_config(settings), clock, SystemIds(clock))) as store:
-        store.check()
+    # A wait has its own pauses between attempts.
+    timeout_seconds = None if wait is None else _CHECK_TIMEOUT_SECONDS
+    with contextlib.closing(
+        open_store(store_config(settings), clock, SystemIds(clock), probe_timeout_seconds=timeout_seconds)
+    ) as store:
+        run = _run_once if wait is None else wait.run
+        run("checking the object store", store.check)
+
+
+def _run_once(_step: str, call: Callable[[], T]) -> T:
+    """Do the same as `StartWait.run`, without waiting."""
+    return call()

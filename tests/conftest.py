@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.postgres_pair",
     "tests.fixtures.s3",
+    "tests.fixtures.restartable",
 ]
 
 # quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. night:

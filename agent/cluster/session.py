@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from core.errors import SiltstoneError, StaleStateError
+from core.outage import Outage
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -76,6 +77,7 @@ class Session:
         self._interval_ms = interval_ms
         self._silent_ms = silent_ms
         self._health = health
+        self._outage = Outage("heartbeats", clock=clock, ids=ids, max_pause_seconds=interval_ms / 1000)
         self.heartbeat_sent_at = clock.monotonic()
         self.lapses = 0
         self._session_id: UUID | None = None
@@ -136,10 +138,10 @@ class Session:
                 await self._send_heartbeat()
             except Exception as error:  # noqa: BLE001  # heartbeats continue after any failure
                 self._health.failed()
-                _log.warning("the heartbeat failed", session=str(self._session_id), reason=str(error))
-                await asyncio.sleep(self._interval_ms / 1000)
+                await asyncio.sleep(self._outage.failed(error))
             else:
                 self._health.succeeded()
+                self._outage.succeeded()
 
     async def _send_heartbeat(self) -> None:
         if not self._fenced.is_set():

@@ -11,10 +11,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from catalog.model import PartitionId
-from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +19,8 @@ if TYPE_CHECKING:
     from agent.cluster.commits import CommittedFile
     from agent.read.catalog_cache import BoundsCache
     from agent.runtime.health import CallHealth
-    from agent.runtime.retry import RetryPolicy
     from catalog.model import SectionResult
-
-_log = structlog.get_logger(__name__)
+    from core.outage import Outage
 
 
 class CommitNotifications(Protocol):
@@ -75,13 +70,13 @@ class CommitNotifier:
         bounds: BoundsCache,
         *,
         health: CallHealth,
-        retry: RetryPolicy,
+        outage: Outage,
         wait_seconds: float = 0.1,
     ) -> None:
         self._notifications = notifications
         self._bounds = bounds
         self._health = health
-        self._retry = retry
+        self._outage = outage
         self._wait_seconds = wait_seconds
         self._waiters: dict[PartitionId, set[Waiter]] = {}
         self._stopping = threading.Event()
@@ -162,29 +157,16 @@ class CommitNotifier:
         self.wake(list(self._waiters))
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        failures = 0
         while not self._stopping.is_set():
             try:
                 changed = self._notifications.wait(self._wait_seconds)
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure
-                failures += 1
                 self._health.failed()
-                _log_failure(error, failures)
-                self._stopping.wait(self._retry.pause(min(failures, 16)))
+                self._stopping.wait(self._outage.failed(error))
                 changed = None
             else:
-                if failures:
-                    _log.warning("notifications of commits work again", failures=failures)
-                failures = 0
+                self._outage.succeeded()
                 self._health.succeeded()
             if changed is None or changed:
                 loop.call_soon_threadsafe(self._on_commits, changed)
         self._notifications.close()
-
-
-def _log_failure(error: Exception, failures: int) -> None:
-    """Log failure number 1, 2, 4, 8 … of a sequence, because there may be one in every second."""
-    if failures & (failures - 1):
-        return
-    reason = str(error) if isinstance(error, SiltstoneError) else repr(error)
-    _log.warning("waiting for notifications of commits failed", reason=reason, failures=failures)

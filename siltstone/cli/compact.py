@@ -18,7 +18,7 @@ from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfi
 from siltstone.compaction.watcher import DEFAULT_INTERVAL_SECONDS, Watcher
 from siltstone.compaction.watcher_metrics import serve_metrics
 from siltstone.console import ProgressDisplay, emit_json, report_console, table
-from siltstone.context import check_data_exists, check_store, open_context
+from siltstone.context import check_data_exists, check_store, open_context, start_wait
 from siltstone.interrupts import Interrupts
 from siltstone.settings.configuration import split_address
 from spark_jobs.shuffle.plan import PlanChoice
@@ -109,10 +109,10 @@ def command(
     if dry_run:
         _print_dry_run(settings, force=force, as_json=as_json)
         return
-    check_store(settings)
     if watch:
         _watch(settings, options, interval, metrics, as_json=as_json)
         return
+    check_store(settings)
     if _compact(settings, options, as_json=as_json).compaction.failures:
         context.exit(1)
 
@@ -160,7 +160,9 @@ def _watch(
     as_json: bool,
 ) -> None:
     display = ProgressDisplay(SystemClock())
-    with Interrupts() as interrupts, open_context(settings) as context:
+    wait = start_wait(settings)
+    check_store(settings, wait=wait)
+    with Interrupts() as interrupts, open_context(settings, wait=wait) as context:
         watcher = Watcher(context, settings, options, interval_seconds=interval)
         with serve_metrics(watcher.status, metrics) as address:
             where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"

@@ -5,8 +5,10 @@ locked rows). A watcher claims no more jobs at a time than its Spark session has
 watchers get the rest. The jobs of a watcher that died return to the queue after a minute without heartbeats.
 
 One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
-another one. Temporary errors, such as an unreachable catalog or store, are logged and retried after the
-interval.
+another one.
+
+A watcher survives any outage of the catalog or the store: it polls again, after pauses of at most the
+interval. A store that rejects the credentials counts as an outage, because they may be renewed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from core.errors import RetryableError
+from core.clock import SystemClock
+from core.errors import RetryableError, StaleStateError
+from core.outage import FIRST_PAUSE_SECONDS, Outage
+from object_store.errors import StoreAccessError
 from siltstone.compaction.compactor import CompactionRun, claim_jobs, collect, plan_jobs
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
 _MAX_JOBS: Final = 100
 _MAX_HISTORY: Final = 100
+_SURVIVED: Final = (RetryableError, StaleStateError, StoreAccessError)
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class WatcherStatus:
     jobs_failed: int = 0
     jobs_running: int = 0
     last_poll_ms: int = 0
+    outage_seconds: float = 0.0
     jobs_waiting: int = 0
     jobs_deferred: int = 0
     ingestion_files: int = 0
@@ -91,6 +98,15 @@ class Watcher:
         self._options = options
         self._planner: PlannerSettings = options.planner(settings)
         self._interval_seconds = interval_seconds
+        # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
+        self._machine_clock = SystemClock()
+        self._outage = Outage(
+            "compaction",
+            clock=self._machine_clock,
+            ids=context.ids,
+            first_pause_seconds=min(FIRST_PAUSE_SECONDS, interval_seconds),
+            max_pause_seconds=interval_seconds,
+        )
         self._session = session or SparkSessionManager(SparkSettings(master=settings.spark_master))
         self._log = structlog.get_logger("siltstone.compaction")
 
@@ -99,28 +115,31 @@ class Watcher:
         try:
             with self._session:
                 while True:
-                    busy = self._poll_and_log(interrupts)
-                    if not busy:
-                        interrupts.requested.wait(self._interval_seconds)
+                    interrupts.requested.wait(self._poll_and_log(interrupts))
+                    with interrupts.shielded():  # a signal within the poll may have been deferred
+                        pass
         except (KeyboardInterrupt, JobCancelledError):
             self._log.info("stopped", polls=self.status.polls, jobs=self.status.run.compaction.jobs)
         return self.status
 
-    def _poll_and_log(self, interrupts: Interrupts) -> bool:
-        """Poll once; return True if there may be more to do at once."""
+    def _poll_and_log(self, interrupts: Interrupts) -> float:
+        """Poll once; return the number of seconds until the next poll."""
         self.status.polls += 1
         try:
-            return self._poll(interrupts)
+            busy = self._poll(interrupts)
         except JobCancelledError:
             raise
-        except RetryableError as error:
+        except _SURVIVED as error:
             self.status.polls_failed += 1
-            self._log.warning("poll failed", error=str(error), retry_in_seconds=self._interval_seconds)
             if isinstance(error, SparkUnavailableError):
                 self._session.drop()
-            return False
+            return self._outage.failed(error)
+        else:
+            self._outage.succeeded()
+            return 0.0 if busy else self._interval_seconds
         finally:
-            self.status.last_poll_ms = self._context.clock.now_ms()
+            self.status.outage_seconds = self._outage.seconds
+            self.status.last_poll_ms = self._machine_clock.now_ms()
 
     def _poll(self, interrupts: Interrupts) -> bool:
         with interrupts.shielded():

@@ -33,7 +33,8 @@ _COUNTERS: Final = {
 }
 _GAUGES: Final = {
     "jobs_running": "Jobs that this watcher runs now",
-    "last_poll_ms": "End of the last poll, in milliseconds since 1970",
+    "last_poll_ms": "End of the last poll, in milliseconds since 1970 by this machine's clock",
+    "outage_seconds": "Time since the first of the last polls that all failed; 0 after a successful poll",
     "jobs_waiting": "Jobs in the queue at the last poll",
     "jobs_deferred": "Jobs that the hourly budget deferred at the last poll",
     "ingestion_files": "Ingestion files without a job at the last poll",

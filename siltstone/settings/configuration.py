@@ -114,6 +114,12 @@ class Settings(BaseModel):
         ge=0,
         description="Time for which an unreferenced object is kept for readers that still use it.",
     )
+    start_timeout_seconds: int = Field(
+        default=120,
+        ge=0,
+        description="Time for which an agent or a watcher waits at its start for the catalog and the object "
+        "store. It then exits with code 75. A wrong address or password is an error at once.",
+    )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="Spark master that runs compaction jobs."
     )

@@ -48,8 +48,10 @@ def instrument_stores(points: ArmedFailPoints) -> None:
     """Add fail points to every store that is opened from now on."""
     real = opening.open_store
 
-    def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
-        return instrument_store(real(config, clock, ids), points)
+    def open_store(
+        config: StoreConfig, clock: Clock, ids: Ids, *, probe_timeout_seconds: float | None = None
+    ) -> ObjectStore:
+        return instrument_store(real(config, clock, ids, probe_timeout_seconds=probe_timeout_seconds), points)
 
     opening.open_store = open_store
 

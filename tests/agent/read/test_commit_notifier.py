@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.runtime.health import CallHealth
-from agent.runtime.retry import RetryPolicy
 from catalog.errors import CatalogUnavailableError
+from core.outage import Outage
 
 if TYPE_CHECKING:
     from catalog.model import PartitionId
@@ -43,22 +43,19 @@ class _Notifications:
         pass
 
 
-async def test_an_outage_is_logged_at_growing_intervals_and_its_end_once(clock: Clock, ids: Ids) -> None:
-    """Of nine failures, the first, second, fourth and eighth are logged."""
+async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(clock: Clock, ids: Ids) -> None:
     works = asyncio.Event()
     notifier = CommitNotifier(
         _Notifications(asyncio.get_running_loop(), works),
         BoundsCache(clock, ttl_ms=1, limit=1),
         health=CallHealth(clock, limit_seconds=1),
-        retry=RetryPolicy(attempts=1, first_pause=0.001, max_pause=0.001, ids=ids),
+        outage=Outage("notifications", clock=clock, ids=ids, first_pause_seconds=0, max_pause_seconds=0),
     )
     with capture_logs() as log:
         notifier.start()
         await works.wait()
         await notifier.stop()
-    logged = [(event["event"], event["failures"]) for event in log]
-    failed = "waiting for notifications of commits failed"
-    assert logged == [
-        *((failed, number) for number in (1, 2, 4, 8)),
-        ("notifications of commits work again", 9),
+    assert [(event["event"], event.get("failures")) for event in log] == [
+        ("outage; retrying until it ends", None),
+        ("the outage has ended", _FAILURES),
     ]

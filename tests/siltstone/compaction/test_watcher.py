@@ -200,12 +200,12 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(log: Log, catalog_url: str)
     assert len(claim_jobs(log.context(), 10)) == 1  # by a run that sends no heartbeats
     watcher = log.watcher(InProcessSession(1))
 
-    assert not watcher._poll_and_log(Interrupts())
+    assert watcher._poll_and_log(Interrupts()) > 0
     assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
 
     with psycopg.connect(catalog_url) as connection:
         connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (RUN_TIMEOUT_MS + 1,))
-    assert watcher._poll_and_log(Interrupts())
+    assert watcher._poll_and_log(Interrupts()) == 0
     assert log.is_compacted()
 
 
@@ -234,9 +234,9 @@ def test_a_lost_session_is_replaced(log: Log) -> None:
     session = InProcessSession(1, fail_once)
     watcher = log.watcher(session)
 
-    assert not watcher._poll_and_log(Interrupts())
+    assert watcher._poll_and_log(Interrupts()) > 0
     assert log.catalog.jobs.counts()[JobState.SUBMITTED] == 1
-    assert watcher._poll_and_log(Interrupts())
+    assert watcher._poll_and_log(Interrupts()) == 0
 
     assert log.is_compacted()
     assert (session.starts, watcher.status.polls, watcher.status.polls_failed) == (2, 2, 1)

@@ -1,0 +1,145 @@
+"""Watchers and agents while PostgreSQL and the S3 server are stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from catalog.open import DatabaseLimits, open_catalog
+from core.clock import SystemClock
+from core.ids import SystemIds
+from object_store.binding import verify_binding
+from object_store.open import open_store
+from siltstone.compaction.compactor import CompactionOptions
+from siltstone.compaction.watcher import Watcher
+from siltstone.context import AppContext
+from siltstone.interrupts import Interrupts
+from siltstone.settings.sources import load_settings
+from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment
+from tests.siltstone.compaction.test_watcher import InProcessSession, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.fixtures.restartable import RestartablePostgres, RestartableS3
+
+pytestmark = pytest.mark.integration
+# Longer than the machine may stall, shorter than a test may wait
+LIMITS: Final = DatabaseLimits(connect_seconds=1)
+
+
+@pytest.fixture
+def watcher(
+    restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3, tmp_path: Path
+) -> Iterator[Watcher]:
+    """A watcher that gives up a request early, in a thread of this process."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    with (
+        contextlib.closing(open_catalog(restartable_postgres.url, clock, ids, limits=LIMITS)) as catalog,
+        contextlib.closing(open_store(restartable_s3.config, clock, ids, probe_timeout_seconds=60)) as store,
+    ):
+        verify_binding(store, catalog.store_binding, ids)
+        context = AppContext(
+            catalog=catalog, store=store, store_config=restartable_s3.config, clock=catalog.clock, ids=ids
+        )
+        yield Watcher(
+            context,
+            load_settings({"data_dir": tmp_path}),
+            CompactionOptions(),
+            interval_seconds=0.05,
+            session=InProcessSession(1),
+        )
+
+
+def test_a_watcher_survives_outages_and_logs_their_begin_and_end(
+    watcher: Watcher, restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3
+) -> None:
+    stop = Interrupts()
+    status = watcher.status
+    with capture_logs() as log:
+        running = threading.Thread(target=watcher.run, args=(stop,))
+        running.start()
+        try:
+            for server in (restartable_postgres, restartable_s3):
+                before = status.polls_failed
+                server.stop()
+                until(lambda before=before: status.polls_failed >= before + 2)  # type: ignore[misc]
+                assert status.outage_seconds > 0
+                server.start()
+                until(lambda: status.outage_seconds == 0)
+            assert running.is_alive()
+        finally:
+            stop.requested.set()
+            running.join(TIMEOUT_SECONDS)
+    events = [line["event"] for line in log if "outage" in line["event"]]
+    assert events == ["outage; retrying until it ends", "the outage has ended"] * 2
+    assert all(line["seconds"] > 0 for line in log if line["event"] == "the outage has ended")
+
+
+def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
+    restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3, tmp_path: Path
+) -> None:
+    """They say what they wait for. After the timeout they exit with the reason."""
+    config = restartable_s3.config
+    where = ["--catalog", as_url(restartable_postgres.url), "--object-store", config.url]
+    where += ["--s3-endpoint", str(config.endpoint), "--data-dir", str(tmp_path / "data")]
+    agent = ["agent", "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0", *where]
+    watcher = ["compact", "--watch", "--interval", "0.1", "--metrics", "127.0.0.1:0", *where]
+
+    with contextlib.ExitStack() as stack:
+        restartable_s3.stop()
+        restartable_postgres.stop()
+        impatient = [
+            stack.enter_context(started(tmp_path / f"impatient-{arguments[0]}", arguments, wait_seconds=1))
+            for arguments in (agent, watcher)
+        ]
+        patient = [
+            stack.enter_context(started(tmp_path / arguments[0], arguments, wait_seconds=600))
+            for arguments in (agent, watcher)
+        ]
+        for process, read in impatient:
+            assert process.wait(TIMEOUT_SECONDS) == 75
+            assert "not available within start_timeout_seconds=1 of the start" in read()
+        for step, server in (
+            ("checking the object store", restartable_s3),
+            ("opening the catalog", restartable_postgres),
+        ):
+            for _, read in patient:
+                until(lambda read=read, step=step: f'"activity": "{step}"' in read())  # type: ignore[misc]
+            server.start()
+        until(lambda: '"ready"' in patient[0][1]())
+        until(lambda: "Polling every 0.1 s" in patient[1][1]())
+        for process, read in patient:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_SECONDS) == 0, read()
+
+
+@contextlib.contextmanager
+def started(
+    log: Path, arguments: list[str], *, wait_seconds: int
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """Start a command; yield its process and a function that returns what it has printed."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "siltstone", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**environment(), "SILTSTONE_START_TIMEOUT_SECONDS": str(wait_seconds)},
+        )
+    with process:
+        try:
+            yield process, lambda: log.read_text(encoding="utf-8")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
