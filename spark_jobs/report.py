@@ -28,7 +28,8 @@ SUMS: Final[Mapping[str, str]] = {
     "input_files_cut": "Input files that were divided into byte ranges among several tasks of a job",
     "byte_ranges": "Byte ranges of input files that were divided among tasks",
     "byte_ranges_read_once": "Byte ranges of input files that were read once, by one pass",
-    "get_requests": "GET requests for input files, without resumed streams",
+    "get_requests": "GET requests for the data of input files, without resumed streams",
+    "index_reads": "GET requests for the index of a section, to cut it between two tasks",
     "resumes": "GET requests that resumed a broken stream",
     "retries": "Requests to the object store that were repeated",
     "partitions": "Partitions that jobs rewrote",
@@ -142,7 +143,9 @@ class CompactionReport:
 
     Counters cover the task executions whose results were used, not executions that Spark repeated.
 
-    - `get_requests` counts GETs for inputs, without the `resumes` of broken streams.
+    - `get_requests` counts GETs for the inputs' data, without the `resumes` of broken streams.
+    - `index_reads` counts GETs for a section's index: one for each pass over a byte range that starts inside
+      a section.
     - `input_files_read_once` are files that only one pass read: they had nothing to deduplicate, or
       pass 1 left nothing for pass 2.
     - `input_files_cut` are files that were divided among shares, in `byte_ranges`: byte ranges, each read by
@@ -164,6 +167,7 @@ class CompactionReport:
     byte_ranges: int = 0
     byte_ranges_read_once: int = 0
     get_requests: int = 0
+    index_reads: int = 0
     resumes: int = 0
     retries: int = 0
     partitions: int = 0

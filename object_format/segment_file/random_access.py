@@ -145,6 +145,11 @@ class SectionIndex:
         first = int(np.searchsorted(self._base_offsets, stored_offset, side="right")) - 1
         return self._range(max(first, 0), max_bytes)
 
+    def block_from(self, position: int) -> tuple[int, int] | None:
+        """Return (position, stored base offset) of the first block at or after `position`, or None."""
+        first = int(np.searchsorted(self._boundaries[:-1], position))
+        return (int(self._boundaries[first]), int(self._base_offsets[first])) if first < len(self) else None
+
     def last_base_offset(self, position: int, length: int) -> int:
         """Return the stored base offset of the last block of a range from `range_for_offset`."""
         last = int(np.searchsorted(self._boundaries, position + length)) - 1

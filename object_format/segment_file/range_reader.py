@@ -1,9 +1,8 @@
-"""Reads the DATA blocks of sections forward, from any position in the first to any position in the last.
+"""Reads the DATA blocks of sections forward, from any block of the first to any position in the last.
 
-A block has no marker, and needs none: its checksum covers the file id and the block's own position. Bytes
-with a matching checksum are therefore a block of this file at this position. The bytes of a record cannot
-imitate a block, not even if they are a copy of a segment file: the producer of a record does not know the id
-of the file that will contain it.
+A block has no marker, and its bytes cannot be told from those of a record. The caller therefore names the
+position of a range's first block. It takes the position from the catalog, or from the section's index
+(`SectionIndex.block_from`), and never searches for it in the data, which producers control.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from core.errors import InvalidInputError
-from object_format.kernels.batches.layout import BATCH_OVERHEAD, LENGTH_OVERHEAD
 from object_format.segment_file.block_checker import BlockChecker, type_name
 from object_format.segment_file.block_payloads import SectionHeader
 from object_format.segment_file.checksum import block_seed, extend, file_seed
@@ -24,19 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-MAX_SPLIT_BLOCK_BYTES: Final = 80 << 20
-"""Size of the largest block of a section that is read in ranges.
-
-A candidate for a block is buffered until its checksum is known. The limit bounds the memory that a producer
-can make a reader use by writing records that look like block headers. It exceeds the largest batch that is
-ever decompressed.
-"""
-
-_WINDOW: Final = 64 << 10
-_DATA_HEADER: Final = bytes((BlockType.DATA, 0, 0, 0))
-_BATCH_START: Final = Struct(">qiiB")  # base offset, length, leader epoch, magic
-_MAGIC: Final = 2
-_MIN_BLOCK: Final = BLOCK_HEADER.size + BATCH_OVERHEAD
+_BATCH_BASE: Final = Struct(">q")
 
 
 class RangeReader:
@@ -46,7 +32,7 @@ class RangeReader:
 
         reader.enter(section, data_end)
         reader.skip_to_data(data_start)                    # or:
-        reader.find_block(end)
+        reader.skip_to_block(position, base_offset)
         for block in reader.blocks(end): ...
         reader.next_base_offset()
 
@@ -58,7 +44,7 @@ class RangeReader:
     def __init__(
         self, source: ByteSource, *, name: str, file_id: UUID, position: int, read_size: int = READ_SIZE
     ) -> None:
-        self._buffer = StreamBuffer(source, max(read_size, _WINDOW))
+        self._buffer = StreamBuffer(source, read_size)
         self._buffer.position = position
         self._checker = BlockChecker(file=name, seed=file_seed(file_id))
         self._data_end = position
@@ -100,25 +86,17 @@ class RangeReader:
                 raise self._checker.corrupt("the file ends before the section's data", self.position)
             self._buffer.advance(passed)
 
-    def find_block(self, end: int) -> bool:
-        """Skip to the section's next block, if it starts before byte `end`; return False otherwise.
+    def skip_to_block(self, position: int, base_offset: int) -> None:
+        """Skip to the block at byte `position`, whose stored base offset is `base_offset`.
 
-        The section must not have a block above `MAX_SPLIT_BLOCK_BYTES`.
+        Raises CorruptSegmentError if another block is there.
         """
-        end = min(end, self._data_end)
-        while self.position < end:
-            window = self._buffer.peek(self._buffer.ensure(min(_WINDOW, self._data_end - self.position)))
-            if len(window) < _MIN_BLOCK:
-                return False
-            found = bytes(window).find(_DATA_HEADER)
-            if found < 0:
-                self._buffer.advance(len(window) - len(_DATA_HEADER) + 1)
-                continue
-            self._buffer.advance(found)
-            if self.position < end and self._is_block():
-                return True
-            self._buffer.advance(1)
-        return False
+        self.skip_to(position)
+        found = self.next_base_offset()
+        if found != base_offset:
+            raise self._checker.corrupt(
+                f"the index has a block of base offset {base_offset}, but it is {found}", position
+            )
 
     def blocks(self, end: int) -> Iterator[DataBlock]:
         """Yield the section's blocks that start before byte `end`; a payload is valid until the next step.
@@ -143,17 +121,11 @@ class RangeReader:
         """Return the stored base offset of the next block, or None after the section's last block."""
         if self.position >= self._data_end:
             return None
-        header = self._header()
-        if header.size > MAX_SPLIT_BLOCK_BYTES:
-            raise InvalidInputError(
-                f"segment file {self._checker.file}: a block of {header.size} bytes at byte {self.position}"
-                " is too large for a section that is read in ranges",
-                remedy="read the file as a whole",
-            )
-        needed = BLOCK_HEADER.size + _BATCH_START.size
+        self._header()
+        needed = BLOCK_HEADER.size + _BATCH_BASE.size
         if self._buffer.ensure(needed) < needed:
             raise self._checker.corrupt("the file ends within a block", self.position)
-        base, *_ = _BATCH_START.unpack_from(self._buffer.peek(needed), BLOCK_HEADER.size)
+        (base,) = _BATCH_BASE.unpack_from(self._buffer.peek(needed), BLOCK_HEADER.size)
         return int(base)
 
     def _check_section_header(self) -> None:
@@ -181,20 +153,3 @@ class RangeReader:
         if header.kind != BlockType.DATA:
             raise self._checker.corrupt(f"a {type_name(header.kind)} block instead of DATA", self.position)
         return header
-
-    def _is_block(self) -> bool:
-        """Return True if the next bytes are a valid block. Its start is checked before the rest is read."""
-        if self._buffer.ensure(_MIN_BLOCK) < _MIN_BLOCK:
-            return False
-        start = self._buffer.peek(_MIN_BLOCK)
-        header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
-        base, length, _, magic = _BATCH_START.unpack_from(start, BLOCK_HEADER.size)
-        plausible = (
-            magic == _MAGIC
-            and base >= 0
-            and 0 < length <= header.length - LENGTH_OVERHEAD
-            and header.size <= min(self._data_end - self.position, MAX_SPLIT_BLOCK_BYTES)
-        )
-        if not plausible or self._buffer.ensure(header.size) < header.size:
-            return False
-        return self._matches_checksum(header, self._buffer.peek(header.size)[BLOCK_HEADER.size :])

@@ -2,7 +2,7 @@
 
 Goals: the memory of a task is bounded by the key table's budget and not by the job. The result is exact: no
 key occurs twice in a partition's range. Every input is read twice and written once, with two GETs per input
-file, or two ranged GETs for each share of a cut file. Spark moves bytes, not records.
+file, or two ranged GETs for each share of a cut file and two for an index. Spark moves bytes, not records.
 
 Terms:
 

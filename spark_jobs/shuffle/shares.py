@@ -1,9 +1,10 @@
 """Division of a job's input into shares of about equal size.
 
 Small files are grouped whole. A file that is larger than a share gets several shares, and each of them
-reads a byte range of it: the blocks that start in the range. The plan cuts at any byte; the reader finds the
-first block after the cut, because blocks verify themselves (`object_format.segment_file.range_reader`). So a
-share costs one ranged GET in each pass and nothing more.
+reads a byte range of it: the blocks that start in the range. The plan cuts a section with an index at any
+byte, and the reader takes the first block after the cut from the index. A section of an ingestion file has no
+index, and is not cut. So a share costs one ranged GET in each pass, and a small one for the index if the
+range starts inside a section.
 
 A byte range starts at the offset of its first block. It ends where the first block of the next range starts,
 which its reader sees when it reaches that block. So neighbours agree on their border without communication.
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final
+from itertools import groupby, pairwise, zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_jobs.task.arrangement import ByteRange
 
@@ -75,7 +76,9 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
     depends on the bytes that are read for them, from the first section to the end of the last.
     """
     sections = _sections(works)
-    bytes_of = {index: sum(end - start for start, end in each) for index, each in sections.items()}
+    bytes_of = {
+        index: sum(section.end - section.start for section in each) for index, each in sections.items()
+    }
     total = sum(bytes_of.values())
     wanted = min(max(-(-total // sizes.share_bytes), sizes.min_shares), MAX_SHARES)
     share_bytes = max(total / wanted, 1.0)
@@ -124,12 +127,22 @@ def _overlaps(part: InputPart, byte_range: ByteRange) -> bool:
     return part.data_start < byte_range.end and byte_range.start < part.data_end
 
 
-def _sections(works: Sequence[PartitionWork]) -> dict[int, list[tuple[int, int]]]:
-    """Return the start and end of the data of each section, by input and in file order."""
-    found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+class _Section(NamedTuple):
+    """Data of a section: its bytes [start, end) in the file, and whether an index has its blocks."""
+
+    start: int
+    end: int
+    has_index: bool
+
+
+def _sections(works: Sequence[PartitionWork]) -> dict[int, list[_Section]]:
+    """Return the sections with data, by input and in file order."""
+    found: defaultdict[int, list[_Section]] = defaultdict(list)
     for work in works:
         for part in work.parts:
-            found[part.input_index] += [(part.data_start, part.data_end)] if part.has_bytes else []
+            sections = found[part.input_index]
+            if part.has_bytes:
+                sections.append(_Section(part.data_start, part.data_end, part.index is not None))
     return {index: sorted(each) for index, each in found.items()}
 
 
@@ -146,10 +159,10 @@ def _in_log_order(works: Sequence[PartitionWork]) -> list[int]:
 
 
 def _shares_of_whole_files(
-    files: Sequence[int], count: int, sections: Mapping[int, Sequence[tuple[int, int]]]
+    files: Sequence[int], count: int, sections: Mapping[int, Sequence[_Section]]
 ) -> Iterator[Share]:
     """Group files into at most `count` shares, as evenly as whole files allow by the bytes that are read."""
-    read = [each[-1][1] - each[0][0] if (each := sections[index]) else 0 for index in files]
+    read = [each[-1].end - each[0].start if (each := sections[index]) else 0 for index in files]
     count = min(max(count, 1), len(files))
     total = sum(read)
     groups: list[list[int]] = [[] for _ in range(count)]
@@ -162,23 +175,31 @@ def _shares_of_whole_files(
 
 
 def _shares_of_one_file(
-    index: int, sections: Sequence[tuple[int, int]], size: int, piece_bytes: float
+    index: int, sections: Sequence[_Section], size: int, piece_bytes: float
 ) -> Iterator[Share]:
     count = -(-size // int(piece_bytes))
     cuts = {_cut_at(sections, size * number // count, piece_bytes) for number in range(1, count)}
-    borders = sorted({0, *cuts, sections[-1][1]})
+    inner = {cut for cut in cuts if sections[0].start < cut < sections[-1].end}
+    if not inner:
+        return iter((Share((index,)),))
+    borders = sorted({0, *inner, sections[-1].end})
     return (Share((index,), ByteRange(start, end)) for start, end in pairwise(borders))
 
 
-def _cut_at(sections: Sequence[tuple[int, int]], wanted: int, piece_bytes: float) -> int:
-    """Return the byte of the file after `wanted` bytes of data, or a nearby border of a section."""
+def _cut_at(sections: Sequence[_Section], wanted: int, piece_bytes: float) -> int:
+    """Return the byte of the file after `wanted` bytes of data, or a nearby start of a section.
+
+    A section without an index is not cut: the result is then the nearer one of its ends.
+    """
     before = 0
-    for start, end in sections:
+    for section, following in zip_longest(sections, sections[1:]):
+        length = section.end - section.start
         inside = wanted - before
-        if inside < end - start:
-            near = _SNAP_PART * piece_bytes
+        if inside < length:
+            near = _SNAP_PART * piece_bytes if section.has_index else length / 2
             if inside <= near:
-                return start
-            return end if end - start - inside <= near else start + inside
-        before += end - start
-    return sections[-1][1]
+                return section.start
+            end = section.end if following is None else following.start
+            return end if length - inside <= near else section.start + inside
+        before += length
+    return sections[-1].end

@@ -45,6 +45,13 @@ class InputPart:
         return any(extent.length for extent in self.extents)
 
     @property
+    def index(self) -> ByteRange | None:
+        """Location of the section's index, or None. Only a section with an index is read in parts."""
+        located = {(extent.index_position, extent.index_length) for extent in self.extents if extent.length}
+        position, length = located.pop() if len(located) == 1 else (0, 0)
+        return ByteRange(position, position + length) if length else None
+
+    @property
     def data_start(self) -> int:
         """First byte of the section's data. Only for a part that has bytes."""
         return byte_range_of(self.extents).start

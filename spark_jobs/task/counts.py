@@ -85,7 +85,7 @@ class TaskCounts:
             made = self._store.counts.snapshot() - self._before
             gets = made.of(RequestKind.GET, Purpose.COMPACTION)
             everything = made.of(purpose=Purpose.COMPACTION)
-            self._counts["get_requests"] = gets.requests - gets.resumes
+            self._counts["get_requests"] = gets.requests - gets.resumes - self._counts["index_reads"]
             self._counts["resumes"] = gets.resumes
             self._counts["retries"] = everything.retries
             self._counts["bytes_in"] = everything.bytes_in

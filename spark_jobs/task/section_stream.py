@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import CorruptDataError, InvalidInputError
-from object_format.segment_file import SECTION_START_LENGTH, RangeReader
+from object_format.segment_file import SECTION_START_LENGTH, RangeReader, SectionIndex
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from catalog.model import JobInput, PartitionId
     from object_format.segment_file import DataBlock
@@ -22,9 +23,10 @@ class SectionStream:
     """Forward-only stream over the parts of one input file, requested in file order.
 
     The object is requested when the first part's data is needed: from the start of that section, or from
-    where its byte range starts, up to byte `end`, the last byte that the job needs. The stream reads to the
-    last block that was requested or, if a part is cut after that, to the header of the next block. Bytes
-    between two parts are read and skipped, which costs less than another request.
+    the first block of its byte range, up to byte `end`, the last byte that the job needs. That block's
+    position is in the section's index, which costs another request. The stream reads to the last block that
+    was requested or, if a part is cut after that, to the header of the next block. Bytes between two parts
+    are read and skipped, which costs less than another request.
 
     Every returned block has been verified to belong to this file, to this position, and to the requested
     partition if the part includes the start of its section.
@@ -65,11 +67,11 @@ class SectionStream:
         Raise CorruptDataError if the bytes are not the ones that the catalog describes.
         """
         if self.first_offset(partition, part) is not None and part.has_bytes:
-            yield from self._open(part).blocks(part.read_end)
+            yield from self._opened().blocks(part.read_end)
 
     def end_offset(self, part: InputPart) -> int:
         """Return the offset after the part: where the next byte range starts, or the part ends."""
-        return part.offset_of(self._open(part).next_base_offset() if part.cut_behind else None)
+        return part.offset_of(self._opened().next_base_offset() if part.cut_behind else None)
 
     def close(self) -> None:
         """Close the object; the stream cannot be used again."""
@@ -81,11 +83,11 @@ class SectionStream:
     def _enter(self, partition: PartitionId, part: InputPart) -> int | None:
         if not part.has_bytes:
             return part.extents[0].base_offset
-        reader = self._open(part)
-        reader.enter((partition.topic_id, partition.partition), part.data_end)
+        section = partition.topic_id, partition.partition
         if part.cut_before:
-            found = reader.find_block(part.read_end)
-            return part.offset_of(reader.next_base_offset()) if found else None
+            return self._enter_at_block(section, part)
+        reader = self._open(part.data_start - SECTION_START_LENGTH)
+        reader.enter(section, part.data_end)
         if part.data_start < reader.position:
             raise CorruptDataError(
                 f"{self._input.object_name} has no section of {partition.topic_id}/{partition.partition} at"
@@ -94,12 +96,45 @@ class SectionStream:
         reader.skip_to_data(part.data_start)
         return part.extents[0].base_offset
 
-    def _open(self, part: InputPart) -> RangeReader:
+    def _enter_at_block(self, section: tuple[UUID, int], part: InputPart) -> int | None:
+        """Enter the section at the first block of its byte range; return None if no block starts there."""
+        found = self._index_of(section, part).block_from(part.read_start - part.data_start)
+        if found is None or part.data_start + found[0] >= part.read_end:
+            return None
+        position, base_offset = part.data_start + found[0], found[1]
+        reader = self._open(position)
+        reader.enter(section, part.data_end)
+        reader.skip_to_block(position, base_offset)
+        return part.offset_of(base_offset)
+
+    def _index_of(self, section: tuple[UUID, int], part: InputPart) -> SectionIndex:
+        name, located = self._input.object_name, part.index
+        if located is None:
+            raise InvalidInputError(
+                f"{name}: a section without an index cannot be read from byte {part.read_start}"
+            )
+        self._counts.add("index_reads", 1)
+        with self._counts.timed("read_objects_ms"):
+            block = self._store.read_range(
+                name, located.start, located.end - located.start, purpose=Purpose.COMPACTION
+            )
+        index = SectionIndex.parse(
+            block, name=name, file_id=self._input.file_id, position=located.start, section=section
+        )
+        if index.data_length != part.data_end - part.data_start:
+            raise CorruptDataError(
+                f"{name}: the index of section {section[0]}/{section[1]} covers {index.data_length} bytes of"
+                f" data, but the catalog has {part.data_end - part.data_start}"
+            )
+        return index
+
+    def _open(self, position: int) -> RangeReader:
+        """Return the reader; if it is the first call, request the object from byte `position`."""
         if self._closed:
             raise InvalidInputError(f"the stream over {self._input.object_name} is closed")
         if self._reader is None:
             name = self._input.object_name
-            position = max(part.read_start - (0 if part.cut_before else SECTION_START_LENGTH), 0)
+            position = max(position, 0)
             self._was_opened = True
             self._source = self._store.open_stream(name, position, self._end, purpose=Purpose.COMPACTION)
             self._reader = RangeReader(
@@ -109,4 +144,9 @@ class SectionStream:
                 position=position,
                 read_size=min(self._read_size, self._end - position),
             )
+        return self._reader
+
+    def _opened(self) -> RangeReader:
+        if self._reader is None:
+            raise InvalidInputError(f"the stream over {self._input.object_name} is not open")
         return self._reader

@@ -76,14 +76,20 @@ class ReferenceLog:
         return topic_id
 
     def ingest(
-        self, sections: Mapping[PartitionId, Sequence[BatchToWrite]], block_target: int = 4096
+        self,
+        sections: Mapping[PartitionId, Sequence[BatchToWrite]],
+        block_target: int = 4096,
+        kind: SegmentKind = SegmentKind.INGESTION,
     ) -> UUID:
-        """Write one ingestion file and append its batches to the log, except rejected ones."""
+        """Write one file and append its batches to the log, except rejected ones.
+
+        A compacted file has the same batches, of which none may be rejected, with an index of their blocks.
+        """
         file_id, session_id = self.ids.new_uuid(), self.ids.new_uuid()
         name = ingestion_name(session_id, file_id)
         pieces: list[bytes] = []
         writer = SegmentFileWriter(
-            kind=SegmentKind.INGESTION,
+            kind=kind,
             file_id=file_id,
             writer_id=session_id,
             created_ms=self.clock.now_ms(),
@@ -94,13 +100,14 @@ class ReferenceLog:
         for partition_id in sorted(sections):
             data = b"".join(map(encode, sections[partition_id]))
             relative = bytearray(data)
-            end = assign_offsets(relative)
+            base = self.ends[partition_id] if kind is SegmentKind.COMPACTED else 0
+            end = assign_offsets(relative, base)
             writer.begin_section(partition_id.topic_id, partition_id.partition)
             writer.append(relative)
             timestamps = [each[0] for every in sections[partition_id] for each in every.records]
             entries.append(
                 writer.end_section(
-                    base_offset=0,
+                    base_offset=base,
                     last_offset=end - 1,
                     record_count=len(timestamps),
                     min_timestamp=min(timestamps),
@@ -121,22 +128,23 @@ class ReferenceLog:
                 max_timestamp=-1,
                 file_id=file_id,
                 object_name=name,
-                file_kind=FileKind.INGESTION,
+                file_kind=FileKind(kind.name.lower()),
                 position=entry.data_position,
                 length=entry.data_length,
-                index_position=0,
-                index_length=0,
+                index_position=entry.index_position,
+                index_length=entry.index_length,
                 offset_shift=0,
                 leader_epoch=3,
                 unique_keys=False,
                 committed_ms=self.clock.now_ms(),
             )
-            self._commit(partition_id, sections[partition_id], empty)
+            self._commit(partition_id, sections[partition_id], empty, stored=entry.base_offset)
         return file_id
 
-    def _commit(self, partition_id: PartitionId, batches: Sequence[BatchToWrite], empty: Extent) -> None:
+    def _commit(
+        self, partition_id: PartitionId, batches: Sequence[BatchToWrite], empty: Extent, stored: int
+    ) -> None:
         """Assign offsets; every rejected batch ends an extent."""
-        stored = 0
         extent: Extent | None = None
         for each in batches:
             count = len(each.records)

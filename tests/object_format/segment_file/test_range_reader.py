@@ -1,12 +1,12 @@
-"""Reading of sections in byte ranges that start and end anywhere."""
+"""Reading of sections in byte ranges that start and end anywhere, at blocks that the index names."""
 
 from __future__ import annotations
 
 import io
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,24 +14,25 @@ from core.errors import InvalidInputError
 from object_format.segment_file import (
     CorruptSegmentError,
     RangeReader,
+    SectionIndex,
     SegmentFileWriter,
     SegmentKind,
+    checksum,
 )
-from object_format.segment_file import range_reader as module
 from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
 
 KEY = (TOPIC, 1)
-OTHER = UUID("01890a5d-ac96-774b-bcce-b30209900000")
+_PREFIX_BYTES = 16  # position and header, which a block's checksum also covers
 
 
 class Section:
-    """A section of an ingestion file, and its location."""
+    """A section of a compacted file, its location and its index."""
 
-    def __init__(self, bodies: list[bytes], *, file_id: UUID = FILE_ID, block_target: int = 1) -> None:
+    def __init__(self, bodies: list[bytes], *, block_target: int = 1) -> None:
         pieces: list[bytes] = []
         writer = SegmentFileWriter(
-            kind=SegmentKind.INGESTION,
-            file_id=file_id,
+            kind=SegmentKind.COMPACTED,
+            file_id=FILE_ID,
             writer_id=WRITER_ID,
             created_ms=CREATED_MS,
             sink=lambda data: pieces.append(bytes(data)),
@@ -51,6 +52,12 @@ class Section:
         self.data = b"".join(pieces)
         self.start = entry.data_position
         self.end = entry.data_position + entry.data_length
+        self.index = SectionIndex.parse(
+            self.data[entry.index_position :][: entry.index_length],
+            name="a.seg",
+            file_id=FILE_ID,
+            position=entry.index_position,
+        )
 
     def reader(self, position: int, data: bytes | None = None) -> RangeReader:
         source = io.BytesIO((self.data if data is None else data)[position:])
@@ -62,12 +69,14 @@ class Section:
         self, start: int, end: int, data: bytes | None = None
     ) -> tuple[int | None, list[bytes], int | None]:
         """Return the first block's offset, the blocks, and the offset of the next block."""
-        reader = self.reader(start, data)
-        if not reader.find_block(end):
+        first = self.index.block_from(start - self.start)
+        if first is None or self.start + first[0] >= end:
             return None, [], None
-        first = reader.next_base_offset()
+        position, base_offset = self.start + first[0], first[1]
+        reader = self.reader(position, data)
+        reader.skip_to_block(position, base_offset)
         blocks = [bytes(block.payload) for block in reader.blocks(end)]
-        return first, blocks, reader.next_base_offset()
+        return base_offset, blocks, reader.next_base_offset()
 
 
 BODIES = st.one_of(
@@ -99,15 +108,26 @@ def test_adjacent_ranges_contain_every_block_once(
     assert with_blocks[-1][2] is None
 
 
-@pytest.mark.parametrize("copied_from", [FILE_ID, OTHER])
-def test_records_that_contain_a_segment_file_are_not_blocks(copied_from: UUID) -> None:
-    """Blocks of another file and of the same file are valid only at their own position."""
-    inner = Section([b"x" * 50] * 3, file_id=copied_from)
-    section = Section([inner.data, b"last"])
-    second = section.data.index(make_batch(1, 1, body=b"last")) - 12
+def test_records_that_look_like_blocks_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer may write copies of the file's own blocks, or a block header at every byte."""
+    lookalike = b"\x03\0\0\0" + (1 << 20).to_bytes(4, "big") + bytes(12) + b"\0\0\0\x50\0\0\0\0\x02"
+    bodies = [Section([b"x" * 50] * 3).data, lookalike * 3000, b"\x03\0\0\0" * 30_000, b"last"]
+    section = Section(bodies)
+    checked: list[int] = []
 
-    assert section.read(section.start + 1, section.end) == (1, [make_batch(1, 1, body=b"last")], None)
-    assert section.read(section.start + 1, second) == (None, [], None)
+    def counted(data: memoryview, seed: int = 0) -> int:
+        checked.append(len(data))
+        return int(crc32c(data, seed))
+
+    monkeypatch.setattr(checksum, "crc32c", counted)
+    last = section.data.index(make_batch(3, 1, body=b"last")) - 12
+
+    for start in range(section.start + 1, last, 1009):
+        first, blocks, _ = section.read(start, section.end)
+        assert first is not None
+        assert blocks[-1] == make_batch(3, 1, body=b"last")
+        assert sum(checked) == len(FILE_ID.bytes) + sum(_PREFIX_BYTES + len(block) for block in blocks)
+        checked.clear()
 
 
 def test_a_range_that_ends_inside_a_block_contains_all_of_it() -> None:
@@ -132,7 +152,8 @@ def test_damage_is_detected() -> None:
         section.read(section.start, section.end, damaged(section.end - 1))
     with pytest.raises(CorruptSegmentError, match="SECTION_HEADER payload"):
         section.read(section.start, section.start + 1, damaged(second))
-    assert section.read(section.start + 1, section.end, damaged(section.end - 1)) == (None, [], None)
+    with pytest.raises(CorruptSegmentError, match="the index has a block of base offset 1, but it is 257"):
+        section.read(section.start + 1, section.end, damaged(second + 18))
 
 
 def test_a_truncated_file_is_detected() -> None:
@@ -144,13 +165,3 @@ def test_a_truncated_file_is_detected() -> None:
         section.reader(0, section.data[:9]).skip_to(section.start)
     with pytest.raises(InvalidInputError, match="after byte"):
         section.reader(section.start).skip_to(section.start - 1)
-
-
-def test_a_block_above_the_search_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, the range in which it starts would lack it."""
-    monkeypatch.setattr(module, "MAX_SPLIT_BLOCK_BYTES", 1000)
-    section = Section([b"a" * 40, b"b" * 1000])
-
-    assert section.read(section.start + 1, section.end) == (None, [], None)
-    with pytest.raises(InvalidInputError, match="too large"):
-        section.read(section.start, section.start + 1)

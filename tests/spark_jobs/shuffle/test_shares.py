@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from catalog.model import Extent, FileKind, JobPartition, PartitionId
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
+from object_format.segment_file import SegmentKind
 from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.shuffle.plan import plan_shuffle
@@ -51,7 +52,7 @@ def run(harness: CompactionHarness, spec: JobSpec, plan: ShufflePlan) -> JobResu
 def test_one_section_of_one_file_is_divided_among_shares(harness: CompactionHarness) -> None:
     """The result is exact with two GETs per byte range; the outputs of byte ranges are adjacent sections."""
     partition_id = PartitionId(harness.topic(), 0)
-    harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, 900, SegmentKind.COMPACTED)
     spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
@@ -62,6 +63,7 @@ def test_one_section_of_one_file_is_divided_among_shares(harness: CompactionHarn
     assert len(plan.shares) > 6
     assert plan.cut_files == {0: list(range(len(plan.shares)))}
     assert result.counts["get_requests"] == 2 * result.counts["byte_ranges"] == 2 * len(plan.shares)
+    assert result.counts["index_reads"] == 2 * (len(plan.shares) - 1)
     assert (result.counts["input_files"], result.counts["input_files_cut"]) == (1, 1)
     assert (result.counts["records_in"], result.counts["records_out"]) == (400, 130)
     assert result.counts["keys"] == 130
@@ -75,8 +77,8 @@ def test_one_section_of_one_file_is_divided_among_shares(harness: CompactionHarn
 def test_a_compacted_file_is_divided_among_shares(harness: CompactionHarness) -> None:
     """The job also has small files, which stay whole, and topics with and without deduplication."""
     partition_id, other = PartitionId(harness.topic(), 0), PartitionId(harness.topic("delete"), 3)
-    harness.log.ingest({partition_id: batches(40, keys=170), other: batches(12, keys=5)}, block_target=900)
-    harness.compact()
+    sections = {partition_id: batches(40, keys=170), other: batches(12, keys=5)}
+    harness.log.ingest(sections, 900, SegmentKind.COMPACTED)
     harness.log.ingest({partition_id: batches(2, keys=170, first=100)})
     harness.log.ingest({partition_id: batches(2, keys=400, first=300), other: batches(1, keys=5)})
     spec = harness.log.job(table_bytes=1024)
@@ -86,7 +88,7 @@ def test_a_compacted_file_is_divided_among_shares(harness: CompactionHarness) ->
 
     harness.log.publish(spec, result)
     harness.log.check()
-    assert 0 < result.counts["input_files_cut"] < result.counts["input_files"] == 4
+    assert 0 < result.counts["input_files_cut"] < result.counts["input_files"] == 3
     reads = result.counts["byte_ranges"] + result.counts["input_files"] - result.counts["input_files_cut"]
     once = result.counts["byte_ranges_read_once"] + result.counts["input_files_read_once"]
     assert once > 0
@@ -97,7 +99,9 @@ def test_a_byte_range_without_the_start_of_a_block_is_empty(harness: CompactionH
     """One share reads a batch that is larger than several shares."""
     partition_id = PartitionId(harness.topic(), 0)
     large = batch((b"large", b"x" * 9000), (b"a", b"1"))
-    harness.log.ingest({partition_id: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, block_target=500)
+    harness.log.ingest(
+        {partition_id: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, 500, SegmentKind.COMPACTED
+    )
     spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
@@ -108,30 +112,51 @@ def test_a_byte_range_without_the_start_of_a_block_is_empty(harness: CompactionH
     assert len(result.files) < len(plan.shares)
 
 
-@pytest.mark.parametrize("piece_bytes", [700, 1300, 2600])
-def test_rejected_batches_belong_to_no_byte_range(harness: CompactionHarness, piece_bytes: int) -> None:
-    """Cuts may be anywhere between rejected and other batches."""
-    partition_id = PartitionId(harness.topic(), 0)
+def test_a_section_without_an_index_is_not_cut(harness: CompactionHarness) -> None:
+    """Sections of ingestion files have none: a file is cut between them."""
+    topic = harness.topic()
     rejected = [
         BatchToWrite(each.records, Codec.NONE, rejected=number % 3 != 1)
         for number, each in enumerate(batches(30, keys=90))
     ]
-    harness.log.ingest({partition_id: rejected}, block_target=1)
+    harness.log.ingest({PartitionId(topic, each): rejected for each in range(4)}, block_target=1)
+    harness.log.ingest({PartitionId(topic, 9): rejected}, block_target=1)
     spec = harness.log.job(table_bytes=1024)
-    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece_bytes, min_piece_bytes=piece_bytes))
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=1300, min_piece_bytes=1300))
 
     result = run(harness, spec, plan)
 
-    assert len(plan.shares) > 5
-    assert result.counts["records_in"] == 100
+    assert [share.byte_range is None for share in plan.shares] == [False] * 4 + [True]
+    assert result.counts.get("index_reads", 0) == 0
+    assert result.counts["records_in"] == 500
     harness.log.publish(spec, result)
     harness.log.check()
+
+
+def test_a_damaged_index_is_detected(harness: CompactionHarness) -> None:
+    """Its checksum is verified, and its length and its blocks are compared with the data."""
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, 900, SegmentKind.COMPACTED)
+    spec = harness.log.job(table_bytes=1024)
+    (job_input,) = spec.inputs
+    (extent,) = job_input.extents
+    path = harness.directory / job_input.object_name
+    intact = path.read_bytes()
+    damaged = bytearray(intact)
+    damaged[extent.index_position + 20] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptDataError, match="checksum of a SECTION_INDEX block"):
+        run(harness, spec, plan_shuffle(spec, SMALL))
+    path.write_bytes(intact)
+    shorter = replace(job_input, extents=(replace(extent, length=extent.length - 100),))
+    with pytest.raises(CorruptDataError, match="bytes of data, but the catalog has"):
+        run(harness, spec := replace(spec, inputs=(shorter,)), plan_shuffle(spec, SMALL))
 
 
 def test_missing_records_are_detected_when_results_are_merged(harness: CompactionHarness) -> None:
     """No single share knows its number of records; the catalog knows the total."""
     partition_id = PartitionId(harness.topic(), 0)
-    harness.log.ingest({partition_id: batches(40, keys=130)}, block_target=900)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, 900, SegmentKind.COMPACTED)
     spec = harness.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
@@ -142,12 +167,17 @@ def test_missing_records_are_detected_when_results_are_merged(harness: Compactio
 SECTIONS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 300)), min_size=1, max_size=6)
 
 
-@given(sections=SECTIONS, files=st.integers(1, 4), piece_bytes=st.sampled_from([50, 700, 3000]))
+@given(
+    sections=SECTIONS,
+    files=st.integers(1, 4),
+    piece_bytes=st.sampled_from([50, 700, 3000]),
+    has_index=st.booleans(),
+)
 def test_each_byte_of_data_is_in_exactly_one_share(
-    sections: list[tuple[int, int]], files: int, piece_bytes: int
+    sections: list[tuple[int, int]], files: int, piece_bytes: int, *, has_index: bool
 ) -> None:
-    """The sections of a cut file are in consecutive byte ranges."""
-    works = works_of(sections, files)
+    """The sections of a cut file are in consecutive byte ranges. Only a section with an index is cut."""
+    works = works_of(sections, files, has_index=has_index)
     shares = make_shares(
         works, ShareSizes(share_bytes=piece_bytes, min_shares=3, min_piece_bytes=piece_bytes)
     )
@@ -162,6 +192,9 @@ def test_each_byte_of_data_is_in_exactly_one_share(
         assert byte_ranges[0].start == 0
         assert [each.start for each in byte_ranges[1:]] == [each.end for each in byte_ranges[:-1]]
         assert byte_ranges[-1].end == max(part.data_end for work in works for part in work.parts)
+    if not has_index:
+        starts = {part.data_start for work in works for part in work.parts}
+        assert {share.byte_range.start for share in shares if share.byte_range} <= {0} | starts
     seen: dict[tuple[int, int], list[ByteRange | None]] = {}
     for share in shares:
         for run in runs_of(works, share):
@@ -178,7 +211,7 @@ def test_each_byte_of_data_is_in_exactly_one_share(
         )
 
 
-def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]:
+def works_of(sections: list[tuple[int, int]], files: int, *, has_index: bool = True) -> list[PartitionWork]:
     """Return the partitions of files that all have these sections, given as (length, gap before it)."""
     topic = UUID(int=1)
     works = []
@@ -199,7 +232,7 @@ def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]
                 position=position,
                 length=sections[partition][0],
                 index_position=0,
-                index_length=0,
+                index_length=int(has_index),
                 offset_shift=10 * index,
                 leader_epoch=0,
                 unique_keys=False,
@@ -232,8 +265,8 @@ def test_cuts_are_at_nearby_borders_of_sections() -> None:
 
     assert shares == (
         Share((0,), ByteRange(0, 1040)),
-        Share((0,), ByteRange(1040, 2090)),
-        Share((0,), ByteRange(2090, 3060)),
+        Share((0,), ByteRange(1040, 2110)),
+        Share((0,), ByteRange(2110, 3060)),
     )
 
 

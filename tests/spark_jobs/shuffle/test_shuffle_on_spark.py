@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
+from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from spark_jobs.shuffle.plan import PlanChoice
 from tests.end_to_end.processes import as_url
@@ -75,14 +76,18 @@ def test_a_file_larger_than_a_share_is_divided_among_tasks(
     run_claimed: RunClaimed,
     catalog_log: CatalogLog,
 ) -> None:
-    """The report names it, with the shares that read it, each by two ranged GETs."""
+    """The report names it, with the shares that read it, each by two ranged GETs and the section's index."""
     topic = catalog_log.create_topic("one-file", "compact")
     partition_id = PartitionId(topic.topic_id, 0)
     large = [
-        batch(*((b"%d" % ((7 * number + each) % 99), b"v" * 60_000) for each in range(10)))
-        for number in range(45)
+        batch(*((b"%d" % (10 * number + each), b"v" * 60_000) for each in range(10))) for number in range(45)
     ]
-    name = catalog_log.ingest({partition_id: large})
+    catalog_log.ingest({partition_id: large})
+    catalog_log.submit(topic)
+    assert run_claimed(plan=PlanChoice.TASK).failures == []
+    (compacted,) = catalog_log.extents(partition_id, FileKind.COMPACTED)
+    name = compacted.object_name
+    _, catalog_log.sizes[compacted.file_id] = catalog_log.store.read_tail(name, 1, purpose=Purpose.FSCK)
     small = catalog_log.ingest({partition_id: [batch((b"1", b"newest"))]})
     spec = catalog_log.submit(topic)
 
@@ -94,9 +99,9 @@ def test_a_file_larger_than_a_share_is_divided_among_tasks(
     assert cut.object_name != small
     assert len(cut.shares) == len(cut.ends) == report.byte_ranges == 4
     assert (report.input_files, report.input_files_cut, report.shares) == (2, 1, 5)
-    assert report.get_requests == 2 * 4 + 2
+    assert (report.get_requests, report.index_reads) == (2 * 4 + 2, 2 * 3)
     found = catalog_log.read(partition_id)
-    assert len(found) == report.keys == 99
+    assert len(found) == report.keys == 450
     assert {each.key: each.value for each in found}[b"1"] == b"newest"
 
 

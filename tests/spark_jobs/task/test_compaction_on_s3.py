@@ -13,7 +13,8 @@ from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.ids import SystemIds
-from object_format.segment_file import SECTION_START_LENGTH
+from object_format.segment_file import SECTION_START_LENGTH, SectionIndex, SegmentKind
+from object_store.accounting import Purpose
 from object_store.open import open_store
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.shares import ShareSizes
@@ -26,7 +27,7 @@ from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from catalog.model import JobInput, JobResult, JobSpec
+    from catalog.model import Extent, JobInput, JobResult, JobSpec
     from object_store.open import StoreConfig
     from tests.fixtures.s3 import S3Server
 
@@ -132,31 +133,44 @@ def test_a_broken_stream_is_resumed_and_counted_separately(
     log.check()
 
 
+def read_index(log: ReferenceLog, extent: Extent) -> SectionIndex:
+    name = extent.object_name
+    block = log.store.read_range(name, extent.index_position, extent.index_length, purpose=Purpose.FSCK)
+    return SectionIndex.parse(block, name=name, file_id=extent.file_id, position=extent.index_position)
+
+
 def test_the_server_sees_two_ranged_gets_for_each_byte_range_of_a_cut_file(
     log: ReferenceLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
-    """A file that is not cut gets two GETs in total."""
+    """A range that starts inside a section also reads its index. A whole file gets two GETs in total."""
     partition_id = PartitionId(log.create_topic("compact"), 0)
     many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
-    log.ingest({partition_id: many})
+    log.ingest({partition_id: many}, block_target=1, kind=SegmentKind.COMPACTED)
     log.ingest({partition_id: many[:2]})
     spec = log.job(table_bytes=1024)
     plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, min_piece_bytes=10_000))
 
     result = run_in_memory(spec, plan, lambda: open_store(s3_config, log.clock, log.ids), log.ids)
 
-    seen = ranges_seen(s3_config, s3_server)
+    seen = ranges_seen(s3_config, s3_server)  # before this test reads the index itself
     (shares,) = plan.cut_files.values()
     assert len(shares) > 6
     cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
-    span = byte_range_of(spec.inputs[0].extents)
-    starts = [
-        max(byte_range.start, span.start - SECTION_START_LENGTH)
-        for byte_range in (plan.shares[number].byte_range for number in shares)
-        if byte_range is not None
-    ]
-    assert cut == {f"bytes={start}-{span.end - 1}": 2 for start in starts}
+    (extent,) = spec.inputs[0].extents
+    index = read_index(log, extent)
+    starts = []
+    for byte_range in (plan.shares[number].byte_range for number in shares[1:]):
+        assert byte_range is not None
+        block = index.block_from(byte_range.start - extent.position)
+        assert block is not None
+        starts.append(extent.position + block[0])
+    end = extent.position + extent.length
+    assert cut == {
+        **{f"bytes={start}-{end - 1}": 2 for start in (extent.position - SECTION_START_LENGTH, *starts)},
+        f"bytes={extent.index_position}-{extent.index_position + extent.index_length - 1}": 2 * len(starts),
+    }
     assert whole == {whole_range(spec.inputs[1]): 2}
     assert result.counts["get_requests"] == 2 * len(shares) + 2
+    assert result.counts["index_reads"] == 2 * len(starts)
     log.publish(spec, result)
     log.check()
