@@ -2,7 +2,7 @@
 
 Stopping loses nothing that was accepted:
 
-1. `/healthz` reports the stop for `drain_ms`.
+1. `/readyz` reports the stop for `drain_ms`.
 2. No new connection is accepted, and waiting fetches return what is available.
 3. Open files are flushed at once, and every append is acknowledged.
 4. The session ends.
@@ -44,9 +44,10 @@ from agent.read.range_cache import RangeCache
 from agent.read.read_path import ReadPath
 from agent.read.timestamp_lookup import TimestampLookup
 from agent.runtime.byte_budget import ByteBudget
-from agent.runtime.health import CallHealth, LoopLag
+from agent.runtime.health import CallHealth, Health, LoopLag
 from agent.runtime.metrics import AgentMetrics, CatalogCollector, StoreCollector
 from agent.runtime.pools import Pools
+from agent.runtime.probes import Probe, write_to_any
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
@@ -54,9 +55,10 @@ from agent.warm_up import warm_up
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.write_path import WritePath
 from core.outage import Outage
+from object_store.binding import probe as probe_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from agent.settings import AgentSettings
     from catalog.open import Catalog
@@ -65,7 +67,6 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
-_MAX_LOOP_LAG_SECONDS = 5.0
 _MIN_STEP_SECONDS = 1.0
 _COMPILING = "compiling kernels, once after each installation; clients cannot connect until it is done"
 
@@ -86,16 +87,28 @@ class Agent:
     """
 
     def __init__(
-        self, *, settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
+        self,
+        *,
+        settings: AgentSettings,
+        store: ObjectStore,
+        catalog: Catalog,
+        clock: Clock,
+        ids: Ids,
+        probe_store: ObjectStore | None = None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
         self._clock = clock
         self._ids = ids
         self.metrics = AgentMetrics()
-        self.store_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
-        self.catalog_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
-        self.loop_lag = LoopLag()
+        self.health = Health()
+        unready_seconds = settings.unready_after_ms / 1000
+        self.store_health = CallHealth(clock, limit_seconds=unready_seconds)
+        self.catalog_health = CallHealth(clock, limit_seconds=unready_seconds)
+        self.disk_health = CallHealth(clock, limit_seconds=unready_seconds)
+        self._probe_store = probe_store or store
+        self._probes: dict[str, Probe] = {}
+        self.loop_lag = LoopLag(clock)
         self.pools = Pools.open(settings)
         retry = RetryPolicy(
             attempts=settings.write_attempts,
@@ -124,7 +137,6 @@ class Agent:
         self.commit_notifier = CommitNotifier(
             catalog.watcher(ignored_origin=origin),
             bounds_cache,
-            health=self.catalog_health,
             outage=Outage("notifications of commits", clock=clock, ids=ids),
         )
         self.directory = TopicDirectory(
@@ -210,7 +222,7 @@ class Agent:
             evict_ms=settings.fetch_session_evict_ms,
         )
         self.metrics.expose(
-            StoreCollector(store),
+            StoreCollector(store, self._probe_store),
             CatalogCollector(catalog),
             metrics_snapshot(
                 write_path=self.write_path,
@@ -234,7 +246,7 @@ class Agent:
             request_budget=self.request_budget,
             metrics=self.metrics,
             ids=ids,
-            problems=self.problems,
+            health=self.health,
         )
         self._http: HttpServer | None = None
         self._kafka: KafkaServer | None = None
@@ -269,6 +281,7 @@ class Agent:
                 self._kafka = KafkaServer(RequestDispatcher(APIS, services), kafka_listener, services)
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
+            self._start_health()
         except BaseException:
             listener.close()
             if kafka_listener is not None:
@@ -276,6 +289,41 @@ class Agent:
             await self.stop()
             raise
         return addresses
+
+    def _start_health(self) -> None:
+        """Start the probes, and register the parts of the agent that its health depends on."""
+        catalog_probe = self._catalog.probe(self.settings.probe_timeout_ms / 1000)
+        self._add_probe("catalog", catalog_probe.check, self.catalog_health)
+        self._add_probe("object_store", partial(probe_identity, self._probe_store), self.store_health)
+        storage = self.local_logs.storage
+        if storage is not None:
+            manager = storage.manager
+            self._add_probe("disks", lambda: write_to_any(manager.live_directories), self.disk_health)
+        health = self.health
+        health.require_live("event_loop", self.loop_lag.problem)
+        health.require_running("heartbeats", lambda: self.session.is_running)
+        health.require_running("commits", lambda: self.write_path.is_running)
+        health.require_running("notifications", lambda: self.commit_notifier.is_running)
+        kafka, groups = self._kafka, self._groups
+        if kafka is not None and groups is not None:
+            health.require_running("kafka_listener", lambda: kafka.is_running)
+            health.require_running("groups", lambda: groups.is_running)
+        health.require_ready("session", self.session.problem)
+        health.require_ready("agent", lambda: "is stopping" if self._stopping else None)
+
+    def _add_probe(self, dependency: str, call: Callable[[], object], health: CallHealth) -> None:
+        health.succeeded()  # it has just worked, at the start
+        probe = self._probes[dependency] = Probe(
+            dependency,
+            call,
+            health,
+            interval_seconds=self.settings.probe_interval_ms / 1000,
+            clock=self._clock,
+            ids=self._ids,
+        )
+        self.health.require_running(f"{dependency}_probe", lambda: probe.is_running)
+        self.health.require_ready(dependency, health.problem)
+        probe.start()
 
     async def _warm_up(self) -> None:
         """Warm up before clients can connect: a client without a connection can choose another agent."""
@@ -361,17 +409,7 @@ class Agent:
         await _run_before(deadline, "end the session", self.session.stop())
         await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
         await self.loop_lag.stop()
+        for probe in self._probes.values():
+            probe.stop()
         self.pools.close(wait=False)
         await _run_before(deadline, "finish running calls", self.pools.idle())
-
-    def problems(self) -> dict[str, str]:
-        """Return the health problems of the agent by name; empty if it is healthy."""
-        found: dict[str, str] = {}
-        if self._stopping:
-            found["agent"] = "is stopping"
-        for name, health in (("object_store", self.store_health), ("catalog", self.catalog_health)):
-            if not health.is_healthy:
-                found[name] = f"every call has failed for {health.failing_seconds:.0f} seconds"
-        if self.loop_lag.seconds > _MAX_LOOP_LAG_SECONDS:
-            found["loop"] = f"is {self.loop_lag.seconds:.0f} seconds late"
-        return found

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from agent.settings import AgentSettings
     from catalog.open import Catalog
-    from core.clock import Clock
     from core.ids import Ids
     from object_store.interface import ObjectStore
 
@@ -67,19 +66,26 @@ def run(
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             wait.run("checking the object store", partial(_check, store, catalog, ids))
+        timeout_seconds = settings.probe_timeout_ms / 1000
+        probe_store = opened.enter_context(
+            contextlib.closing(open_store(store_config, clock, ids, probe_timeout_seconds=timeout_seconds))
+        )
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
-        runner.run(_serve(partial(_new_agent, settings, store, catalog, clock, ids), on_ready, wait))
+        new_agent = partial(
+            Agent,
+            settings=settings,
+            store=store,
+            probe_store=probe_store,
+            catalog=catalog,
+            clock=clock,
+            ids=ids,
+        )
+        runner.run(_serve(new_agent, on_ready, wait))
 
 
 def _check(store: ObjectStore, catalog: Catalog, ids: Ids) -> None:
     store.check()
     verify_binding(store, catalog.store_binding, ids)
-
-
-def _new_agent(
-    settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
-) -> Agent:
-    return Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
 
 
 def freeze_garbage() -> None:

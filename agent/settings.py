@@ -191,7 +191,7 @@ class AgentSettings:
     # Shutdown
     drain_ms: int = setting(
         0,
-        "Time for which an agent continues to serve after a stop signal, while `/healthz` reports 503.",
+        "Time for which an agent continues to serve after a stop signal, while `/readyz` reports 503.",
         ge=0,
     )
     stop_timeout_ms: int = setting(
@@ -201,9 +201,13 @@ class AgentSettings:
 
     # Session and health
     heartbeat_interval_ms: int = internal(3_000, "Interval of the heartbeats of the agent's session.")
-    unhealthy_after_ms: int = internal(
-        15_000, "Time without one success after which the object store or the catalog counts as unhealthy."
+    unready_after_ms: int = internal(
+        4_000, "Time without a successful call after which the object store or the catalog is not ready."
     )
+    probe_interval_ms: int = internal(
+        2_000, "Time without a successful call after which the agent probes the object store or the catalog."
+    )
+    probe_timeout_ms: int = internal(1_500, "Time in which a probe must be answered.")
 
     def __post_init__(self) -> None:
         check_bounds(self, "agent")
@@ -219,4 +223,5 @@ _ORDERED = (
     ("max_request_bytes", "max_buffered_bytes"),
     ("default_max_records", "max_max_records"),
     ("retry_pause_ms", "max_retry_pause_ms"),
+    ("probe_interval_ms", "unready_after_ms"),
 )

@@ -156,9 +156,7 @@ class _Bench:
         tail = HotTail(settings.tail_bytes)
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
-        notifier = CommitNotifier(
-            cast("Any", None), bounds, health=health, outage=Outage("benchmark", clock=clock, ids=ids)
-        )
+        notifier = CommitNotifier(cast("Any", None), bounds, outage=Outage("benchmark", clock=clock, ids=ids))
         self.write_path = WritePath(
             settings=settings,
             store=cast("ObjectStore", stubs),

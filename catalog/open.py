@@ -15,6 +15,7 @@ from catalog.database.connection import DatabaseLimits
 from catalog.database.embedded_server import EmbeddedPostgres
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
 from catalog.database.pool import Database
+from catalog.database.probe import CatalogProbe
 from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.store_binding import StoreBindingRepository
 from catalog.groups.offsets import GroupOffsets
@@ -102,6 +103,10 @@ class Catalog:
         The watcher uses a separate connection.
         """
         return CommitWatcher(self._database, ignored_origin)
+
+    def probe(self, timeout_seconds: float) -> CatalogProbe:
+        """Return a new probe, which uses a separate connection; the caller closes it."""
+        return CatalogProbe(self._database, timeout_seconds)
 
     def operation_counts(self) -> dict[str, OperationCount]:
         """Return calls, retries, failures, statements and duration of each operation."""

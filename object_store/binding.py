@@ -109,6 +109,15 @@ def verify_binding(store: ObjectStore, record: BindingRecord, ids: Ids) -> None:
         record.move(recorded.store_id, store.url)
 
 
+def probe(store: ObjectStore) -> None:
+    """Read the marker with one GET; raise LostIdentityError if it is gone."""
+    if read_identity(store) is None:
+        raise LostIdentityError(
+            f"the marker {IDENTITY_NAME!r} is gone from {store.url}",
+            remedy="run siltstone fsck, which says how to restore it",
+        )
+
+
 def require_bound(store: ObjectStore, record: BindingRecord) -> None:
     """Verify the binding without writing; accept a catalog without a recorded store."""
     recorded = record.recorded()

@@ -97,6 +97,19 @@ class Session:
         """Return True if other agents may consider this agent dead, as far as it can know."""
         return self._clock.monotonic() - self.heartbeat_sent_at >= self._silent_ms / 1000
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the task that sends heartbeats runs."""
+        return self._heartbeats is not None and not self._heartbeats.done()
+
+    def problem(self) -> str | None:
+        """Return why the agent cannot commit or serve groups, or None if its session is good."""
+        if self._fenced.is_set():
+            return "was fenced, and no new session is registered yet"
+        if self.is_overdue:
+            return "has sent no heartbeat for so long that other agents may consider this agent dead"
+        return None
+
     async def start(self, broker: Broker | None = None) -> None:
         """Register (as `broker`, if the agent serves Kafka clients) and start the heartbeats."""
         self._broker = broker
@@ -137,7 +150,6 @@ class Session:
             try:
                 await self._send_heartbeat()
             except Exception as error:  # noqa: BLE001  # heartbeats continue after any failure
-                self._health.failed()
                 await asyncio.sleep(self._outage.failed(error))
             else:
                 self._health.succeeded()

@@ -93,6 +93,11 @@ class GroupCoordinator:
         self.cache.start()
         self._expiry.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if both background tasks run."""
+        return self.cache.is_running and self._expiry.is_running
+
     def release(self) -> None:
         """Refuse new and pending requests with NOT_COORDINATOR, so that clients look for another agent."""
         self.cache.release()

@@ -54,6 +54,11 @@ class OffsetExpiry:
         """Start the task; the first run is one interval later."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="offset expiry")
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the task runs."""
+        return self._task is not None and not self._task.done()
+
     async def stop(self) -> None:
         """Stop the task."""
         if self._task is not None:
@@ -81,3 +86,5 @@ class OffsetExpiry:
                 await self.run_once()
             except SiltstoneError as error:
                 _log.warning("offsets could not be expired", reason=str(error))
+            except Exception:  # noqa: BLE001  # the task must survive any failure
+                _log.exception("offsets could not be expired")

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from agent.cluster.topic_directory import TopicDirectory
     from agent.http.record_producer import RecordProducer
     from agent.read.read_path import ReadPath
     from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.health import Health
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpContext:
-    """The parts of an agent that the HTTP routes use.
-
-    `problems` returns the reasons why the agent is unhealthy, by component.
-    """
+    """The parts of an agent that the HTTP routes use."""
 
     settings: AgentSettings
     topics: Topics
@@ -35,4 +31,4 @@ class HttpContext:
     request_budget: ByteBudget
     metrics: AgentMetrics
     ids: Ids
-    problems: Callable[[], Mapping[str, str]]
+    health: Health

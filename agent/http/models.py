@@ -172,7 +172,7 @@ class HealthResponse(BaseModel):
     """The health of the agent."""
 
     status: Literal["ok", "unhealthy"] = Field(description="Overall health.")
-    problems: dict[str, str] = Field(description="Reasons by component; empty if the agent is healthy.")
+    problems: dict[str, str] = Field(description="Reasons by part of the agent; empty if the status is ok.")
 
 
 class ErrorDetail(BaseModel):

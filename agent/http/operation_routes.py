@@ -1,4 +1,4 @@
-"""Routes for operators: `/healthz` and `/metrics`."""
+"""Routes for operators: health and metrics."""
 
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from agent.http.models import HealthResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent.http.context import HttpContext
 
 
@@ -17,16 +19,42 @@ def router(context: "HttpContext") -> APIRouter:
     routes = APIRouter(tags=["operation"])
 
     @routes.get(
+        "/livez",
+        response_model=HealthResponse,
+        response_description="The process makes progress.",
+        responses={503: {"model": HealthResponse, "description": "The process must be restarted."}},
+    )
+    async def live() -> Response:
+        """Return 200 if the event loop and every essential background task run.
+
+        Otherwise return 503 and the reasons: restart the process. It does not depend on the catalog, the
+        object store or disks. No response within a second means the same as 503.
+        """
+        return _response(context.health.live_problems())
+
+    @routes.get(
+        "/readyz",
+        response_model=HealthResponse,
+        response_description="The agent can serve requests.",
+        responses={503: {"model": HealthResponse, "description": "The agent cannot serve, or is stopping."}},
+    )
+    async def ready() -> Response:
+        """Return 200 if the agent is live and its catalog, object store, disks and session work.
+
+        Otherwise return 503 and the reasons: send requests to another agent. The result changes at most five
+        seconds after a fault or its end.
+        """
+        return _response(context.health.ready_problems())
+
+    @routes.get(
         "/healthz",
         response_model=HealthResponse,
-        response_description="The agent is healthy.",
-        responses={503: {"model": HealthResponse, "description": "The agent is unhealthy or stopping."}},
+        response_description="The agent can serve requests.",
+        responses={503: {"model": HealthResponse, "description": "The agent cannot serve, or is stopping."}},
     )
     async def health() -> Response:
-        """Return 200 if the agent is healthy. Return 503 and the reasons if it is unhealthy or stopping."""
-        problems = context.problems()
-        body = {"status": "unhealthy" if problems else "ok", "problems": dict(problems)}
-        return JSONResponse(body, status_code=503 if problems else 200)
+        """Do the same as `/readyz`, for load balancers that expect this name."""
+        return _response(context.health.ready_problems())
 
     @routes.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
     async def metrics() -> Response:
@@ -34,3 +62,9 @@ def router(context: "HttpContext") -> APIRouter:
         return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
+
+
+def _response(problems: "Mapping[str, str]") -> Response:
+    """Return the health from state that was read: the routes call nothing that could hang."""
+    body = {"status": "unhealthy" if problems else "ok", "problems": dict(problems)}
+    return JSONResponse(body, status_code=503 if problems else 200)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from agent.cluster.commits import CommittedFile
     from agent.read.catalog_cache import BoundsCache
-    from agent.runtime.health import CallHealth
     from catalog.model import SectionResult
     from core.outage import Outage
 
@@ -69,13 +68,11 @@ class CommitNotifier:
         notifications: CommitNotifications,
         bounds: BoundsCache,
         *,
-        health: CallHealth,
         outage: Outage,
         wait_seconds: float = 0.1,
     ) -> None:
         self._notifications = notifications
         self._bounds = bounds
-        self._health = health
         self._outage = outage
         self._wait_seconds = wait_seconds
         self._waiters: dict[PartitionId, set[Waiter]] = {}
@@ -92,6 +89,11 @@ class CommitNotifier:
             daemon=True,
         )
         self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     async def stop(self) -> None:
         """Wake every waiter and stop the thread."""
@@ -161,12 +163,10 @@ class CommitNotifier:
             try:
                 changed = self._notifications.wait(self._wait_seconds)
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure
-                self._health.failed()
                 self._stopping.wait(self._outage.failed(error))
                 changed = None
             else:
                 self._outage.succeeded()
-                self._health.succeeded()
             if changed is None or changed:
                 loop.call_soon_threadsafe(self._on_commits, changed)
         self._notifications.close()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from agent.cluster.errors import ReadFailedError
 from agent.read.range_cache import ByteRange
-from core.errors import RetryableError
 from object_store.accounting import Purpose
 from object_store.errors import ObjectNotFoundError, StoreAccessError
 
@@ -129,12 +128,8 @@ class ObjectReader:
             self.cache.invalidate(wanted.object_name)
             raise
         except StoreAccessError as error:
-            self._health.failed()
             raise ReadFailedError(
                 f"the object store cannot be read: {error.message}", remedy=error.remedy
             ) from error
-        except RetryableError:
-            self._health.failed()
-            raise
         self._health.succeeded()
         return data

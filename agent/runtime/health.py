@@ -1,56 +1,70 @@
-"""Health of the object store and the catalog, judged by regular calls. No probe costs a request."""
+"""State from which an agent judges its health; reading it never calls anything, and any thread may read it.
+
+*Liveness*: the event loop runs, and so does every essential background task. Restarting the process helps.
+*Readiness*: liveness, and the catalog, the store, the disks and the session work. Restarting does not help;
+clients use other agents meanwhile.
+
+A dependency works if a call of it has succeeded lately. A call that hangs therefore counts like one that
+fails. `agent.runtime.probes` makes the calls that an idle agent would not make.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from core.clock import Clock
+
+Check: TypeAlias = "Callable[[], str | None]"
+"""Function that returns the problem of one part, or None; it reads state and never waits."""
+MAX_LOOP_LAG_SECONDS: Final = 5.0
 
 
 class CallHealth:
-    """Health of a remote side: unhealthy once calls have failed for `limit_seconds` without a success.
+    """Health of one dependency, judged by its calls: working while the last success is recent.
 
-    Thread-safe.
+    Thread-safe. A dependency that was never called counts from the creation of this object.
     """
 
     def __init__(self, clock: Clock, *, limit_seconds: float) -> None:
         self._clock = clock
         self._limit = limit_seconds
-        self._failing_since: float | None = None
+        self._succeeded_at = clock.monotonic()
 
     def succeeded(self) -> None:
         """Note that a call succeeded."""
-        self._failing_since = None
-
-    def failed(self) -> None:
-        """Note that a call failed because of the remote side."""
-        if self._failing_since is None:
-            self._failing_since = self._clock.monotonic()
+        self._succeeded_at = self._clock.monotonic()
 
     @property
-    def failing_seconds(self) -> float:
-        """Seconds since the first failure without a later success; 0 if the last call succeeded."""
-        since = self._failing_since
-        return 0.0 if since is None else self._clock.monotonic() - since
+    def seconds_since_success(self) -> float:
+        """Seconds since the last call that succeeded."""
+        return self._clock.monotonic() - self._succeeded_at
 
-    @property
-    def is_healthy(self) -> bool:
-        """Return True unless calls have failed for `limit_seconds`."""
-        return self.failing_seconds < self._limit
+    def problem(self) -> str | None:
+        """Return that the dependency does not work, or None if it does.
+
+        The text has no reason, because errors may contain addresses; the log has the reason.
+        """
+        seconds = self.seconds_since_success
+        return None if seconds < self._limit else f"no call has succeeded for {seconds:.1f} seconds"
 
 
 class LoopLag:
     """Measures how late the event loop runs its callbacks."""
 
-    def __init__(self, *, interval_seconds: float = 0.5) -> None:
+    def __init__(self, clock: Clock, *, interval_seconds: float = 0.5) -> None:
+        self._clock = clock
         self._interval = interval_seconds
         self._task: asyncio.Task[None] | None = None
+        self._beat_at = clock.monotonic()
         self.seconds = 0.0
 
     def start(self) -> None:
         """Start to measure."""
+        self._beat_at = self._clock.monotonic()
         self._task = asyncio.get_running_loop().create_task(self._measure(), name="loop lag")
 
     async def stop(self) -> None:
@@ -59,9 +73,48 @@ class LoopLag:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def problem(self) -> str | None:
+        """Return a problem if the loop has run no callback for `MAX_LOOP_LAG_SECONDS`."""
+        late = self._clock.monotonic() - self._beat_at - self._interval
+        return f"is {late:.0f} seconds late" if late > MAX_LOOP_LAG_SECONDS else None
+
     async def _measure(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + self._interval
             await asyncio.sleep(self._interval)
             self.seconds = max(0.0, loop.time() - due)
+            self._beat_at = self._clock.monotonic()
+
+
+class Health:
+    """All checks of an agent, by the name of the part."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, Check] = {}
+        self._ready: dict[str, Check] = {}
+
+    def require_live(self, part: str, check: Check) -> None:
+        """Make a part essential: the process must be restarted if it has a problem."""
+        self._live[part] = check
+
+    def require_running(self, part: str, is_running: Callable[[], bool]) -> None:
+        """Make a background task or thread essential."""
+        self._live[part] = lambda: None if is_running() else "has stopped unexpectedly"
+
+    def require_ready(self, part: str, check: Check) -> None:
+        """Let the agent count as not ready while a part has a problem."""
+        self._ready[part] = check
+
+    def live_problems(self) -> dict[str, str]:
+        """Return the reasons to restart the process, by part; empty if it makes progress."""
+        return _problems(self._live)
+
+    def ready_problems(self) -> dict[str, str]:
+        """Return the reasons to send no requests, by part; empty if the agent can serve."""
+        return _problems(self._live) | _problems(self._ready)
+
+
+def _problems(checks: Mapping[str, Check]) -> dict[str, str]:
+    found = {part: check() for part, check in list(checks.items())}
+    return {part: problem for part, problem in found.items() if problem is not None}

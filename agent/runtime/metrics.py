@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from object_store.accounting import CountsSnapshot
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -164,15 +166,16 @@ _CATALOG_FIELDS: Final = {
 
 
 class StoreCollector(Collector):
-    """Requests of an object store, by kind and purpose."""
+    """Requests of an object store and of the one that its probes use, by kind and purpose."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, probe_store: ObjectStore) -> None:
+        self._stores = {id(each): each for each in (store, probe_store)}
 
     @override
     def collect(self) -> Iterable[Metric]:
         """Yield one sample per field, kind and purpose."""
-        tallies = self._store.counts.snapshot().tallies
+        counts = [each.counts.snapshot() for each in self._stores.values()]
+        tallies = sum(counts, CountsSnapshot({})).tallies
         for field, description in _STORE_FIELDS.items():
             family = CounterMetricFamily(
                 f"siltstone_store_{field}",

@@ -215,6 +215,11 @@ class WritePath:
             self._due = file  # no effect if it is closed already
 
     @property
+    def is_running(self) -> bool:
+        """Return True if the task that commits files runs."""
+        return self._committer is not None and not self._committer.done()
+
+    @property
     def files_in_flight(self) -> int:
         """Files that are closed and not committed yet."""
         return self._in_flight + len(self._closed)
@@ -299,12 +304,8 @@ class WritePath:
             )
         )
         put = partial(self._store.put, sealed.object_name, sealed.body, purpose=Purpose.INGEST)
-        try:
-            with self._metrics.put_seconds.time():
-                await self._retry.run(lambda: self._pools.uploads.run(put))
-        except SiltstoneError:
-            self._store_health.failed()
-            raise
+        with self._metrics.put_seconds.time():
+            await self._retry.run(lambda: self._pools.uploads.run(put))
         self._store_health.succeeded()
         self._metrics.ingestion_file_bytes.observe(sealed.size)
         return sealed

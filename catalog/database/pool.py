@@ -239,6 +239,11 @@ class Database:
         self._commit_pool.close()
 
     @property
+    def machine_clock(self) -> Clock:
+        """The clock that measures durations in this process."""
+        return self._clock
+
+    @property
     def injected_now_ms(self) -> int | None:
         """Return the injected clock's time, or None if statements must use the server's clock."""
         return None if self._injected_clock is None else self._injected_clock.now_ms()

@@ -94,6 +94,11 @@ class GroupCache:
         loop = asyncio.get_running_loop()
         self._ownership_check = loop.create_task(self._check_ownership(), name="group ownership")
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the task that drops moved groups runs."""
+        return self._ownership_check is not None and not self._ownership_check.done()
+
     def release(self) -> None:
         """Drop all groups and load none any more. Pending requests get NOT_COORDINATOR."""
         self._ownership.close()
@@ -229,14 +234,21 @@ class GroupCache:
     async def _check_ownership(self) -> None:
         seen: Sequence[Broker] = ()
         while True:
-            live = await self._ownership.live()
-            self._drop_all_after_lapse()
-            if live != seen:
-                seen = live
-                for cached in list(self._groups.values()):
-                    if not await self._ownership.is_own(cached.group.group_id):
-                        self.drop(cached, ErrorCode.not_coordinator)
+            try:
+                seen = await self._drop_moved_groups(seen)
+            except Exception:  # noqa: BLE001  # the task must survive any failure
+                _log.exception("the ownership of groups could not be checked")
             await asyncio.sleep(_OWNERSHIP_CHECK_SECONDS)
+
+    async def _drop_moved_groups(self, seen: Sequence[Broker]) -> Sequence[Broker]:
+        """Drop the groups that moved since `seen` were the live agents; return those that are live now."""
+        live = await self._ownership.live()
+        self._drop_all_after_lapse()
+        if live != seen:
+            for cached in list(self._groups.values()):
+                if not await self._ownership.is_own(cached.group.group_id):
+                    self.drop(cached, ErrorCode.not_coordinator)
+        return live
 
 
 class _EvictableGroups:

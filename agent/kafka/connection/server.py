@@ -115,6 +115,16 @@ class KafkaServer:
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=2048)
         self._sweeping = loop.create_task(self._sweep(), name="kafka idle connections")
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the listener accepts connections, and the task that closes idle ones runs."""
+        return (
+            self._server is not None
+            and self._server.is_serving()
+            and self._sweeping is not None
+            and not self._sweeping.done()
+        )
+
     async def stop(self) -> None:
         """Stop accepting, respond within `stop_timeout_ms` to requests in progress, then close everything."""
         if self._sweeping is not None:

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
-from agent.runtime.health import CallHealth
 from catalog.errors import CatalogUnavailableError
 from core.outage import Outage
 
@@ -48,7 +47,6 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(clock: Clock,
     notifier = CommitNotifier(
         _Notifications(asyncio.get_running_loop(), works),
         BoundsCache(clock, ttl_ms=1, limit=1),
-        health=CallHealth(clock, limit_seconds=1),
         outage=Outage("notifications", clock=clock, ids=ids, first_pause_seconds=0, max_pause_seconds=0),
     )
     with capture_logs() as log:

@@ -10,7 +10,6 @@ import pytest
 
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
-from agent.runtime.health import CallHealth
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool
 from core.clock import ManualClock
@@ -144,17 +143,3 @@ def test_pauses_grow_up_to_their_cap_with_jitter() -> None:
     policy = RetryPolicy(attempts=9, first_pause=0.1, max_pause=1.0, ids=SeededIds(1, ManualClock()))
     for attempt, full in enumerate((0.1, 0.2, 0.4, 0.8, 1.0, 1.0), 1):
         assert full / 2 <= policy.pause(attempt) <= full
-
-
-def test_calls_are_unhealthy_after_a_time_without_success() -> None:
-    clock = ManualClock()
-    health = CallHealth(clock, limit_seconds=10)
-    health.failed()
-    clock.advance(9)
-    health.failed()
-    states = [health.is_healthy]
-    clock.advance(1)
-    states.append(health.is_healthy)
-    health.succeeded()
-    states.append(health.is_healthy)
-    assert states == [True, False, True]

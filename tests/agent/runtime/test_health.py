@@ -1,0 +1,106 @@
+"""Health as a function of state, and the number of calls that probes make."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.runtime.health import CallHealth, Health, LoopLag
+from agent.runtime.probes import PROBE_FILE, Probe, write_to_any
+from core.clock import ManualClock, SystemClock
+from core.ids import SeededIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_a_dependency_works_while_its_last_success_is_recent() -> None:
+    clock = ManualClock()
+    health = CallHealth(clock, limit_seconds=4)
+    problems = []
+    for _ in range(3):
+        problems.append(health.problem())
+        clock.advance(3)
+    health.succeeded()
+    problems.append(health.problem())
+
+    assert problems == [None, None, "no call has succeeded for 6.0 seconds", None]
+
+
+def test_an_event_loop_that_never_runs_is_a_problem_that_other_threads_see() -> None:
+    clock = ManualClock()
+    lag = LoopLag(clock)
+    clock.advance(5)
+    assert lag.problem() is None
+    clock.advance(1)
+    assert lag.problem() == "is 6 seconds late"
+
+
+def test_what_is_not_live_is_not_ready_either() -> None:
+    health = Health()
+    health.require_running("commits", lambda: False)
+    health.require_ready("catalog", lambda: "is away")
+    health.require_ready("disks", lambda: None)
+
+    stopped = {"commits": "has stopped unexpectedly"}
+    assert health.live_problems() == stopped
+    assert health.ready_problems() == stopped | {"catalog": "is away"}
+
+
+def test_a_probe_calls_only_while_no_other_call_succeeds() -> None:
+    """It survives failures, and one call at a time is under way."""
+    clock = ManualClock()
+    health = CallHealth(clock, limit_seconds=4)
+    gate, fail = threading.Event(), threading.Event()
+    calls = []
+
+    def call() -> None:
+        calls.append(clock.monotonic())
+        gate.wait()
+        if fail.is_set():
+            raise RuntimeError("a fault")
+
+    probe = Probe("store", call, health, interval_seconds=0.01, clock=clock, ids=SeededIds(1, clock))
+    probe.start()
+    SystemClock().sleep(0.1)  # many intervals
+    assert calls == []
+
+    clock.advance(10)
+    _until(lambda: len(calls) == 1)
+    SystemClock().sleep(0.1)
+    assert len(calls) == 1  # it hangs
+
+    fail.set()
+    gate.set()
+    _until(lambda: len(calls) > 5)
+    assert health.problem() is not None
+    fail.clear()
+    _until(lambda: health.problem() is None)
+    assert probe.is_running
+    probe.stop()
+    _until(lambda: not probe.is_running)
+
+
+def test_a_disk_is_written_until_none_is_left(tmp_path: Path) -> None:
+    full, good = tmp_path / "full", tmp_path / "good"
+    for path in (full, good):
+        path.mkdir()
+    (full / PROBE_FILE).symlink_to("/dev/full")
+
+    write_to_any([full, good])
+    assert list(good.iterdir()) == []
+    with pytest.raises(OSError, match="No space left"):
+        write_to_any([full])
+    with pytest.raises(OSError, match="no log directory is online"):
+        write_to_any([])
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    end = clock.monotonic() + 240
+    while not condition():
+        assert clock.monotonic() < end
+        clock.sleep(0.005)

@@ -1,0 +1,26 @@
+"""The manifests name routes and settings that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agent.http.openapi_reference import PAGE
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS
+
+MANIFEST = (Path(__file__).parents[2] / "deploy" / "kubernetes" / "agents.yaml").read_text(encoding="utf-8")
+
+
+def test_the_probes_request_documented_routes() -> None:
+    probes = re.findall(r"(\w+)Probe:.*\n\s+httpGet: \{path: (\S+), port: http\}", MANIFEST)
+
+    assert probes == [("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")]
+    reference = PAGE.read_text(encoding="utf-8")
+    assert all(f"GET {path}" in reference for _, path in probes)
+
+
+def test_the_environment_consists_of_settings() -> None:
+    names = re.findall(rf"{ENVIRONMENT_PREFIX}(\w+)", MANIFEST)
+
+    assert len(names) > 5
+    assert [name for name in names if name.lower() not in SETTINGS] == []
