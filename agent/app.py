@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from agent.settings import AgentSettings
+    from catalog.errors import SchemaVersionError
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -83,7 +84,9 @@ async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None
 class Agent:
     """One agent over a store and a catalog, which the caller closes.
 
-    Create it inside a running event loop. `start` serves. `stop` may be called once, after `start`.
+    Create it inside a running event loop. `start` serves. `stop` may be called once, after `start`. The agent
+    calls `request_stop` if a migration of the catalog excludes its version, and keeps the error in
+    `exclusion`.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Agent:
         clock: Clock,
         ids: Ids,
         probe_store: ObjectStore | None = None,
+        request_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
@@ -125,6 +129,7 @@ class Agent:
             interval_ms=settings.heartbeat_interval_ms,
             silent_ms=settings.broker_silent_ms,
             health=self.catalog_health,
+            on_excluded=self._stop_excluded,
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
@@ -252,6 +257,8 @@ class Agent:
         self._kafka: KafkaServer | None = None
         self._groups: GroupCoordinator | None = None
         self._stopping = False
+        self._request_stop = request_stop
+        self.exclusion: SchemaVersionError | None = None
 
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
@@ -382,6 +389,12 @@ class Agent:
             ids=self._ids,
         )
 
+    def _stop_excluded(self, error: SchemaVersionError) -> None:
+        """Let the process stop this agent, because a migration excludes this version of Siltstone."""
+        _log.error("the schema of the catalog excludes this version", reason=str(error))
+        self.exclusion = error
+        self._request_stop()
+
     async def stop(self) -> None:
         """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.
 
@@ -389,7 +402,10 @@ class Agent:
         """
         self._stopping = True
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(self.settings.drain_ms / 1000)
+        if self.exclusion is None:
+            await asyncio.sleep(self.settings.drain_ms / 1000)
+        else:
+            await self.session.stop()  # so that this version commits nothing more
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         self.commit_notifier.release_waiters()
         self.write_path.drain()

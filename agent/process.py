@@ -100,9 +100,14 @@ def freeze_garbage() -> None:
 
 
 async def _serve(
-    new_agent: Callable[[], Agent], on_ready: Callable[[Mapping[str, str]], None], wait: StartWait
+    new_agent: Callable[..., Agent],
+    on_ready: Callable[[Mapping[str, str]], None],
+    wait: StartWait,
 ) -> None:
-    """Start an agent, again after each outage during its start, and serve until a signal."""
+    """Start an agent, again after each outage during its start, and serve until a signal.
+
+    Raises SchemaVersionError if a migration of the catalog excludes this version.
+    """
     loop = asyncio.get_running_loop()
     stop_requested = asyncio.Event()
 
@@ -115,7 +120,7 @@ async def _serve(
         loop.add_signal_handler(number, stop)
     outage = wait.outage("starting the agent")
     while not stop_requested.is_set():
-        agent = new_agent()
+        agent = new_agent(request_stop=stop_requested.set)
         try:
             addresses = await agent.start()
         except RetryableError as error:  # the agent has stopped what it had started
@@ -129,3 +134,5 @@ async def _serve(
             await stop_requested.wait()
         finally:
             await agent.stop()
+        if agent.exclusion is not None:
+            raise agent.exclusion

@@ -7,7 +7,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.fixtures import kafka_tools
+from tests.fixtures import kafka_tools, previous_release
 from tests.real_clients.client_driver import missing
 
 pytest_plugins = [
@@ -40,10 +40,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = [] if kafka_tools.are_installed() else kafka_tools.NEEDED_BY
+collect_ignore = [
+    *([] if kafka_tools.are_installed() else kafka_tools.NEEDED_BY),
+    *([] if previous_release.is_available() else previous_release.NEEDED_BY),
+]
 
 
 def pytest_report_header() -> list[str]:
     """List which optional parts are installed."""
     clients = [f"Kafka clients: without {client}, {why}" for client, why in missing().items()]
-    return [kafka_tools.report_header(), *clients]
+    return [kafka_tools.report_header(), previous_release.report_header(), *clients]

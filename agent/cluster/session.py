@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from catalog.errors import SchemaVersionError
 from core.errors import SiltstoneError, StaleStateError
 from core.outage import Outage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from agent.runtime.health import CallHealth
@@ -39,7 +41,8 @@ class SessionTable(Protocol):
     def heartbeat(self, session_id: UUID, /) -> int:
         """Send a heartbeat, and return the milliseconds since the previous one.
 
-        Raises `StaleStateError` if the session was fenced.
+        Raises `StaleStateError` if the session was fenced, and `SchemaVersionError` if a migration of the
+        catalog excludes this version.
         """
         ...
 
@@ -55,6 +58,8 @@ class Session:
     the next one. They do not notify it. The session therefore reports whether they may consider it dead now
     (`is_overdue`), and how often they may have done so (`lapses`). It compares times of the catalog's clock
     and of its own clock, by which a heartbeat counts from the moment it was sent.
+
+    If a migration excludes this version of Siltstone, heartbeats end with a call of `on_excluded`.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Session:
         interval_ms: int,
         silent_ms: int,
         health: CallHealth,
+        on_excluded: Callable[[SchemaVersionError], None],
     ) -> None:
         self._sessions = sessions
         self._description = description
@@ -77,6 +83,7 @@ class Session:
         self._interval_ms = interval_ms
         self._silent_ms = silent_ms
         self._health = health
+        self._on_excluded = on_excluded
         self._outage = Outage("heartbeats", clock=clock, ids=ids, max_pause_seconds=interval_ms / 1000)
         self.heartbeat_sent_at = clock.monotonic()
         self.lapses = 0
@@ -149,6 +156,9 @@ class Session:
                     await self._fenced.wait()
             try:
                 await self._send_heartbeat()
+            except SchemaVersionError as error:
+                self._on_excluded(error)
+                return
             except Exception as error:  # noqa: BLE001  # heartbeats continue after any failure
                 await asyncio.sleep(self._outage.failed(error))
             else:

@@ -10,9 +10,11 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
 from catalog.model import Broker
+from core.errors import FatalError
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -79,17 +81,28 @@ class Sessions:
     def heartbeat(self, session_id: UUID) -> int:
         """Record a heartbeat; return the milliseconds since the previous one.
 
-        SessionFencedError: the session may no longer commit.
+        SessionFencedError: the session may no longer commit. SchemaVersionError: a migration excludes this
+        code.
         """
 
         def work(transaction: Transaction) -> list[Row]:
             params = {"session_id": session_id, "now_ms": transaction.now_ms()}
             return transaction.rows(_SQL["heartbeat_session"], params)
 
-        rows = self._database.transact("sessions.heartbeat", work)
+        try:
+            rows = self._database.transact("sessions.heartbeat", work)
+        except FatalError:
+            self.check_schema()  # a contraction may have removed what the statement uses
+            raise
         if not rows:
             raise fenced_error(session_id)
+        check_schema_version(SchemaVersion(rows[0].version, rows[0].min_version))
         return int(rows[0].silence_ms)
+
+    def check_schema(self) -> None:
+        """Raise SchemaVersionError if a migration since the start excludes this code."""
+        (row,) = self._database.read("sessions.check_schema", _SQL["schema_version"])
+        check_schema_version(SchemaVersion(row.version, row.min_version))
 
     def end(self, session_id: UUID) -> None:
         """End a session, which commits nothing afterwards."""

@@ -126,6 +126,7 @@ class Watcher:
         """Poll once; return the number of seconds until the next poll."""
         self.status.polls += 1
         try:
+            self._context.catalog.sessions.check_schema()
             busy = self._poll(interrupts)
         except JobCancelledError:
             raise

@@ -58,8 +58,10 @@ def report(*arguments: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """Run an agent and yield its process and its ready line; at the end, SIGTERM must stop it."""
+def agent(
+    data_dir: Path, *options: str, code: int = 0
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """Run an agent and yield its process and its ready line; at the end, SIGTERM must stop it with `code`."""
     log = data_dir.parent / "agent.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
@@ -80,7 +82,7 @@ def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
             assert line, log.read_text(encoding="utf-8")
             yield process, orjson.loads(line)
             process.terminate()
-            assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text(encoding="utf-8")
+            assert process.wait(TIMEOUT_SECONDS) == code, log.read_text(encoding="utf-8")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import orjson
+import psycopg
 import pytest
 
 from tests.end_to_end.processes import (
@@ -86,6 +87,22 @@ def test_two_agents_share_a_data_directory(tmp_path: Path, catalog_url: str) -> 
         report("produce", "t", "-b", first["kafka"], *where, stdin="one\n")
         report("produce", "t", "-b", second["kafka"], *where, stdin="two\n")
         assert siltstone("consume", "t", *where).split() == ["one", "two"]
+
+
+def test_an_agent_that_a_migration_excludes_stops_with_its_own_exit_code(
+    tmp_path: Path, catalog_url: str
+) -> None:
+    data_dir = tmp_path / "data"
+    with agent(data_dir, "--catalog", as_url(catalog_url), code=78) as (process, _):
+        with psycopg.connect(catalog_url, autocommit=True) as connection:
+            connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+        assert process.wait(TIMEOUT_SECONDS) == 78
+        sessions = "SELECT state FROM siltstone.sessions"
+        with psycopg.connect(catalog_url) as connection:
+            assert connection.execute(sessions).fetchall() == [("ended",)]
+    log = (tmp_path / "agent.log").read_text(encoding="utf-8")
+    assert "the schema of the catalog excludes this version" in log
+    assert "upgrade Siltstone" in log
 
 
 @pytest.mark.parametrize(

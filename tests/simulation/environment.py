@@ -134,6 +134,7 @@ class SimulatedAgent:
             interval_ms=HEARTBEAT_MS,
             silent_ms=AGENT.broker_silent_ms,
             health=health,
+            on_excluded=lambda _: None,
         )
         self.write_path = WritePath(
             settings=AGENT,

@@ -12,7 +12,7 @@ UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
 WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active';
 
 -- name: heartbeat_session
--- Record a heartbeat of an active session; return the time since the previous one.
+-- Record a heartbeat of an active session; return the time since the previous one, and the schema's version.
 WITH before AS (
     SELECT session_id, heartbeat_ms FROM sessions
     WHERE session_id = %(session_id)s AND state = 'active'
@@ -21,7 +21,12 @@ WITH before AS (
 UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s)
 FROM before
 WHERE sessions.session_id = before.session_id
-RETURNING sessions.heartbeat_ms - before.heartbeat_ms AS silence_ms;
+RETURNING sessions.heartbeat_ms - before.heartbeat_ms AS silence_ms,
+    (SELECT version FROM schema_version) AS version, (SELECT min_version FROM schema_version) AS min_version;
+
+-- name: schema_version
+-- Return the version of the schema, and the oldest version that code must know.
+SELECT version, min_version FROM schema_version;
 
 -- name: end_session
 -- End a session whose agent shuts down.

@@ -151,6 +151,7 @@ def test_errors_about_the_database_are_not_sent_to_clients() -> None:
         "CatalogInUseError",
         "CatalogUnavailableError",
         "EmbeddedPostgresError",
+        "MigrationError",
         "SchemaVersionError",
     }
 

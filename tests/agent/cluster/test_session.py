@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agent.cluster.session import Session
 from agent.runtime.health import CallHealth
 from agent.runtime.work_pool import WorkPool
-from catalog.errors import CatalogUnavailableError, SessionFencedError
+from catalog.errors import CatalogUnavailableError, SchemaVersionError, SessionFencedError
 from core.clock import ManualClock
 from core.ids import SeededIds
 
@@ -62,6 +62,7 @@ def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
             interval_ms=3_600_000,
             silent_ms=1000 * _SILENT_SECONDS,
             health=CallHealth(clock, limit_seconds=60),
+            on_excluded=lambda _: None,
         )
         await session.start()
         assert session._heartbeats is not None
@@ -71,6 +72,33 @@ def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
 
     asyncio.run(run())
     pool.close()
+
+
+def test_heartbeats_end_when_a_migration_excludes_this_version() -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        sessions, pool = _Sessions(clock), WorkPool("session", threads=1, max_waiting=1)
+        sessions.response = SchemaVersionError("the catalog has schema version 99")
+        excluded: asyncio.Future[SchemaVersionError] = asyncio.get_running_loop().create_future()
+        session = Session(
+            sessions,
+            description="a test",
+            pool=pool,
+            ids=SeededIds(1, clock),
+            clock=clock,
+            interval_ms=1,
+            silent_ms=1000 * _SILENT_SECONDS,
+            health=CallHealth(clock, limit_seconds=60),
+            on_excluded=excluded.set_result,
+        )
+        await session.start()
+        assert await asyncio.wait_for(excluded, _TIMEOUT_SECONDS) is sessions.response
+        assert session._heartbeats is not None
+        await asyncio.wait_for(session._heartbeats, _TIMEOUT_SECONDS)
+        await session.stop()
+        pool.close()
+
+    asyncio.run(run())
 
 
 def test_timely_heartbeats_cause_no_lapse() -> None:

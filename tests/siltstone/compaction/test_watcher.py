@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from typing_extensions import override
 
+from catalog.errors import SchemaVersionError
 from catalog.model import JobState, PartitionId
 from core.clock import SystemClock
 from core.errors import InvalidInputError
@@ -240,6 +241,16 @@ def test_a_lost_session_is_replaced(log: Log) -> None:
 
     assert log.is_compacted()
     assert (session.starts, watcher.status.polls, watcher.status.polls_failed) == (2, 2, 1)
+
+
+def test_a_watcher_that_a_migration_excludes_ends_before_its_next_round(log: Log, catalog_url: str) -> None:
+    log.add("flights")
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+    watcher = log.watcher(InProcessSession(1))
+    with pytest.raises(SchemaVersionError, match="upgrade Siltstone"):
+        watcher._poll_and_log(Interrupts())
+    assert not log.is_compacted()
 
 
 def test_metrics_report_the_counts_of_the_watcher(log: Log) -> None:

@@ -1,0 +1,125 @@
+-- name: lock_file_id
+-- Serialize concurrent attempts to commit one file.
+SELECT pg_advisory_xact_lock(hashtextextended(%(file_id)s::text, 0));
+
+-- name: find_result
+-- Return the stored outcomes of the file's commit; null if they have expired, no row if the file was not
+-- committed. Outcomes may outlive the file: a file without appended runs is garbage at once, and must not be
+-- committed again.
+SELECT r.sections, coalesce(f.committed_ms, r.committed_ms) AS committed_ms
+FROM (SELECT %(file_id)s::uuid AS file_id) AS requested
+LEFT JOIN files AS f USING (file_id)
+LEFT JOIN commit_results AS r USING (file_id)
+WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
+
+-- name: lock_session
+-- Return the session's state and the catalog's time. The lock prevents fencing during the commit.
+SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
+
+-- name: lock_partitions
+-- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's
+-- ordinal (from 1) in the parameters.
+SELECT requested.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[]
+) WITH ORDINALITY AS requested (topic_id, partition, number)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p;
+
+-- name: read_producers
+-- Return the states of a commit's producers. `number` is the ordinal (from 1) in the parameters.
+SELECT requested.number, p.producer_epoch, p.batches
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(producer_ids)s::bigint[]
+) WITH ORDINALITY AS requested (topic_id, partition, producer_id, number)
+JOIN producers AS p USING (topic_id, partition, producer_id);
+
+-- name: insert_file
+-- Insert a file. A file without extents is dead from the start.
+INSERT INTO files (
+    file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
+    initial_bytes, live_bytes, dead_ms
+)
+VALUES (
+    %(file_id)s, %(object_name)s, %(kind)s, %(size)s, %(directory_length)s, %(owner_id)s, %(now_ms)s,
+    %(extents)s::bigint, %(initial_bytes)s::bigint, %(live_bytes)s::bigint,
+    CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
+);
+
+-- name: insert_result
+-- Store the outcomes for a retry.
+INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s, %(now_ms)s, %(sections)s);
+
+-- name: advance_partitions
+-- Advance the log end offset of each partition and add to its totals. This statement and those below read
+-- arrays by subscript, because unnest over many arrays materializes each of them and takes several times as
+-- long.
+UPDATE partitions AS p
+SET log_end_offset = v.log_end_offset,
+    high_watermark = v.log_end_offset,
+    last_stable_offset = v.log_end_offset,
+    max_timestamp = v.max_timestamp,
+    live_bytes = p.live_bytes + v.bytes,
+    dirty_bytes = p.dirty_bytes + v.bytes,
+    dirty_since_ms = coalesce(p.dirty_since_ms, %(now_ms)s::bigint),
+    ingestion_extents = p.ingestion_extents + v.extents
+FROM (
+    SELECT (%(topic_ids)s::uuid[])[i] AS topic_id,
+           (%(partitions)s::integer[])[i] AS partition,
+           (%(log_end_offsets)s::bigint[])[i] AS log_end_offset,
+           (%(max_timestamps)s::bigint[])[i] AS max_timestamp,
+           (%(bytes)s::bigint[])[i] AS bytes,
+           (%(extents)s::bigint[])[i] AS extents
+    FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
+) AS v
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
+
+-- name: insert_extents
+-- Insert the extents of an ingestion file.
+INSERT INTO extents (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+    unique_keys, committed_ms
+)
+SELECT (%(topic_ids)s::uuid[])[i],
+       (%(partitions)s::integer[])[i],
+       (%(base_offsets)s::bigint[])[i],
+       (%(last_offsets)s::bigint[])[i],
+       (%(record_counts)s::bigint[])[i],
+       (%(min_timestamps)s::bigint[])[i],
+       (%(max_timestamps)s::bigint[])[i],
+       (%(max_timestamps_so_far)s::bigint[])[i],
+       %(file_id)s,
+       (%(positions)s::bigint[])[i],
+       (%(lengths)s::bigint[])[i],
+       0,
+       0,
+       (%(offset_shifts)s::bigint[])[i],
+       (%(leader_epochs)s::integer[])[i],
+       false,
+       %(now_ms)s
+FROM generate_subscripts(%(partitions)s::integer[], 1) AS i;
+
+-- name: write_producers
+-- Store the last batches of producers.
+INSERT INTO producers (topic_id, partition, producer_id, producer_epoch, batches, updated_ms)
+SELECT (%(topic_ids)s::uuid[])[i],
+       (%(partitions)s::integer[])[i],
+       (%(producer_ids)s::bigint[])[i],
+       (%(producer_epochs)s::integer[])[i]::smallint,
+       v.batches,
+       %(now_ms)s
+FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
+ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
+SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
+
+-- name: notify
+-- Notify watchers of changed partitions. There is nothing to make durable, so the lock that all notifying
+-- transactions share is released without waiting for the disk.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
+FROM unnest(%(payloads)s::text[]) AS payload;

@@ -1,0 +1,79 @@
+-- name: pick_deleted_topic
+-- Lock one deleted topic that still has rows; skip topics that another transaction has locked.
+SELECT topic_id FROM topics
+WHERE deleted_ms IS NOT NULL
+ORDER BY deleted_ms
+LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+-- name: remove_extents_of_topic
+-- Remove a bounded number of a deleted topic's extents, in the order of the key; return counts by file.
+WITH doomed AS (
+    SELECT topic_id, partition, base_offset FROM extents
+    WHERE topic_id = %(topic_id)s
+    ORDER BY partition, base_offset
+    LIMIT %(limit)s
+    FOR UPDATE
+),
+removed AS (
+    DELETE FROM extents AS e USING doomed AS d
+    WHERE e.topic_id = d.topic_id AND e.partition = d.partition AND e.base_offset = d.base_offset
+    RETURNING e.file_id, e.job_id, e.length
+)
+SELECT file_id, count(*) AS extents, count(job_id) AS claimed_extents, sum(length)::bigint AS length
+FROM removed
+GROUP BY file_id
+ORDER BY file_id;
+
+-- name: lock_files
+-- Lock files in the order of their ids, as every transaction does that changes their counts.
+SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
+
+-- name: subtract_from_files
+-- Subtract removed extents from the counts of their files. A file without live extents is dead from now on.
+UPDATE files AS f
+SET live_extents = f.live_extents - v.removed,
+    claimed_extents = f.claimed_extents - v.claimed,
+    live_bytes = f.live_bytes - v.bytes,
+    dead_ms = CASE WHEN f.live_extents = v.removed THEN %(now_ms)s::bigint END
+FROM unnest(
+    %(file_ids)s::uuid[],
+    %(removed)s::bigint[],
+    %(claimed)s::bigint[],
+    %(bytes)s::bigint[]
+) AS v (file_id, removed, claimed, bytes)
+WHERE f.file_id = v.file_id;
+
+-- name: remove_producers_of_topic
+-- Remove a bounded number of producers of a deleted topic.
+DELETE FROM producers
+WHERE (topic_id, partition, producer_id) IN (
+    SELECT topic_id, partition, producer_id FROM producers WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+);
+
+-- name: remove_topic
+-- Remove the row of a deleted topic.
+DELETE FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NOT NULL;
+
+-- name: dead_files
+-- Return objects that may be deleted: dead since before the given time, and not read by an open job.
+SELECT file_id, object_name, kind, size, owner_id, dead_ms
+FROM files AS f
+WHERE dead_ms IS NOT NULL AND dead_ms < %(before_ms)s
+  AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id)
+ORDER BY dead_ms, file_id
+LIMIT %(limit)s;
+
+-- name: delete_files
+-- Delete the rows of dead files whose objects were deleted.
+DELETE FROM files AS f
+WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NOT NULL
+  AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id);
+
+-- name: known_files
+-- Return a page of the files below a prefix, by object name.
+SELECT file_id, object_name, kind, size, owner_id, dead_ms
+FROM files
+WHERE object_name > %(after)s AND object_name >= %(prefix)s AND object_name < %(prefix)s || chr(1114111)
+ORDER BY object_name
+LIMIT %(limit)s;

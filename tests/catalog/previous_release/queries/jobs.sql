@@ -1,0 +1,183 @@
+-- name: insert_job
+-- Insert a job; a retry changes nothing.
+INSERT INTO jobs (job_id, state, spec, created_ms, moved_bytes, nanodollars)
+VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodollars)s)
+ON CONFLICT (job_id) DO NOTHING;
+
+-- name: recent_work
+-- Sum up the bytes and the cost of recently submitted jobs: the actual counts of completed jobs that reported
+-- them, and the planner's estimates of all others.
+SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT counted), 0)::bigint AS expected_bytes,
+       coalesce(sum(nanodollars) FILTER (WHERE NOT counted), 0)::bigint AS expected_nanodollars,
+       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE counted), 0)::bigint AS bytes_in,
+       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE counted), 0)::bigint AS bytes_out,
+       coalesce(sum(coalesce((counts->>'get_requests')::bigint, 0) + coalesce((counts->>'resumes')::bigint, 0)
+                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE counted), 0)::bigint AS get_requests,
+       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE counted), 0)::bigint AS output_files
+FROM (
+    SELECT *, state = 'completed' AND counts ? 'bytes_in' AND counts ? 'bytes_out' AS counted FROM jobs
+) AS j
+WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    - %(window_ms)s::bigint;
+
+-- name: lock_inputs
+-- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the
+-- planner read them, unclaimed, and of an existing partition.
+SELECT e.topic_id, e.partition, e.base_offset
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[],
+    %(last_offsets)s::bigint[],
+    %(file_ids)s::uuid[]
+) AS requested (topic_id, partition, base_offset, last_offset, file_id)
+JOIN extents AS e USING (topic_id, partition, base_offset, last_offset, file_id)
+JOIN partitions AS p USING (topic_id, partition)
+WHERE e.job_id IS NULL
+ORDER BY e.topic_id, e.partition, e.base_offset
+FOR UPDATE OF e;
+
+-- name: claim_inputs
+-- Mark extents as claimed by a job.
+UPDATE extents AS e
+SET job_id = %(job_id)s
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[]
+) AS requested (topic_id, partition, base_offset)
+WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition AND e.base_offset = requested.base_offset;
+
+-- name: add_claims
+-- Add claimed extents to the counts of their files; negative numbers subtract.
+UPDATE files AS f
+SET claimed_extents = f.claimed_extents + v.claims
+FROM unnest(%(file_ids)s::uuid[], %(claims)s::bigint[]) AS v (file_id, claims)
+WHERE f.file_id = v.file_id;
+
+-- name: insert_job_files
+-- Protect a job's input files from garbage collection until the job has finished.
+INSERT INTO job_files (file_id, job_id)
+SELECT file_id, %(job_id)s FROM unnest(%(file_ids)s::uuid[]) AS file_id
+ON CONFLICT DO NOTHING;
+
+-- name: find_claimed
+-- Return the jobs that an earlier attempt of the same claim took, if its result was lost.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+FROM jobs
+WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
+ORDER BY sequence;
+
+-- name: claim
+-- Claim submitted jobs, oldest first; skip jobs that another driver has locked.
+WITH picked AS (
+    SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
+    FROM (
+        SELECT job_id, sequence FROM jobs
+        WHERE state = 'submitted'
+        ORDER BY sequence
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS unclaimed
+),
+attempt AS (
+    SELECT attempt_id, number FROM unnest(%(attempt_ids)s::uuid[]) WITH ORDINALITY AS v (attempt_id, number)
+),
+claimed AS (
+    UPDATE jobs AS j
+    SET state = 'running', application_id = %(application_id)s, attempt_id = attempt.attempt_id,
+        heartbeat_ms = %(now_ms)s, attempts = j.attempts + 1
+    FROM picked JOIN attempt USING (number)
+    WHERE j.job_id = picked.job_id
+    RETURNING j.*
+)
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+FROM claimed
+ORDER BY sequence;
+
+-- name: heartbeat
+-- Record a heartbeat of an attempt, unless it has lost the job.
+UPDATE jobs
+SET heartbeat_ms = greatest(heartbeat_ms, %(now_ms)s)
+WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
+
+-- name: resubmit
+-- Make a running job claimable again; it keeps its extents.
+UPDATE jobs
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
+WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
+
+-- name: resubmit_expired
+-- Make running jobs without a recent heartbeat claimable again, unless their attempts are exhausted.
+UPDATE jobs
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
+WHERE job_id IN (
+    SELECT job_id FROM jobs
+    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts < %(max_attempts)s
+    ORDER BY sequence
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING job_id;
+
+-- name: find_exhausted
+-- Return the running jobs without a recent heartbeat whose attempts are exhausted.
+SELECT job_id FROM jobs
+WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts >= %(max_attempts)s
+ORDER BY sequence;
+
+-- name: lock_exhausted
+-- Lock one of these jobs, if the condition still holds.
+SELECT attempts, spec::text AS spec FROM jobs
+WHERE job_id = %(job_id)s AND state = 'running' AND heartbeat_ms < %(before_ms)s
+  AND attempts >= %(max_attempts)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: lock_job
+-- Lock a job; return its state and specification.
+SELECT state, attempt_id, spec::text AS spec FROM jobs WHERE job_id = %(job_id)s FOR UPDATE;
+
+-- name: finish_job
+-- Finish a job with the reason of its failure, or with its counts.
+UPDATE jobs
+SET state = %(state)s, attempt_id = coalesce(%(attempt_id)s, attempt_id), finished_ms = %(now_ms)s,
+    failure = %(failure)s, counts = %(counts)s
+WHERE job_id = %(job_id)s;
+
+-- name: release_extents
+-- Release the extents that a job still claims; return their number by file.
+WITH locked AS (
+    SELECT e.topic_id, e.partition, e.base_offset
+    FROM job_files AS j
+    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
+    WHERE j.job_id = %(job_id)s
+    ORDER BY e.topic_id, e.partition, e.base_offset
+    FOR UPDATE OF e
+),
+released AS (
+    UPDATE extents AS e SET job_id = NULL FROM locked AS l
+    WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
+    RETURNING e.file_id
+)
+SELECT file_id, count(*) AS extents FROM released GROUP BY file_id ORDER BY file_id;
+
+-- name: delete_job_files
+-- End the protection of a job's input files from garbage collection.
+DELETE FROM job_files WHERE job_id = %(job_id)s;
+
+-- name: find_job
+-- Return one job.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+FROM jobs
+WHERE job_id = %(job_id)s;
+
+-- name: list_jobs
+-- Return the newest jobs in one of the given states.
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+FROM jobs
+WHERE state = ANY (%(states)s::text[])
+ORDER BY sequence DESC
+LIMIT %(limit)s;
+
+-- name: count_jobs
+-- Count the jobs in each state.
+SELECT state, count(*) AS jobs FROM jobs GROUP BY state;

@@ -1,0 +1,99 @@
+-- name: lock_claimed_group
+-- Lock a group against changes until the transaction ends; no row if another coordinator has claimed it.
+SELECT generation FROM consumer_groups
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+FOR SHARE;
+
+-- name: lock_group_to_commit
+-- Lock a group like lock_claimed_group; also return the topics that do not exist. A topic that is deleted
+-- after this statement counts as deleted after the commit.
+SELECT generation, ARRAY(
+    SELECT DISTINCT topic_id FROM unnest(%(topic_ids)s::uuid[]) AS given (topic_id)
+    WHERE NOT EXISTS (SELECT FROM topics AS t WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL)
+) AS deleted_topic_ids
+FROM consumer_groups
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+FOR SHARE;
+
+-- name: commit_offsets
+-- Store offsets of partitions whose topics exist.
+INSERT INTO committed_offsets (
+    group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms
+)
+SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, now_ms,
+       now_ms + %(retention_ms)s::bigint
+FROM (
+    SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+) AS clock, unnest(
+    %(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[], %(leader_epochs)s::integer[],
+    %(metadata)s::bytea[]
+) AS given (topic_id, partition, committed_offset, leader_epoch, metadata)
+JOIN topics USING (topic_id)
+WHERE deleted_ms IS NULL
+ORDER BY topic_id, partition
+ON CONFLICT (group_id, topic_id, partition) DO UPDATE
+SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch,
+    metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms;
+
+-- name: fetch_offsets
+-- Return the offsets of the given pairs of group and partition.
+SELECT topic_id, partition, committed_offset, leader_epoch, metadata, group_id
+FROM unnest(%(group_ids)s::text[], %(topic_ids)s::uuid[], %(partitions)s::integer[])
+    AS requested (group_id, topic_id, partition)
+JOIN committed_offsets USING (group_id, topic_id, partition);
+
+-- name: fetch_all_offsets
+-- Return all offsets of some groups with the names of their topics.
+SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.group_id, t.name AS topic_name
+FROM committed_offsets AS o
+JOIN topics AS t USING (topic_id)
+WHERE o.group_id = ANY(%(group_ids)s::text[]) AND t.deleted_ms IS NULL
+ORDER BY o.group_id, t.name, o.partition;
+
+-- name: delete_offsets
+-- Delete the offsets of a group in these partitions.
+DELETE FROM committed_offsets
+USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS unwanted (topic_id, partition)
+WHERE committed_offsets.group_id = %(group_id)s
+    AND committed_offsets.topic_id = unwanted.topic_id
+    AND committed_offsets.partition = unwanted.partition;
+
+-- name: expire_offsets
+-- Delete the expired offsets of some groups. Offsets of deleted topics expire at once. A group with members
+-- keeps the offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry
+-- time of the commit applies to all other offsets. Without one, the age counts from when the last member left
+-- a classic group that had members, otherwise from the commit.
+DELETE FROM committed_offsets AS o
+USING consumer_groups AS g, topics AS t
+WHERE o.group_id = ANY(%(group_ids)s)
+    AND g.group_id = o.group_id
+    AND t.topic_id = o.topic_id
+    AND (
+        t.deleted_ms IS NOT NULL
+        OR (
+            (
+                g.member_count = 0
+                OR g.subscribed_topics IS NOT NULL AND t.name <> ALL(g.subscribed_topics)
+            )
+            AND CASE
+                WHEN o.expires_ms IS NOT NULL THEN o.expires_ms <= %(now_ms)s
+                WHEN g.group_type = 'classic' AND g.member_count = 0 AND g.protocol_type IS NOT NULL
+                    THEN g.state_ms <= %(before_ms)s
+                ELSE o.committed_ms <= %(before_ms)s
+            END
+        )
+    );
+
+-- name: lock_unused_groups
+-- Lock those of some groups that have had no members for long; skip rows that another transaction has locked.
+SELECT group_id FROM consumer_groups
+WHERE group_id = ANY(%(group_ids)s) AND member_count = 0 AND state_ms <= %(before_ms)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: delete_empty_groups
+-- Delete those of some groups that have no offsets, and return them. An earlier statement has locked them, so
+-- this one sees all offsets that were committed before.
+DELETE FROM consumer_groups AS g
+WHERE g.group_id = ANY(%(group_ids)s)
+    AND NOT EXISTS (SELECT FROM committed_offsets AS o WHERE o.group_id = g.group_id)
+RETURNING g.group_id;

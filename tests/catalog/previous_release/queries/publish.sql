@@ -1,0 +1,114 @@
+-- name: share_topics
+-- Return the settings of a job's topics, and lock them against changes until the transaction ends.
+SELECT topic_id, config FROM topics
+WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND deleted_ms IS NULL
+ORDER BY topic_id
+FOR SHARE;
+
+-- name: lock_partitions
+-- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of
+-- the extent before the job's first one, from which that of the outputs continues.
+SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch, p.exactness,
+       coalesce((
+           SELECT e.max_timestamp_so_far FROM extents AS e
+           WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < requested.base_offset
+           ORDER BY e.base_offset DESC
+           LIMIT 1
+       ), -1) AS max_timestamp_so_far
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[]
+) AS requested (topic_id, partition, base_offset)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p;
+
+-- name: remove_inputs
+-- Remove the extents that a job claims in those of its partitions that the publication changes.
+WITH locked AS (
+    SELECT e.topic_id, e.partition, e.base_offset
+    FROM job_files AS j
+    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
+    JOIN unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS p (topic_id, partition)
+        ON p.topic_id = e.topic_id AND p.partition = e.partition
+    WHERE j.job_id = %(job_id)s
+    ORDER BY e.topic_id, e.partition, e.base_offset
+    FOR UPDATE OF e
+)
+DELETE FROM extents AS e USING locked AS l, files AS f
+WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
+  AND f.file_id = e.file_id
+RETURNING e.topic_id, e.partition, e.base_offset, e.last_offset, e.length, e.committed_ms, e.file_id, f.kind;
+
+-- name: insert_outputs
+-- Insert the extents of compacted files.
+INSERT INTO extents (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+    unique_keys, committed_ms
+)
+SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+       max_timestamp_so_far, file_id, position, length, index_position, index_length, 0, leader_epoch,
+       unique_keys <> 0, committed_ms
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(file_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[],
+    %(last_offsets)s::bigint[],
+    %(record_counts)s::bigint[],
+    %(min_timestamps)s::bigint[],
+    %(max_timestamps)s::bigint[],
+    %(max_timestamps_so_far)s::bigint[],
+    %(positions)s::bigint[],
+    %(lengths)s::bigint[],
+    %(index_positions)s::bigint[],
+    %(index_lengths)s::bigint[],
+    %(leader_epochs)s::integer[],
+    %(unique_keys)s::bigint[],
+    %(committed)s::bigint[]
+) AS v (
+    topic_id, file_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, position, length, index_position, index_length, leader_epoch, unique_keys, committed_ms
+);
+
+-- name: add_to_partitions
+-- Add the changes of a publication to the partitions' totals, before its outputs are inserted. Where the
+-- clean part grew, the dirty part begins with the first extent after it. Extents that the clean part now
+-- covers, but the job did not read, are no longer dirty.
+UPDATE partitions AS p
+SET first_dirty_offset = v.first_dirty_offset,
+    live_bytes = p.live_bytes + v.live_bytes,
+    dirty_bytes = p.dirty_bytes + v.dirty_bytes - (
+        SELECT coalesce(sum(e.length), 0) FROM extents AS e
+        WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset < v.first_dirty_offset
+          AND e.last_offset >= p.first_dirty_offset AND e.last_offset < v.first_dirty_offset
+          AND v.first_dirty_offset > p.first_dirty_offset
+          AND e.base_offset >= coalesce((
+              SELECT max(x.base_offset) FROM extents AS x
+              WHERE x.topic_id = p.topic_id AND x.partition = p.partition AND x.base_offset <= p.first_dirty_offset
+          ), 0)
+    ),
+    ingestion_extents = p.ingestion_extents + v.ingestion_extents,
+    compacted_extents = p.compacted_extents + v.compacted_extents,
+    exactness = v.exactness,
+    dirty_since_ms = CASE WHEN v.first_dirty_offset = p.first_dirty_offset THEN p.dirty_since_ms ELSE (
+        SELECT e.committed_ms FROM extents AS e
+        WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset >= v.first_dirty_offset
+        ORDER BY e.base_offset
+        LIMIT 1
+    ) END
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(first_dirty_offsets)s::bigint[],
+    %(live_bytes)s::bigint[],
+    %(dirty_bytes)s::bigint[],
+    %(ingestion_extents)s::bigint[],
+    %(compacted_extents)s::bigint[],
+    %(exactness)s::text[]
+) AS v (
+    topic_id, partition, first_dirty_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents, exactness
+)
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;

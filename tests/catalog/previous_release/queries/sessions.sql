@@ -1,0 +1,68 @@
+-- name: register_session
+-- Insert a session; a retry changes nothing.
+INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, rack, has_local_logs)
+VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s, %(rack)s,
+        %(has_local_logs)s)
+ON CONFLICT DO NOTHING;
+
+-- name: fence_older_sessions
+-- Fence the older sessions of a node. One process at a time locks a node's disks, so the processes of these
+-- sessions have died.
+UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
+WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active';
+
+-- name: heartbeat_session
+-- Record a heartbeat of an active session; return the time since the previous one.
+WITH before AS (
+    SELECT session_id, heartbeat_ms FROM sessions
+    WHERE session_id = %(session_id)s AND state = 'active'
+    FOR UPDATE
+)
+UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s)
+FROM before
+WHERE sessions.session_id = before.session_id
+RETURNING sessions.heartbeat_ms - before.heartbeat_ms AS silence_ms;
+
+-- name: end_session
+-- End a session whose agent shuts down.
+UPDATE sessions SET state = 'ended', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
+
+-- name: fence_session
+-- Fence a session, so that it cannot commit; wait for its running commits.
+UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
+
+-- name: fence_silent_sessions
+-- Fence the sessions without a recent heartbeat.
+UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
+WHERE state = 'active' AND heartbeat_ms < %(before_ms)s
+RETURNING session_id;
+
+-- name: find_session
+-- Return one session.
+SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms
+FROM sessions
+WHERE session_id = %(session_id)s;
+
+-- name: active_sessions
+-- Return the active sessions.
+SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms
+FROM sessions
+WHERE state = 'active'
+ORDER BY session_id;
+
+-- name: new_node_id
+-- Return a new node id.
+SELECT nextval('broker_ids')::integer AS node_id;
+
+-- name: live_brokers
+-- Return the agents that serve the Kafka protocol and sent a heartbeat recently.
+SELECT node_id, host, port, rack, has_local_logs
+FROM sessions
+WHERE state = 'active' AND node_id IS NOT NULL
+  AND heartbeat_ms >= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+                      - %(silent_ms)s::bigint
+ORDER BY node_id;
+
+-- name: cluster_id
+-- Return the cluster id for Kafka clients.
+SELECT cluster_id FROM cluster;
