@@ -16,13 +16,18 @@ from urllib.parse import unquote, urlsplit
 
 from core.errors import InvalidInputError
 from object_store.local.store import LocalStore
-from object_store.names import check_name
+from object_store.names import is_name
 
 if TYPE_CHECKING:
     from core.clock import Clock
     from core.ids import Ids
     from object_store.interface import ObjectStore
 
+# RFC 3986, section 3.1. A path with a colon further on, such as ./a:b, has no scheme.
+_URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/|$)|(s3|file):", re.IGNORECASE)
+_OTHER_SCHEMES = frozenset({"abfs", "azure", "gcs", "gs", "hdfs", "http", "https", "s3a", "s3n", "wasb"})
+_CREDENTIALS = re.compile(r"(?![./~]).*:.*@")
+_NOT_IN_PREFIX = re.compile(r"[@:?#]")
 _FORMS = "write s3://bucket/prefix, file:///absolute/path or a path"
 # The rules of S3, plus underscores and capitals, which old buckets and other servers allow
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
@@ -41,9 +46,9 @@ class StoreConfig:
     region: str | None = None
 
     def __post_init__(self) -> None:
+        check_url(self.url)
         if self.url.startswith("s3://"):
-            _bucket_and_prefix(self.url)
-            _check_endpoint(self.endpoint)
+            check_endpoint(self.endpoint)
         else:
             object.__setattr__(self, "url", _directory(self.url).as_uri())
 
@@ -88,49 +93,96 @@ def open_store(
     )
 
 
+def check_url(url: str) -> None:
+    """Raise InvalidInputError unless `url` is of a supported form; the error contains no part of it."""
+    if _scheme(url) == "s3":
+        if not url.startswith("s3://"):
+            raise InvalidInputError(
+                "after s3: come two slashes", remedy=f"{_FORMS} (./s3:… for one of that name)"
+            )
+        _bucket_and_prefix(url)
+    elif _CREDENTIALS.match(url):
+        raise InvalidInputError(
+            "the object store's URL has no scheme and seems to contain credentials",
+            remedy=f"{_FORMS} (./… for a directory of that name); credentials do not belong into the URL",
+        )
+    else:
+        _directory(url)
+
+
 def _directory(url: str) -> Path:
     if not url:
         raise InvalidInputError("the object store's URL is empty", remedy=_FORMS)
-    scheme, separator, _ = url.partition("://")
-    if not separator:
+    scheme = _scheme(url)
+    if not scheme:
         return Path(url).expanduser().absolute()
     if scheme != "file":
-        # Print only the scheme: the rest may contain a password.
-        raise InvalidInputError(f"unknown kind of object store: {scheme!r}", remedy=_FORMS)
-    parts = urlsplit(url)
-    path = Path(unquote(parts.path))
-    if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or not path.is_absolute():
-        raise InvalidInputError(f"{url!r} does not name a local directory", remedy=_FORMS)
-    return path
+        raise InvalidInputError(_unsupported(url, scheme), remedy=_FORMS)
+    if not url.lower().startswith("file://"):
+        raise InvalidInputError(
+            "after file: come two slashes", remedy=f"{_FORMS} (./file:… for one of that name)"
+        )
+    host, _, path = url[len("file://") :].partition("/")
+    if host not in {"", "localhost"} or "?" in path or "#" in path:
+        raise InvalidInputError("the object store's URL does not name a local directory", remedy=_FORMS)
+    return Path("/" + unquote(path))
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme of a URL, even if its slashes are missing; empty for a path."""
+    found = _URL_SCHEME.match(url)
+    return "" if found is None else (found[1] or found[2]).lower()
+
+
+def _unsupported(url: str, scheme: str) -> str:
+    """Return a message that shows only a scheme, and not the part of a secret that looks like one."""
+    if "@" in url or scheme not in _OTHER_SCHEMES:
+        return (
+            "the object store's URL has an unknown scheme, or contains credentials, which do not belong there"
+        )
+    return f"{scheme}:// is not supported"
 
 
 def _bucket_and_prefix(url: str) -> tuple[str, str]:
     """Return the bucket, and the prefix without its final slash."""
+    # Print no part of the URL: it may contain credentials.
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not bucket and "@" not in url:
+        raise InvalidInputError("the object store's URL names no bucket", remedy=_FORMS)
     if not _BUCKET.fullmatch(bucket):
-        # Do not print the URL: it may contain credentials.
         raise InvalidInputError(
             "the object store's URL has no valid bucket name after s3://",
             remedy=f"{_FORMS}; a bucket's name has at least two letters, digits, dots, dashes or "
             "underscores, and credentials do not belong into the URL",
         )
     prefix = prefix.removesuffix("/")
-    if prefix:
-        check_name(prefix)
+    if prefix and (not is_name(prefix) or _NOT_IN_PREFIX.search(prefix)):
+        raise InvalidInputError(
+            "the object store's URL has no valid prefix after the bucket",
+            remedy=f"{_FORMS}, without '@', ':', '?' and '#'; credentials do not belong into the URL",
+        )
     return bucket, prefix
 
 
-def _check_endpoint(endpoint: str | None) -> None:
+def check_endpoint(endpoint: str | None) -> None:
+    """Raise InvalidInputError unless `endpoint` is the URL of a server, or None."""
     if endpoint is None:
         return
     try:
         parts = urlsplit(endpoint)
-        reachable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        reachable = (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+            and parts.path in {"", "/"}
+            and not parts.query
+            and not parts.fragment
+        )
     except ValueError:
         reachable = False
     # Do not print the endpoint either.
     if not reachable or "@" in endpoint:
         raise InvalidInputError(
-            "the S3 endpoint is not of the form http://host:port or https://host:port",
+            "the S3 endpoint is not a URL such as http://127.0.0.1:9000",
             remedy="correct it; credentials do not belong into it",
         )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from typing_extensions import override
 
-from catalog.errors import CatalogAddressError
+from catalog.database.address import parse_address
 
 if TYPE_CHECKING:
     from typing import Self
@@ -43,13 +43,7 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
 
     CatalogAddressError does not contain any part of the URL, because the URL may hold a password.
     """
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        raise CatalogAddressError(
-            "the catalog's connection string is malformed",
-            remedy="use the form postgresql://user@host:port/database",
-        ) from None
+    given = dict(parse_address(url))
     options = (
         f"-c search_path={SCHEMA} -c timezone=UTC -c client_min_messages=warning"
         f" -c statement_timeout={limits.statement_seconds}s -c lock_timeout={limits.lock_seconds}s"
@@ -72,15 +66,6 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
     pinned = r"-c default_transaction_isolation=read\ committed"
     merged = {**defaults, **given, "options": f"{options} {given_options or ''} {pinned}"}
     return make_conninfo("", **merged)
-
-
-def describe_address(url: str) -> str:
-    """Return host, port and database of a connection string for messages, without the password."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        return "a malformed address"
-    return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
 
 
 class LastConnectError:

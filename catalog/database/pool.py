@@ -24,11 +24,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from typing_extensions import override
 
 from catalog.database import arrays
+from catalog.database.address import describe_address
 from catalog.database.connection import (
     DatabaseLimits,
     LastConnectError,
     connection_string,
-    describe_address,
     first_line,
 )
 from catalog.database.sql_files import load_queries

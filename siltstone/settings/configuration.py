@@ -7,17 +7,20 @@ its default, bounds and description. `docs/reference/configuration.md` is genera
 
 from __future__ import annotations
 
-import re
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from agent.settings import AgentSettings
+from catalog.open import check_url as check_catalog_url
+from core.errors import InvalidInputError
 from core.settings import is_public, setting_name
+from object_store.open import check_endpoint
+from object_store.open import check_url as check_store_url
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX: Final = "SILTSTONE_"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-# RFC 3986, section 3.1. A path with a colon further on, such as ./a:b, has no scheme.
-_URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/|$)|(s3|file):", re.IGNORECASE)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -145,32 +146,23 @@ class Settings(BaseModel):
             return value
         if not value.strip():
             raise ValueError("it is empty; give s3://bucket/prefix or a directory")
-        scheme = _scheme(value)
-        if scheme not in {"", "file", "s3"}:
-            raise ValueError(f"{scheme}:// is not supported; give s3://bucket/prefix or a directory")
-        if scheme and not value.lower().startswith(f"{scheme}://"):
-            raise ValueError(
-                f"after {scheme}: come two slashes; give s3://bucket/prefix or a directory "
-                f"(./{scheme}:… for one of that name)"
-            )
-        if scheme == "s3" and not urlsplit(value).netloc:
-            raise ValueError("it names no bucket; give s3://bucket/prefix")
+        with _rule():
+            check_store_url(value)
         return value
 
     @field_validator("s3_endpoint")
     @classmethod
     def _check_endpoint(cls, value: str | None) -> str | None:
-        if value is not None and (
-            urlsplit(value).scheme not in {"http", "https"} or not urlsplit(value).netloc
-        ):
-            raise ValueError(f"{value!r} is not a URL such as http://127.0.0.1:9000")
+        with _rule():
+            check_endpoint(value)
         return value
 
     @field_validator("catalog")
     @classmethod
     def _check_catalog(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and urlsplit(value.get_secret_value()).scheme not in {"postgresql", "postgres"}:
-            raise ValueError("it is not a URL such as postgresql://user@host:5432/database")
+        if value is not None:
+            with _rule():
+                check_catalog_url(value.get_secret_value())
         return value
 
     @property
@@ -209,10 +201,13 @@ class Settings(BaseModel):
         return tuple(Path(name.strip()) for name in (self.local_dirs or "").split(",") if name.strip())
 
 
-def _scheme(value: str) -> str:
-    """Return the scheme of a URL, even if its slashes are missing; empty for a path."""
-    found = _URL_SCHEME.match(value)
-    return "" if found is None else (found[1] or found[2]).lower()
+@contextmanager
+def _rule() -> Iterator[None]:
+    """Convert the error of a package, which shows no part of a secret, into one that pydantic expects."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
