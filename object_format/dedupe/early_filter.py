@@ -22,7 +22,7 @@ import numpy as np
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs.native import SCRATCH_BYTES, native_codec_table
-from object_format.dedupe.filter import MAX_RECORDS, SurvivorWindows, filter_rows
+from object_format.dedupe.filter import MAX_RECORDS, SurvivorWindows, filter_rows, within_one_epoch
 from object_format.dedupe.recompression import write_checksums
 from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, new_totals, sum_up_filtered
 from object_format.errors import MalformedBatchError
@@ -280,6 +280,7 @@ class EarlyFilter:
         if self._gave_up:
             return
         options = self._options if exact else replace(self._options, delete_horizon_ms=None)
+        options = within_one_epoch(options, piece.data, piece.rows, piece.leader_epoch)
         filtered = self._filtered_natively(piece, surviving, options) or self._filtered_generally(
             piece, surviving, options
         )

@@ -13,7 +13,7 @@ Rewritten batches get a new checksum.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,7 +28,13 @@ from object_format.dedupe.recompression import compress_and_checksum, needs_comp
 from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, new_totals, sum_up_filtered
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.headers import sum_up
-from object_format.kernels.batches.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, SMALLEST_RECORD
+from object_format.kernels.batches.layout import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LEADER_EPOCH,
+    SMALLEST_RECORD,
+)
 from object_format.kernels.dedupe.filter import ACTION_MASK, COPY, FILTER, MAX_GROWTH, SET_HORIZON, plan_rows
 from object_format.kernels.dedupe.merge import assemble, mark_small_batches, plan_merges
 from object_format.kernels.dedupe.rewrite import filter_opened
@@ -118,7 +124,8 @@ def filter_batches(
 ) -> FilteredBatches:
     """Write the surviving records of complete `batches`, which must be bytes that pass 1 was fed.
 
-    `offset_shift` makes their offsets absolute; the result has `leader_epoch`. Batches with surviving
+    `offset_shift` makes their offsets absolute; the result has `leader_epoch`, or each batch keeps its own
+    (`KEEP_LEADER_EPOCH`). Batches of different leader epochs are never merged. Batches with surviving
     tombstones and no delete horizon get `delete_horizon_ms`, unless that is None. With `merge`, adjacent
     small batches are merged to batches of at most `max_batch_bytes`. These are compressed with
     `merged_codec`, or keep their codec if it is None. `scratch` is memory for decompression that the caller
@@ -127,11 +134,16 @@ def filter_batches(
     array = readable(batches)
     found = scan_ordered_batches(array, offset_shift, 0)
     windows = SurvivorWindows(survivors.offset_window, survivors.tombstone_window)
-    options = RewriteOptions(
-        delete_horizon_ms=delete_horizon_ms,
-        merge=merge,
-        merged_codec=merged_codec,
-        max_batch_bytes=max_batch_bytes,
+    options = within_one_epoch(
+        RewriteOptions(
+            delete_horizon_ms=delete_horizon_ms,
+            merge=merge,
+            merged_codec=merged_codec,
+            max_batch_bytes=max_batch_bytes,
+        ),
+        array,
+        found.rows,
+        leader_epoch,
     )
     if found.rows.size and not found.compressed and not merged_codec and not _may_be_long(array, found.rows):
         return _filter_uncompressed(array, found, windows, options, offset_shift, leader_epoch)
@@ -175,6 +187,21 @@ def filter_rows(
         group = rows[first:end]
         buffers += _filter_long(run, group) if is_long(group) else _filter_group(run, group)
     return sum_up_filtered(tuple(filter(None, buffers)), run.totals, run.saved, run.buffer_bytes)
+
+
+def within_one_epoch(
+    options: RewriteOptions, data: Bytes, rows: BatchRows, leader_epoch: int
+) -> RewriteOptions:
+    """Return the options without merging if the batches keep their leader epochs and these differ.
+
+    Epochs never decrease along a log, so the first and the last batch decide. Few pieces contain the border
+    of two epochs, so the batches that stay unmerged do not matter.
+    """
+    if not options.merge or leader_epoch >= 0 or rows.size == 0:
+        return options
+    first, last = (int(rows["position"][index]) + LEADER_EPOCH for index in (0, -1))
+    is_same = data[first : first + 4].tobytes() == data[last : last + 4].tobytes()
+    return options if is_same else replace(options, merge=False)
 
 
 def is_long(rows: BatchRows) -> bool:

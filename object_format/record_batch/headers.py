@@ -286,7 +286,10 @@ def first_corrupt(data: Bytes, rows: BatchRows) -> int:
 
 
 def patch_offsets(data: Buffer, offset_shift: int, leader_epoch: int) -> None:
-    """Add `offset_shift` to the base offset of every batch of `data` and set its leader epoch, in place."""
+    """Add `offset_shift` to the base offset of every batch of `data` and set its leader epoch, in place.
+
+    With `KEEP_LEADER_EPOCH`, each batch keeps its own epoch.
+    """
     fault, position = shift_offsets(writable(data), offset_shift, leader_epoch)
     if fault:
         raise MalformedBatchError.at(fault, position)

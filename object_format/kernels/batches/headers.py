@@ -195,7 +195,10 @@ def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Integers:
-    """Add `shift` to every base offset and set the leader epoch, in place; return fault and position."""
+    """Add `shift` to every base offset and set the leader epoch, in place; return fault and position.
+
+    A negative `leader_epoch` (`KEEP_LEADER_EPOCH`) leaves the epochs as they are.
+    """
     data = borrowed(data)
     count, fault, position = count_batches(data)
     if fault != _NONE:
@@ -203,7 +206,8 @@ def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Int
     at = 0
     for _ in range(count):
         store(data, at + BASE_OFFSET, load_i64(data, at + BASE_OFFSET) + shift, 8)
-        store(data, at + LEADER_EPOCH, leader_epoch, 4)
+        if leader_epoch >= 0:
+            store(data, at + LEADER_EPOCH, leader_epoch, 4)
         at += load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
     return _NONE, at
 

@@ -13,6 +13,7 @@ import numpy as np
 BASE_OFFSET: Final = 0
 BATCH_LENGTH: Final = 8
 LEADER_EPOCH: Final = 12
+KEEP_LEADER_EPOCH: Final = -1  # as an argument: each batch keeps the leader epoch in its header
 MAGIC: Final = 16
 CRC: Final = 17
 ATTRIBUTES: Final = 21

@@ -284,10 +284,11 @@ def write_filtered_header(
 def copy_header(
     data: ByteArray, row: Integers, shift: Integer, leader_epoch: Integer, out: ByteArray, at: Integer
 ) -> None:
-    """Copy a batch's header with its absolute base offset and the leader epoch."""
+    """Copy a batch's header with its absolute base offset and the leader epoch (negative: its own)."""
     copy_bytes(data, row.position, out, at, BATCH_OVERHEAD)
     store(out, at + BASE_OFFSET, row.base_offset + shift, 8)
-    store(out, at + LEADER_EPOCH, leader_epoch, 4)
+    if leader_epoch >= 0:
+        store(out, at + LEADER_EPOCH, leader_epoch, 4)
 
 
 @njit(nogil=True, cache=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.dedupe import filter_batches
+from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
 from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record
@@ -103,6 +104,31 @@ def test_batches_of_one_record_are_merged(codec: Codec) -> None:
     assert model.records_of(made) == model.records_of(single_record_batches(1000))
     assert (made[0].producer_id, made[0].base_sequence) == (-1, -1)
     assert saved > 1000 * 55
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(("epochs", "merged"), [((2, 2, 2, 2), 1), ((0, 0, 1, 3), 4)])
+def test_batches_that_keep_their_leader_epochs_are_merged_within_one_epoch_only(
+    codec: Codec, epochs: tuple[int, ...], merged: int
+) -> None:
+    """A file that was compacted before holds batches of several epochs, with final offsets."""
+    batches = [
+        replace(batch, leader_epoch=epoch)
+        for batch, epoch in zip(single_record_batches(4, codec=codec), epochs, strict=True)
+    ]
+    section = Section(batches=tuple(batches))
+    written = filter_batches(
+        b"".join(section.stored()),
+        find([section]),
+        offset_shift=0,
+        leader_epoch=KEEP_LEADER_EPOCH,
+        delete_horizon_ms=None,
+    )
+    made = model.decode_all(b"".join(written.buffers))
+    assert len(made) == merged
+    assert model.records_of(made) == model.records_of(batches)
+    assert {batch.leader_epoch for batch in made} == set(epochs)
+    assert [batch.leader_epoch for batch in made] == sorted(batch.leader_epoch for batch in made)
 
 
 def test_the_saved_bytes_are_counted() -> None:
