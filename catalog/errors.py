@@ -5,9 +5,10 @@
     RetryableError      CatalogUnavailableError, JobVersionError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitResultExpiredError
+      SessionFencedError  CatalogReplacedError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
                         InvalidCommitError, UnstorableValueError, JobOutputError, CatalogAddressError,
-                        SchemaVersionError, CatalogInUseError
+                        SchemaVersionError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError, MigrationError
 """
@@ -27,6 +28,10 @@ class JobVersionError(RetryableError):
 
 class SessionFencedError(StaleStateError):
     """The session may not commit: it was fenced, has ended, or was never registered."""
+
+
+class CatalogReplacedError(SessionFencedError):
+    """The server continues on another history of commits: no session may commit until it registers again."""
 
 
 class JobSupersededError(StaleStateError):
@@ -87,10 +92,6 @@ class CatalogAddressError(InvalidInputError):
 
 class SchemaVersionError(InvalidInputError):
     """The database has a schema that this version of Siltstone does not support."""
-
-
-class CatalogInUseError(InvalidInputError):
-    """The operation requires that nothing uses the catalog, but a process sent a heartbeat recently."""
 
 
 class TopicNotFoundError(NotFoundError):

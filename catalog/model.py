@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from typing_extensions import override
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.config.values import TopicConfig
+
+
+EPOCHS_IN_BATCHES: Final = -1
+"""Leader epoch of an extent whose batches have their epochs in their headers."""
 
 
 class FileKind(StrEnum):
@@ -113,6 +117,9 @@ class Extent:
     the commit rejected stays in the object and belongs to no extent. `offset_shift` is 0 in a compacted file.
     An extent without records has length 0.
 
+    The batches of an ingestion file get `leader_epoch` when they are read. A compacted file may hold records
+    of several epochs, so its batches have them in their headers: `leader_epoch` is `EPOCHS_IN_BATCHES`.
+
     The bytes [index_position, index_position + index_length) are the section's sparse index block;
     `index_length` is 0 without one. `committed_ms` is the time at which an agent committed the oldest of the
     data. `claimed_by` is the open job that claims the extent; only the planner's queries set it.
@@ -137,6 +144,15 @@ class Extent:
     unique_keys: bool
     committed_ms: int
     claimed_by: UUID | None = None
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition that a commit appended; `end_offset` is the offset after the last."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

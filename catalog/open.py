@@ -26,11 +26,14 @@ from catalog.jobs.quarantine import Quarantine
 from catalog.jobs.repository import Jobs
 from catalog.lifecycle.expiry import Expiry
 from catalog.lifecycle.garbage import Garbage
+from catalog.lifecycle.incarnation import Incarnations
+from catalog.lifecycle.lost_commits import LostCommits
 from catalog.lifecycle.repair import Repair
 from catalog.lifecycle.retention import Retention
 from catalog.lifecycle.sessions import Brokers, Sessions
 from catalog.topics.extents import Extents
 from catalog.topics.history import TopicHistory
+from catalog.topics.leader_epochs import LeaderEpochs
 from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
 
@@ -68,20 +71,23 @@ class Catalog:
         self._database = database
         self.clock: Clock = CatalogClock(database, clock)
         self.store_binding = StoreBindingRepository(database)
+        self.incarnations = Incarnations(database)
         self.garbage = Garbage(database)
         self.topics = Topics(database, ids, self.garbage)
         self.topic_history = TopicHistory(database)
         self.extents = Extents(database)
         self.local_leaders = LocalLeaders(database)
-        self.sessions = Sessions(database)
-        self.brokers = Brokers(database)
-        self.commits = Commits(database)
-        self.producers = Producers(database)
+        self.leader_epochs = LeaderEpochs(database)
+        self.sessions = Sessions(database, self.incarnations)
+        self.brokers = Brokers(database, self.incarnations)
+        self.commits = Commits(database, self.incarnations)
+        self.producers = Producers(database, self.incarnations)
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
         self.quarantine = Quarantine(database)
         self.retention = Retention(database)
         self.expiry = Expiry(database)
+        self.lost_commits = LostCommits(database)
         self.repair = Repair(database)
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)

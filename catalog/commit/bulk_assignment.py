@@ -35,10 +35,12 @@ class LockedPartitions:
     """Columns of the locked partitions, by the index of their section in the file.
 
     `exists` is False for a partition that does not exist; its values in the other columns are -1.
+    `leader_epochs` is the epoch of the commit, and `begins_epoch` is True for partitions without earlier
+    records in it.
     """
 
-    def __init__(self, rows: Sequence[TupleRow], sections: int) -> None:
-        """Take the rows of `lock_partitions`."""
+    def __init__(self, rows: Sequence[TupleRow], sections: int, epoch: int) -> None:
+        """Take the rows of `lock_partitions`, and the epoch of the commit."""
         self.exists = np.zeros(sections, dtype=np.bool_)
         by_section = np.full((5, sections), -1, dtype=np.int64)
         numbers, *found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 6).T
@@ -52,6 +54,8 @@ class LockedPartitions:
             self.max_timestamps,
             self.first_new_producer_ids,
         ) = by_section
+        self.begins_epoch = self.exists & (self.leader_epochs < epoch)
+        self.leader_epochs = np.where(self.exists, epoch, -1)
 
 
 class ProducerUpdates(NamedTuple):

@@ -157,7 +157,7 @@ class CommitRowBuilder:
             partitions = np.hstack([partitions, bulk_partitions])
             producers = np.hstack([producers, bulk.producers[:3]])
             batches = [*batches, *bulk.producers.batches]
-        return CommitRows(self._columns, extents, partitions, producers, batches)
+        return CommitRows(self._columns, self._locked, extents, partitions, producers, batches)
 
 
 class CommitRows:
@@ -166,12 +166,14 @@ class CommitRows:
     def __init__(
         self,
         sections: SectionColumns,
+        locked: LockedPartitions,
         extents: NDArray[np.int64],
         partitions: NDArray[np.int64],
         producers: NDArray[np.int64],
         batches: Sequence[bytes],
     ) -> None:
         self._sections = sections
+        self._locked = locked
         self._extents = dict(zip(_EXTENT_COLUMNS, extents, strict=True))
         self._partitions = dict(zip(_PARTITION_COLUMNS, partitions, strict=True))
         self._producers = producers
@@ -199,6 +201,20 @@ class CommitRows:
             "max_timestamps": arrays.bigints(self._partitions["max_timestamps"]),
             "bytes": arrays.bigints(self._sections.lengths_at(indexes) * counts),
             "extents": arrays.bigints(counts),
+        }
+
+    @property
+    def begin_epochs(self) -> bool:
+        """Return True if a partition receives its first records in the commit's leader epoch."""
+        return bool(self._locked.begins_epoch[self._partitions["indexes"]].any())
+
+    def epoch_params(self) -> dict[str, object]:
+        """Return the parameters of `begin_epochs`: the former log end offsets of these partitions."""
+        indexes = self._partitions["indexes"]
+        indexes = indexes[self._locked.begins_epoch[indexes]]
+        return {
+            **self._sections.keys_at(indexes),
+            "start_offsets": arrays.bigints(self._locked.log_end_offsets[indexes]),
         }
 
     def extent_params(self) -> dict[str, object]:

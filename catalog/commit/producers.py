@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.database.pool import Database
+    from catalog.lifecycle.incarnation import Incarnations
 
 _SQL = load_queries("producers")
 
@@ -21,12 +22,18 @@ _SQL = load_queries("producers")
 class Producers:
     """Idempotent producers of a catalog; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def new_id(self) -> int:
-        """Return a producer id that was never assigned before."""
-        return int(self._database.read("producers.new_id", _SQL["new_producer_id"])[0].producer_id)
+        """Return a producer id that was never assigned before.
+
+        A server that continues on another history may have assigned it before, so it first skips some.
+        """
+        while not (rows := self._database.read("producers.new_id", _SQL["new_producer_id"])):
+            self._incarnations.ensure()
+        return int(rows[0].producer_id)
 
     def accept_any_sequence(self, producers: Sequence[tuple[UUID, int, int]]) -> None:
         """Let producers, given by topic id, partition and producer id, begin with any sequence number.

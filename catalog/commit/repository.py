@@ -15,15 +15,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from typing_extensions import override
 
 from catalog.commit.assignment import assign_section, check_commit, extents_of_section, reject_section
 from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
 from catalog.commit.columns import CommitRowBuilder, SectionColumns, StampedProducers
 from catalog.commit.notifications import CHANNEL, encode_partitions
-from catalog.commit.results import SectionOutcome, decode_outcomes, encode_outcomes, section_results
+from catalog.commit.results import (
+    SectionOutcome,
+    appended_range,
+    decode_outcomes,
+    encode_outcomes,
+    section_results,
+)
 from catalog.database.sql_files import load_queries
 from catalog.errors import CommitResultExpiredError
 from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS, expire_commit_results
+from catalog.lifecycle.incarnation import replaced_error
+from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.sessions import fenced_error
 from catalog.model import FileKind, RunResult
 
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
     from catalog.commit.sequences import ProducerState
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
     from catalog.model import FileCommit, PartitionId, SectionResult
 
     Rows = Cursor[TupleRow]
@@ -49,8 +59,9 @@ _RESULTS_EXPIRED: Final = 4
 class Commits:
     """Commits of a catalog; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def commit(self, commit: FileCommit, *, with_extents: bool = False) -> tuple[SectionResult, ...]:
         """Commit an uploaded file; return the results in the order of its sections.
@@ -61,12 +72,35 @@ class Commits:
         """
         check_commit(commit)
 
-        def work(transaction: Transaction) -> tuple[SectionResult, ...]:
-            outcomes, committed_ms = _Commit(transaction, commit, self._database.injected_now_ms).run()
+        def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], _Commit]:
+            attempt = _Commit(transaction, commit, self._database.injected_now_ms, self._incarnations.flushed)
+            outcomes, committed_ms = attempt.run()
             # The server processes the last statements while the results are built.
-            return section_results(outcomes, commit, committed_ms, with_extents=with_extents)
+            return section_results(outcomes, commit, committed_ms, with_extents=with_extents), attempt
 
-        return self._database.transact("commits.commit", work, use_commit_pool=True)
+        results, attempt = self._database.transact("commits.commit", work, use_commit_pool=True)
+        self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed)
+        return results
+
+    def readopt(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+        """Commit a file again whose commit was lost, behind the log ends; return the results by section.
+
+        The rules of an ordinary commit apply: batches of idempotent producers that the log has already are
+        dropped, and sections of deleted topics are rejected. The session must be closed and unsettled, so
+        that garbage collection keeps its objects; a session that the catalog does not know becomes so.
+        `lost_commits` records the new offsets. The call may be repeated. SessionFencedError: the session may
+        still commit, or was settled.
+        """
+        check_commit(commit)
+
+        def work(transaction: Transaction) -> tuple[SectionResult, ...]:
+            attempt = _Readoption(
+                transaction, commit, self._database.injected_now_ms, self._incarnations.flushed
+            )
+            outcomes, committed_ms = attempt.run()
+            return section_results(outcomes, commit, committed_ms, with_extents=False)
+
+        return self._database.transact("commits.readopt", work)
 
     def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> None:
         """Notify watchers that `origin` committed to these partitions; the commits must be durable."""
@@ -79,11 +113,18 @@ class Commits:
 class _Commit:
     """One attempt at a commit, inside its transaction."""
 
-    def __init__(self, transaction: Transaction, commit: FileCommit, now_ms: int | None) -> None:
+    _required_state = "active"
+
+    def __init__(
+        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, seen_flushed: int
+    ) -> None:
         self._transaction = transaction
         self._commit = commit
         self._injected_now_ms = now_ms
+        self._seen_flushed = seen_flushed
         self._now_ms = 0
+        self.epoch = -1
+        self.flushed = 0
         self._columns = SectionColumns(commit.sections)
         self._producers = StampedProducers(commit.sections, self._columns)
 
@@ -94,7 +135,7 @@ class _Commit:
         if earlier is not None:
             return earlier
         self._check_session(session.fetchall())
-        locked = LockedPartitions(partitions.fetchall(), len(self._commit.sections))
+        locked = LockedPartitions(partitions.fetchall(), len(self._commit.sections), self.epoch)
         states = producers.fetchall() if producers else []
         bulk = single_runs.assign(locked, self._producers.sections, states)
         others = np.setdiff1d(np.arange(len(self._commit.sections)), bulk.indexes, assume_unique=True)
@@ -110,17 +151,22 @@ class _Commit:
             "file_id": self._commit.file_id,
             "session_id": self._commit.session_id,
             "now_ms": self._injected_now_ms,
+            "flushed": self._seen_flushed,
             **self._columns.keys(),
         }
         send = self._transaction.send
         send(_SQL["lock_file_id"], params)
         result = send(_SQL["find_result"], params)
-        session = send(_SQL["lock_session"], params)
+        session = self._lock_session(params)
         partitions = send(_SQL["lock_partitions"], params)
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
         single_runs = SingleRuns(self._commit.sections)  # built while the server takes the locks
         self._transaction.wait()
         return result, session, partitions, producers, single_runs
+
+    def _lock_session(self, params: dict[str, object]) -> Rows:
+        """Send the statement whose result `_check_session` examines."""
+        return self._transaction.send(_SQL["lock_session"], params)
 
     def _earlier_outcomes(self, rows: list[TupleRow]) -> tuple[list[SectionOutcome], int] | None:
         """Return the outcomes and the time of an earlier commit of this file, or None."""
@@ -136,10 +182,17 @@ class _Commit:
         return decode_outcomes(sections, self._commit), committed_ms
 
     def _check_session(self, rows: list[TupleRow]) -> None:
-        """Raise SessionFencedError unless the session is active; take the time from the same row."""
-        state, self._now_ms = rows[0] if rows else ("unknown", 0)
-        if state != "active":
+        """Raise SessionFencedError unless the session is active; take time and epoch from the same row.
+
+        CatalogReplacedError: the server continues on another history of commits than the session's.
+        """
+        if not rows:
+            raise fenced_error(self._commit.session_id, "unknown")
+        state, self._now_ms, self.epoch, is_current, self.flushed = rows[0]
+        if state != self._required_state:
             raise fenced_error(self._commit.session_id, state)
+        if not is_current:
+            raise replaced_error("it is not the server of the last registration, or lacks a part of its WAL")
 
     def _assign(
         self,
@@ -177,7 +230,11 @@ class _Commit:
         """Send all rows; build the outcomes while the server processes the first statement."""
         file_params, send = self._file_params(), self._transaction.send
         if len(rows):
-            send(_SQL["advance_partitions"], {**file_params, **rows.partition_params()})
+            epoch = {"leader_epoch": self.epoch}
+            send(_SQL["advance_partitions"], {**file_params, **epoch, **rows.partition_params()})
+            if rows.begin_epochs:
+                send(_SQL["begin_epochs"], {**epoch, **rows.epoch_params()})
+                send(_SQL["remove_old_epochs"], rows.epoch_params())
         outcomes = make_outcomes()
         encoded = encode_outcomes(outcomes)
         if len(rows):
@@ -209,6 +266,36 @@ class _Commit:
 
     def _file_params(self) -> dict[str, object]:
         return {"file_id": self._commit.file_id, "now_ms": self._now_ms}
+
+
+class _Readoption(_Commit):
+    """One attempt to commit a lost file again, inside its transaction."""
+
+    _required_state = "unsettled"
+
+    @override
+    def _lock_session(self, params: dict[str, object]) -> Rows:
+        self._transaction.send(_SQL["adopt_session"], params)
+        return self._transaction.send(_SQL["lock_lost_session"], params)
+
+    @override
+    def _write(
+        self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
+    ) -> list[SectionOutcome]:
+        outcomes = super()._write(rows, make_outcomes)
+        ranges = (
+            appended_range(section, outcome.runs)
+            for section, outcome in zip(self._commit.sections, outcomes, strict=True)
+        )
+        params = {
+            **self._file_params(),
+            "leader_epoch": self.epoch,
+            "session_id": self._commit.session_id,
+            "object_name": self._commit.object_name,
+            "new_offsets": offsets_as_json(filter(None, ranges)),
+        }
+        self._transaction.send(_SQL["record_readoption"], params)
+        return outcomes
 
 
 def _outcomes(

@@ -13,7 +13,7 @@ import orjson
 
 from catalog.commit.assignment import extents_of_section
 from catalog.errors import InvalidCommitError
-from catalog.model import Extent, FileKind, RunRefusal, RunResult, SectionResult
+from catalog.model import Extent, FileKind, OffsetRange, RunRefusal, RunResult, SectionResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +67,18 @@ def _decode_run(run: int | list[Any]) -> RunResult:
         return RunResult(base_offset=run[0], duplicate=True)
     refusal, detail = run
     return RunResult(refusal=RunRefusal(refusal), detail=detail)
+
+
+def appended_range(section: SectionCommit, results: Sequence[RunResult]) -> OffsetRange | None:
+    """Return the offsets that a commit gave to a section; None if it appended nothing of it."""
+    appended = [
+        (result.base_offset, result.base_offset + run.offset_count)
+        for run, result in zip(section.runs, results, strict=True)
+        if result.refusal is None and not result.duplicate
+    ]
+    if not appended:
+        return None
+    return OffsetRange(str(section.topic_id), section.partition, appended[0][0], appended[-1][1])
 
 
 def section_results(

@@ -38,6 +38,7 @@ from core.errors import FatalError, SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
 
     from catalog.database.connection import Connection, Row, TupleRow
     from catalog.database.sql_files import Query
@@ -247,6 +248,14 @@ class Database:
     def injected_now_ms(self) -> int | None:
         """Return the injected clock's time, or None if statements must use the server's clock."""
         return None if self._injected_clock is None else self._injected_clock.now_ms()
+
+    def monotonic(self) -> float:
+        """Return seconds on this process's clock, which never goes back."""
+        return self._clock.monotonic()
+
+    def new_uuid(self) -> UUID:
+        """Return a new identifier."""
+        return self._ids.new_uuid()
 
     def now_ms(self) -> int:
         """Return the catalog's time, as `Transaction.now_ms` does."""

@@ -22,7 +22,7 @@ from catalog.database.sql_files import load_queries
 from catalog.errors import JobInputsChangedError
 from catalog.jobs.validation import inputs_by_partition, outputs_by_partition
 from catalog.lifecycle.garbage import FileRemoval
-from catalog.model import Exactness, FileKind, PartitionId
+from catalog.model import EPOCHS_IN_BATCHES, Exactness, FileKind, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,6 @@ class _Partition:
     plan: JobPartition
     log_start_offset: int
     first_dirty_offset: int
-    leader_epoch: int
     max_timestamp_so_far: int
     exactness: Exactness
     new_first_dirty_offset: int
@@ -82,7 +81,6 @@ class _NewExtent(NamedTuple):
     file_id: UUID
     extent: OutputExtent
     max_timestamp_so_far: int
-    leader_epoch: int
     committed_ms: int
 
 
@@ -160,7 +158,6 @@ class JobPublication:
                 plan=plan,
                 log_start_offset=row.log_start_offset,
                 first_dirty_offset=row.first_dirty_offset,
-                leader_epoch=row.leader_epoch,
                 max_timestamp_so_far=row.max_timestamp_so_far,
                 exactness=Exactness(row.exactness),
                 new_first_dirty_offset=clean_to,
@@ -212,9 +209,7 @@ class JobPublication:
                 so_far, committed_ms = partition.add(extent)
                 file_id = files[extent].file_id
                 lengths[file_id].append(extent.length)
-                new_extents.append(
-                    _NewExtent(key.topic_id, file_id, extent, so_far, partition.leader_epoch, committed_ms)
-                )
+                new_extents.append(_NewExtent(key.topic_id, file_id, extent, so_far, committed_ms))
         for file in self._result.files:
             self._insert_file(file, lengths[file.file_id])
         return new_extents
@@ -285,7 +280,7 @@ def _output_params(rows: Sequence[_NewExtent]) -> dict[str, object]:
         "lengths": arrays.bigints([each.length for each in extents]),
         "index_positions": arrays.bigints([each.index_position for each in extents]),
         "index_lengths": arrays.bigints([each.index_length for each in extents]),
-        "leader_epochs": arrays.integers([row.leader_epoch for row in rows]),
+        "leader_epochs": arrays.integers([EPOCHS_IN_BATCHES] * len(rows)),
         "unique_keys": arrays.bigints([int(each.unique_keys) for each in extents]),
         "committed": arrays.bigints([row.committed_ms for row in rows]),
     }

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from catalog.database.sql_files import load_queries
-from catalog.errors import CatalogInUseError
-from core.quantities import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
     from catalog.model import PartitionId
 
@@ -45,14 +42,6 @@ class FileCounts:
     stored: ExtentCounts
     actual: ExtentCounts
     stale_claims: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedWriters:
-    """Numbers of active sessions and open jobs that were removed."""
-
-    sessions: int
-    jobs: int
 
 
 class Repair:
@@ -94,28 +83,6 @@ class Repair:
 
         self._database.transact("repair.recount_file", work)
 
-    def remove_active_writers(self, silent_for_ms: int = 0) -> RemovedWriters:
-        """Remove all active sessions and open jobs; return their numbers.
-
-        This is for a catalog that was restored from a backup, while nothing runs. Objects that these writers
-        wrote since the backup have no rows. With a row of its owner, such an object would look like garbage
-        of a dead writer and be deleted; without one, it stays.
-
-        CatalogInUseError: a writer sent a heartbeat in the last `silent_for_ms`; nothing is removed. A backup
-        that is younger than that is rejected, too.
-        """
-
-        def work(transaction: Transaction) -> RemovedWriters:
-            transaction.send(_SQL["release_open_claims"])
-            transaction.send(_SQL["delete_job_files"])
-            jobs = transaction.rows(_SQL["delete_open_jobs"])
-            sessions = transaction.rows(_SQL["delete_active_sessions"])
-            if silent_for_ms:
-                _check_silence(transaction.now_ms() - silent_for_ms, sessions, jobs)
-            return RemovedWriters(sessions=len(sessions), jobs=len(jobs))
-
-        return self._database.transact("repair.remove_active_writers", work)
-
     def recount_partition(self, partition: PartitionId) -> None:
         """Set a partition's totals from its extents."""
         params = {"topic_id": partition.topic_id, "partition": partition.partition}
@@ -125,16 +92,3 @@ class Repair:
             transaction.send(_SQL["recount_partition"], params)
 
         self._database.transact("repair.recount_partition", work)
-
-
-def _check_silence(since_ms: int, sessions: Sequence[Row], jobs: Sequence[Row]) -> None:
-    """Raise CatalogInUseError if a session or a job sent a heartbeat after `since_ms`."""
-    agents, drivers = (
-        sum(row.heartbeat_ms is not None and row.heartbeat_ms > since_ms for row in rows)
-        for rows in (sessions, jobs)
-    )
-    if agents or drivers:
-        raise CatalogInUseError(
-            f"the catalog is in use by {count(agents, 'agent')} and {count(drivers, 'running job')}",
-            remedy="stop all agents and all compaction, and wait a minute",
-        )

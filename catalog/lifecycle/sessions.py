@@ -19,9 +19,10 @@ from core.errors import FatalError
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from catalog.database.connection import Row
+    from catalog.database.connection import Row, TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.database.sql_files import Query
+    from catalog.lifecycle.incarnation import Incarnation, Incarnations
 
 _SQL = load_queries("sessions")
 
@@ -36,7 +37,10 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Session of an agent; `closed_ms` is when it ended or was fenced, None while it is active."""
+    """Session of an agent; `closed_ms` is when it ended or was fenced, None while it is active.
+
+    While it is unsettled, garbage collection keeps its orphans (`catalog.lifecycle.lost_commits`).
+    """
 
     session_id: UUID
     description: str
@@ -44,6 +48,7 @@ class Session:
     started_ms: int
     heartbeat_ms: int
     closed_ms: int | None = None
+    is_unsettled: bool = False
 
 
 class Sessions:
@@ -52,13 +57,15 @@ class Sessions:
     All times are the catalog's, so the clocks of the agents' machines do not matter.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
-    def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> None:
+    def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> Incarnation:
         """Register a session, so that it may commit; with `broker`, Kafka clients can find it.
 
-        A node has one active session: older sessions of the broker's node are fenced.
+        A node has one active session: older sessions of the broker's node are fenced. Return the incarnation
+        that the session commits in. It begins here if the server continues on another history.
         """
         params = {
             "session_id": session_id,
@@ -70,34 +77,41 @@ class Sessions:
             "has_local_logs": broker is not None and broker.has_local_logs,
         }
 
-        def work(transaction: Transaction) -> None:
+        def work(transaction: Transaction) -> Row:
+            incarnation = self._incarnations.lock(transaction)
             timed = {**params, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["register_session"], timed)
             if broker is not None:
                 transaction.send(_SQL["fence_older_sessions"], timed)
+            return incarnation
 
-        self._database.transact("sessions.register", work)
+        return self._incarnations.adopt(self._database.transact("sessions.register", work))
 
     def heartbeat(self, session_id: UUID) -> int:
         """Record a heartbeat; return the milliseconds since the previous one.
 
-        SessionFencedError: the session may no longer commit. SchemaVersionError: a migration excludes this
-        code.
+        SessionFencedError: the session may no longer commit. CatalogReplacedError: neither may any other
+        session, because the server continues on another history. SchemaVersionError: a migration excludes
+        this code.
         """
 
-        def work(transaction: Transaction) -> list[Row]:
+        def work(transaction: Transaction) -> tuple[list[TupleRow], Row]:
             params = {"session_id": session_id, "now_ms": transaction.now_ms()}
-            return transaction.rows(_SQL["heartbeat_session"], params)
+            beats = transaction.send(_SQL["heartbeat_session"], params)
+            incarnation = self._incarnations.check(transaction)
+            return beats.fetchall(), incarnation
 
         try:
-            rows = self._database.transact("sessions.heartbeat", work)
+            beats, incarnation = self._database.transact("sessions.heartbeat", work)
         except FatalError:
             self.check_schema()  # a contraction may have removed what the statement uses
             raise
-        if not rows:
+        if not beats:
             raise fenced_error(session_id)
-        check_schema_version(SchemaVersion(rows[0].version, rows[0].min_version))
-        return int(rows[0].silence_ms)
+        silence_ms, version, min_version = beats[0]
+        check_schema_version(SchemaVersion(version, min_version))
+        self._incarnations.adopt(incarnation)
+        return int(silence_ms)
 
     def check_schema(self) -> None:
         """Raise SchemaVersionError if a migration since the start excludes this code."""
@@ -141,11 +155,13 @@ class Brokers:
     A broker is a session with an address; `Sessions.register` creates it.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def new_node_id(self) -> int:
         """Return a node id for a new agent."""
+        self._incarnations.ensure()
         return int(self._database.read("brokers.new_node_id", _SQL["new_node_id"])[0].node_id)
 
     def live(self, silent_ms: int) -> list[Broker]:
@@ -180,4 +196,5 @@ def _session_from_row(row: Row) -> Session:
         started_ms=row.started_ms,
         heartbeat_ms=row.heartbeat_ms,
         closed_ms=row.closed_ms,
+        is_unsettled=row.is_unsettled,
     )

@@ -18,6 +18,38 @@ CREATE TABLE object_store (
     url text NOT NULL
 );
 
+-- The incarnation of the catalog: one history of commits on one server. A failover or a restore may continue on
+-- a history that lacks the last commits, and starts a new incarnation. epoch is the leader epoch of every
+-- partition in the object store. server identifies the server and its history (see current_incarnation); it is
+-- null until the first session.
+CREATE TABLE catalog_incarnation (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    epoch integer NOT NULL DEFAULT 0 CHECK (epoch >= 0),
+    incarnation_id uuid NOT NULL DEFAULT gen_random_uuid(),
+    server text,
+    started_ms bigint NOT NULL DEFAULT 0,
+    reason text NOT NULL DEFAULT 'the catalog was created'
+);
+INSERT INTO catalog_incarnation DEFAULT VALUES;
+
+-- The incarnation, beside the server that this query runs on: system identifier, timeline, database and table.
+-- inserted and flushed are the positions of its WAL in bytes. All of it is null on a standby.
+CREATE VIEW current_incarnation AS
+SELECT i.epoch, i.incarnation_id, i.started_ms, i.reason, i.server, s.server AS found_server,
+       coalesce(i.server = s.server, false) AS is_current, s.inserted, s.flushed
+FROM catalog_incarnation AS i
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN NOT pg_is_in_recovery() THEN concat_ws(
+               '/',
+               (SELECT system_identifier FROM pg_control_system()),
+               left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
+               (SELECT oid FROM pg_database WHERE datname = current_database()),
+               i.tableoid
+           ) END AS server,
+           CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0')::bigint END AS inserted,
+           CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END AS flushed
+) AS s;
+
 -- Topics. A deleted topic keeps its row until its extents are removed; its name is free at once.
 CREATE TABLE topics (
     topic_id uuid PRIMARY KEY,
@@ -62,9 +94,22 @@ CREATE TABLE partitions (
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
+-- First offsets of leader epochs, for those in which the partition received records. Before the first of them,
+-- the epoch is 0.
+CREATE TABLE leader_epochs (
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    leader_epoch integer NOT NULL,
+    start_offset bigint NOT NULL CHECK (start_offset >= 0),
+    PRIMARY KEY (topic_id, partition, leader_epoch),
+    FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
+);
+
 -- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or
 -- is fenced. swept_ms is when the objects that it left without a commit were deleted. After `failures`
--- consecutive attempts at that, the next one is at retry_ms.
+-- consecutive attempts at that, the next one is at retry_ms. Some of these objects may belong to acknowledged
+-- commits that a failover or a restore has lost: they are kept while unsettled is not null. It is 'reported' once
+-- the session's agent has compared its commits with the catalog, and 'unverified' before.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -80,6 +125,7 @@ CREATE TABLE sessions (
     has_local_logs boolean NOT NULL DEFAULT false,
     failures integer NOT NULL DEFAULT 0,
     retry_ms bigint,
+    unsettled text,
     CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
@@ -163,6 +209,27 @@ CREATE TABLE commit_results (
 );
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
+
+-- Commits that a failover or a restore has lost: files that agents acknowledged (or may have), and that the catalog
+-- did not know any more in the given epoch. number is the order of a session's commits. old_offsets has
+-- [topic id, partition, first offset, end offset] of each section, as the agent reported them. outcome is null
+-- until the file is committed again ('readopted', with its new_offsets) or cannot be ('unreadable', with the reason
+-- as its detail).
+CREATE TABLE lost_commits (
+    file_id uuid PRIMARY KEY,
+    epoch integer NOT NULL,
+    session_id uuid NOT NULL,
+    object_name text COLLATE "C" NOT NULL,
+    number bigint NOT NULL,
+    acknowledged boolean NOT NULL,
+    found_ms bigint NOT NULL,
+    old_offsets json NOT NULL,
+    outcome text CHECK (outcome IN ('readopted', 'unreadable')),
+    outcome_ms bigint,
+    new_offsets json,
+    detail text
+);
+CREATE INDEX lost_commits_open ON lost_commits (session_id, number) WHERE outcome IS NULL;
 
 -- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes),
 -- last sequence (4), base offset (8). An array would be more readable, but costs a commit several times as

@@ -13,9 +13,44 @@ LEFT JOIN commit_results AS r USING (file_id)
 WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
--- Return the session's state and the catalog's time. The lock prevents fencing during the commit.
-SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
+-- Return the session's state, the catalog's time, its epoch, whether the server continues the history that the
+-- epoch belongs to, and the durable position of its WAL. The lock prevents fencing during the commit.
+SELECT s.state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
+       c.epoch, c.is_current AND c.inserted >= %(flushed)s AS is_current, c.flushed
+FROM sessions AS s CROSS JOIN current_incarnation AS c
+WHERE s.session_id = %(session_id)s
+FOR SHARE OF s;
+
+-- name: adopt_session
+-- Insert a session that the catalog does not know, because its registration was lost.
+INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
+SELECT %(session_id)s, 'lost registration', 'fenced', now_ms, now_ms, now_ms, 'reported'
+FROM (
+    SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+) AS clock
+ON CONFLICT DO NOTHING;
+
+-- name: lock_lost_session
+-- Do the same as `lock_session` for the readoption of a file. The state is 'unsettled' if the session can commit
+-- nothing, and its objects are kept.
+SELECT CASE WHEN s.state <> 'active' AND s.unsettled IS NOT NULL THEN 'unsettled' ELSE s.state END AS state,
+       coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
+       c.epoch, c.is_current AND c.inserted >= %(flushed)s AS is_current, c.flushed
+FROM sessions AS s CROSS JOIN current_incarnation AS c
+WHERE s.session_id = %(session_id)s
+FOR SHARE OF s;
+
+-- name: record_readoption
+-- Record that a lost file was committed again.
+INSERT INTO lost_commits AS l (
+    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, outcome, outcome_ms, new_offsets
+)
+VALUES (
+    %(file_id)s, %(leader_epoch)s, %(session_id)s, %(object_name)s, 0, false, %(now_ms)s, '[]', 'readopted', %(now_ms)s,
+    %(new_offsets)s
+)
+ON CONFLICT (file_id) DO UPDATE
+SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, new_offsets = excluded.new_offsets;
 
 -- name: lock_partitions
 -- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's
@@ -64,6 +99,7 @@ SET log_end_offset = v.log_end_offset,
     high_watermark = v.log_end_offset,
     last_stable_offset = v.log_end_offset,
     max_timestamp = v.max_timestamp,
+    leader_epoch = %(leader_epoch)s,
     live_bytes = p.live_bytes + v.bytes,
     dirty_bytes = p.dirty_bytes + v.bytes,
     dirty_since_ms = coalesce(p.dirty_since_ms, %(now_ms)s::bigint),
@@ -78,6 +114,24 @@ FROM (
     FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
 ) AS v
 WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
+
+-- name: begin_epochs
+-- Record the first offsets of a leader epoch in the partitions that receive their first records in it.
+INSERT INTO leader_epochs (topic_id, partition, leader_epoch, start_offset)
+SELECT (%(topic_ids)s::uuid[])[i], (%(partitions)s::integer[])[i], %(leader_epoch)s, (%(start_offsets)s::bigint[])[i]
+FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
+ON CONFLICT DO NOTHING;
+
+-- name: remove_old_epochs
+-- Remove the leader epochs that end before the log start, in partitions that begin a new one.
+DELETE FROM leader_epochs AS old
+USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS v (topic_id, partition)
+JOIN partitions AS p USING (topic_id, partition)
+WHERE old.topic_id = p.topic_id AND old.partition = p.partition
+  AND old.leader_epoch < (
+      SELECT max(e.leader_epoch) FROM leader_epochs AS e
+      WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.start_offset <= p.log_start_offset
+  );
 
 -- name: insert_extents
 -- Insert the extents of an ingestion file.

@@ -1,8 +1,8 @@
 -- name: closed_sessions
 -- Return a page of the sessions that were closed before a time, oldest first; if requested, only those that were not
--- swept. Those whose objects could not be deleted a short time ago are left out.
+-- swept. Those whose objects could not be deleted a short time ago are left out, and so are unsettled ones.
 SELECT session_id AS owner_id, closed_ms AS closed_ms FROM sessions
-WHERE closed_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
+WHERE closed_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s) AND unsettled IS NULL
   AND (closed_ms, session_id) > (%(after_ms)s, %(after_id)s)
   AND (retry_ms IS NULL
        OR retry_ms <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
@@ -11,9 +11,11 @@ LIMIT %(limit)s;
 
 -- name: finished_jobs
 -- Return a page of the jobs that finished before a time, oldest first; if requested, only those that were not
--- swept. Those whose objects could not be deleted a short time ago are left out.
+-- swept. Those whose objects could not be deleted a short time ago are left out. No job is returned while any session
+-- is unsettled, because a lost publication may have to be examined.
 SELECT job_id AS owner_id, finished_ms AS closed_ms FROM jobs
 WHERE finished_ms < %(before_ms)s AND (swept_ms IS NULL OR NOT %(unswept)s)
+  AND NOT EXISTS (SELECT FROM sessions WHERE unsettled IS NOT NULL)
   AND (finished_ms, job_id) > (%(after_ms)s, %(after_id)s)
   AND (retry_ms IS NULL
        OR retry_ms <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))

@@ -1,6 +1,6 @@
 -- name: new_producer_id
--- Return a producer id that was never assigned before.
-SELECT nextval('producer_ids') AS producer_id;
+-- Return a producer id that was never assigned before; no row if the server continues on another history.
+SELECT nextval('producer_ids') AS producer_id FROM current_incarnation WHERE is_current;
 
 -- name: producers_of_partitions
 -- Return the idempotent producers of some partitions, a bounded number each, the most recent first.

@@ -8,7 +8,7 @@ FOR SHARE;
 -- name: lock_partitions
 -- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of
 -- the extent before the job's first one, from which that of the outputs continues.
-SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch, p.exactness,
+SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.exactness,
        coalesce((
            SELECT e.max_timestamp_so_far FROM extents AS e
            WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < requested.base_offset

@@ -72,33 +72,3 @@ FROM (
     WHERE o.topic_id = %(topic_id)s AND o.partition = %(partition)s
 ) AS v
 WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s;
-
--- name: release_open_claims
--- Release all extents that open jobs claim, and subtract them from the counts of their files.
-WITH locked AS (
-    SELECT e.topic_id, e.partition, e.base_offset
-    FROM job_files AS j
-    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
-    ORDER BY e.topic_id, e.partition, e.base_offset
-    FOR UPDATE OF e
-),
-released AS (
-    UPDATE extents AS e SET job_id = NULL FROM locked AS l
-    WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
-    RETURNING e.file_id
-)
-UPDATE files AS f SET claimed_extents = f.claimed_extents - v.extents
-FROM (SELECT file_id, count(*) AS extents FROM released GROUP BY file_id) AS v
-WHERE f.file_id = v.file_id;
-
--- name: delete_job_files
--- Delete all records of files that open jobs read.
-DELETE FROM job_files;
-
--- name: delete_open_jobs
--- Delete the open jobs.
-DELETE FROM jobs WHERE state IN ('submitted', 'running') RETURNING job_id, heartbeat_ms;
-
--- name: delete_active_sessions
--- Delete the active sessions.
-DELETE FROM sessions WHERE state = 'active' RETURNING session_id, heartbeat_ms;

@@ -29,28 +29,30 @@ RETURNING sessions.heartbeat_ms - before.heartbeat_ms AS silence_ms,
 SELECT version, min_version FROM schema_version;
 
 -- name: end_session
--- End a session whose agent shuts down.
-UPDATE sessions SET state = 'ended', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
+-- End a session whose agent shuts down, unless the server continues on another history: then its commits may be
+-- lost, and it must be unsettled.
+UPDATE sessions SET state = 'ended', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active'
+  AND (SELECT is_current FROM current_incarnation);
 
 -- name: fence_session
 -- Fence a session, so that it cannot commit; wait for its running commits.
 UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
 
 -- name: fence_silent_sessions
--- Fence the sessions without a recent heartbeat.
+-- Fence the sessions without a recent heartbeat; none if the server continues on another history.
 UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
-WHERE state = 'active' AND heartbeat_ms < %(before_ms)s
+WHERE state = 'active' AND heartbeat_ms < %(before_ms)s AND (SELECT is_current FROM current_incarnation)
 RETURNING session_id;
 
 -- name: find_session
 -- Return one session.
-SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms
+SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled IS NOT NULL AS is_unsettled
 FROM sessions
 WHERE session_id = %(session_id)s;
 
 -- name: active_sessions
 -- Return the active sessions.
-SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms
+SELECT session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled IS NOT NULL AS is_unsettled
 FROM sessions
 WHERE state = 'active'
 ORDER BY session_id;

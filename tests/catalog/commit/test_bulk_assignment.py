@@ -72,7 +72,9 @@ def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) ->
         if producer in file[index].states
     ]
     locked = LockedPartitions(
-        [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None], len(file)
+        [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None],
+        len(file),
+        epoch=0,
     )
     bulk = SingleRuns(sections).assign(locked, [index for index, _ in entries], rows)
     ordinals = {index: ordinal for ordinal, index in enumerate(bulk.indexes.tolist())}

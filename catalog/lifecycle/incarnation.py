@@ -1,0 +1,229 @@
+"""Incarnations of the catalog: detection of a server that continues on another history of commits.
+
+A failover to an asynchronous standby, and a restore from a backup, lose the last commits. Offsets would be
+assigned twice, and the lost files would look like garbage. Each process therefore compares what it knows of
+the history with the server: at each commit in the commit's own transaction, and at each heartbeat and
+registration. There are four kinds of evidence:
+
+- The server has another identity than the recorded one: system identifier, timeline, database or table. Every
+  promotion and every restore by `pg_restore` changes it.
+- The recorded incarnation is not the one that this process knows, and not a later one.
+- The WAL ends before a position that this process saw flushed: a snapshot of the disks was restored.
+- The last commit that this process acknowledged is unknown.
+
+After a difference no commit succeeds until a transaction has begun a new incarnation. It fences all sessions
+(see `catalog.commit.repository`: a commit locks its session), so that commits of the old history fail. The
+operator declares a restore that leaves none of these traces (`siltstone fsck --restored`).
+
+The epoch of the incarnation is the leader epoch of all partitions in the object store.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from catalog.database.sql_files import load_queries
+from catalog.errors import CatalogReplacedError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.database.connection import Row
+    from catalog.database.pool import Database, Transaction
+
+_SQL = load_queries("incarnation")
+_log = structlog.get_logger(__name__)
+# The lost history may have assigned as many ids, and used as many leader epochs of a local partition.
+_PRODUCER_ID_MARGIN: Final = 1_000_000_000
+_NODE_ID_MARGIN: Final = 10_000
+_LOCAL_EPOCH_MARGIN: Final = 1_000
+# The catalog stores the result of a commit for an hour, so a younger one must be known.
+_MAX_COMMIT_AGE_SECONDS: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """One history of commits on one server. `epoch` is the leader epoch of partitions in the object store."""
+
+    epoch: int
+    incarnation_id: UUID
+    started_ms: int
+    reason: str
+
+
+class RecoveryBacklog(NamedTuple):
+    """What waits after a loss: unsettled sessions, whose objects are kept, and lost commits."""
+
+    unsettled_sessions: int = 0
+    waiting_commits: int = 0
+
+
+class Incarnations:
+    """What this process knows of the catalog's history; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._known: Incarnation | None = None
+        self._flushed = 0
+        self._last_commit: tuple[UUID, float] | None = None
+        self.backlog = RecoveryBacklog()
+
+    @property
+    def flushed(self) -> int:
+        """Return the last position of the WAL that was seen to be durable in the known incarnation."""
+        return self._flushed
+
+    def warning(self) -> str | None:
+        """Return what an operator must decide, or None."""
+        if not self.backlog.waiting_commits:
+            return None
+        return (
+            f"{self.backlog.waiting_commits} acknowledged files lost their commits: "
+            "run `siltstone fsck --readopt`, then `siltstone fsck --readopt --apply`"
+        )
+
+    def current(self) -> Incarnation:
+        """Return the recorded incarnation, without a comparison."""
+        params = {"file_id": None}
+        return _from_row(self._database.read("incarnation.current", _SQL["read_incarnation"], params)[0])
+
+    def ensure(self) -> Incarnation:
+        """Return the current incarnation; begin a new one if the server continues on another history."""
+        row = self._database.read("incarnation.read", _SQL["read_incarnation"], self._params())[0]
+        if row.server is not None and self._difference(row) is None:
+            return self.adopt(row)
+        return self.adopt(self._database.transact("incarnation.ensure", self.lock))
+
+    def declare_restore(self, reason: str) -> Incarnation:
+        """Begin a new incarnation, although nothing shows that the history is another one."""
+        return self.adopt(
+            self._database.transact("incarnation.declare_restore", partial(self.lock, declared=reason))
+        )
+
+    def lock(self, transaction: Transaction, *, declared: str | None = None) -> Row:
+        """Lock the incarnation, and begin a new one if needed; return its row for `adopt`.
+
+        The caller calls `adopt` after its transaction. A repeated call begins no second incarnation, unless
+        the first one was rolled back.
+        """
+        transaction.send(_SQL["lock_incarnation"])
+        row = transaction.rows(_SQL["read_incarnation"], self._params())[0]
+        if row.server is None:
+            transaction.send(_SQL["record_server"])
+        reason = declared or self._difference(row)
+        if reason is not None:
+            self._begin(transaction, row, reason, is_restore=declared is not None or not _is_promotion(row))
+        elif row.server is not None:
+            return row
+        return transaction.rows(_SQL["read_incarnation"], {"file_id": None})[0]
+
+    def check(self, transaction: Transaction) -> Row:
+        """Return the incarnation's row for `adopt`, or raise CatalogReplacedError; takes no lock."""
+        row = transaction.rows(_SQL["read_incarnation"], self._params())[0]
+        reason = self._difference(row)
+        if reason is not None:
+            raise replaced_error(reason)
+        return row
+
+    def adopt(self, row: Row) -> Incarnation:
+        """Remember the incarnation and the WAL position of a row that `lock` or `check` returned."""
+        found = _from_row(row)
+        with self._lock:
+            if self._known is None or self._known.incarnation_id != found.incarnation_id:
+                self._known, self._flushed, self._last_commit = found, 0, None
+            self._flushed = max(self._flushed, row.flushed or 0)
+            self.backlog = RecoveryBacklog(row.unsettled_sessions, row.waiting_commits)
+        return found
+
+    def committed(self, file_id: UUID, epoch: int, flushed: int) -> None:
+        """Remember the last commit of this process, and the durable position of the WAL that it has read."""
+        with self._lock:
+            if self._known is not None and self._known.epoch == epoch:
+                self._flushed = max(self._flushed, flushed)
+                self._last_commit = file_id, self._database.monotonic()
+
+    def _params(self) -> dict[str, object]:
+        with self._lock:
+            last = self._last_commit
+        is_young = last is not None and self._database.monotonic() - last[1] < _MAX_COMMIT_AGE_SECONDS
+        return {"file_id": last[0] if last is not None and is_young else None}
+
+    def _difference(self, row: Row) -> str | None:
+        """Return why the server continues on another history, or None."""
+        if row.server is None or row.found_server is None:
+            return None  # no session yet, or a standby, on which nothing can be committed
+        if row.server != row.found_server:
+            return f"the server changed from {_describe(row.server)} to {_describe(row.found_server)}"
+        known, flushed = self._known, self._flushed
+        if known is None or (known.incarnation_id != row.incarnation_id and known.epoch < row.epoch):
+            return None
+        if known.incarnation_id != row.incarnation_id:
+            return f"epoch {known.epoch} that agents have seen is unknown"
+        if row.inserted < flushed:
+            return f"the WAL ends at byte {row.inserted}, and agents have seen byte {flushed}"
+        return None if row.knows_commit else "an acknowledged commit is unknown"
+
+    def _begin(self, transaction: Transaction, row: Row, reason: str, *, is_restore: bool) -> None:
+        known = self._known
+        epoch = max(row.epoch, -1 if known is None else known.epoch) + 1
+        params = {
+            "epoch": epoch,
+            "incarnation_id": self._database.new_uuid(),
+            "now_ms": transaction.now_ms(),
+            "reason": reason,
+        }
+        transaction.send(_SQL["begin_incarnation"], params)
+        transaction.send(_SQL["fence_all_sessions"], params)
+        transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN})
+        transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN})
+        transaction.send(_SQL["skip_local_epochs"], {"margin": _LOCAL_EPOCH_MARGIN})
+        if is_restore:
+            # Garbage collection may have deleted inputs since the backup. The outputs of a lost publication
+            # stay, because the catalog does not know their job any more.
+            transaction.send(_SQL["release_open_claims"])
+            transaction.send(_SQL["delete_job_files"])
+            transaction.send(_SQL["delete_open_jobs"])
+        else:
+            transaction.send(_SQL["supersede_attempts"])
+        transaction.send(_SQL["void_group_claims"])
+        _log.error(
+            "the catalog continues on another history of commits: the last commits may be lost",
+            epoch=epoch,
+            reason=reason,
+            remedy="see docs/how-to/restore.md; agents commit their lost files again, "
+            "`siltstone fsck --readopt` lists the others",
+        )
+
+
+def replaced_error(reason: str) -> CatalogReplacedError:
+    """Return the error for an operation on a server that continues on another history."""
+    return CatalogReplacedError(
+        f"the catalog continues on another history of commits: {reason}", remedy="register a new session"
+    )
+
+
+def _is_promotion(row: Row) -> bool:
+    """Return True if only the timeline of the server changed: a standby was promoted."""
+    before, after = str(row.server).split("/"), str(row.found_server).split("/")
+    return before[1] != after[1] and before[:1] + before[2:] == after[:1] + after[2:]
+
+
+def _describe(server: str) -> str:
+    """Return the parts of a server's identity by name."""
+    names = ("system", "timeline", "database", "table")
+    return ", ".join(f"{name} {part}" for name, part in zip(names, server.split("/"), strict=False))
+
+
+def _from_row(row: Row) -> Incarnation:
+    return Incarnation(
+        epoch=row.epoch,
+        incarnation_id=row.incarnation_id,
+        started_ms=row.started_ms,
+        reason=row.reason,
+    )

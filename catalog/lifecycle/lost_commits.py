@@ -1,0 +1,189 @@
+"""Commits that a failover or a restore has lost, and the sessions whose objects are kept because of them.
+
+A session that was active when an incarnation began is *unsettled*. Objects below its prefix without a file
+row may be acknowledged commits that the new history lacks, so garbage collection keeps them. A session that
+was closed before has lost nothing: its commits precede its end in the history, and the end is there.
+
+An unsettled session is settled once each of its objects was judged: by its own agent, which compares the
+commits that it acknowledged with the catalog, or by `siltstone fsck --readopt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import orjson
+
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+from catalog.model import OffsetRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from catalog.database.connection import Row
+    from catalog.database.pool import Database, Transaction
+
+_SQL = load_queries("lost_commits")
+_PAGE: Final = 500
+_FIRST: Final = UUID(int=0)
+_RETENTION_MS: Final = 90 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgedCommit:
+    """Commit that an agent acknowledged; `number` is its order within the agent."""
+
+    file_id: UUID
+    session_id: UUID
+    object_name: str
+    number: int
+    offsets: Sequence[OffsetRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostCommit:
+    """Lost commit: `outcome` is None while it waits, 'readopted' or 'unreadable' (`detail` says why).
+
+    `old_offsets` is empty if no agent reported them; the commit may then never have been acknowledged.
+    """
+
+    file_id: UUID
+    session_id: UUID
+    object_name: str
+    number: int
+    acknowledged: bool
+    epoch: int
+    old_offsets: Sequence[OffsetRange]
+    new_offsets: Sequence[OffsetRange] = ()
+    outcome: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledSession:
+    """Session whose orphans are kept; `is_reported` if its agent has compared its commits."""
+
+    session_id: UUID
+    closed_ms: int
+    is_reported: bool
+
+
+class LostCommits:
+    """Lost commits of a catalog; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def unknown(self, file_ids: Sequence[UUID]) -> frozenset[UUID]:
+        """Return those of the files that were committed within the last hour and are unknown now."""
+        params = {"file_ids": arrays.uuids(file_ids)}
+        rows = self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)
+        return frozenset(row.file_id for row in rows)
+
+    def report(self, sessions: Sequence[UUID], lost: Sequence[AcknowledgedCommit], epoch: int) -> None:
+        """Record that the agent of these sessions has compared its commits, and the lost ones."""
+        params = {
+            "session_ids": arrays.uuids(each.session_id for each in lost),
+            "file_ids": arrays.uuids(each.file_id for each in lost),
+            "object_names": [each.object_name for each in lost],
+            "numbers": arrays.bigints([each.number for each in lost]),
+            "old_offsets": [offsets_as_json(each.offsets) for each in lost],
+            "epoch": epoch,
+        }
+        owners = {"session_ids": arrays.uuids(sorted(sessions))}
+
+        def work(transaction: Transaction) -> None:
+            now_ms = transaction.now_ms()
+            transaction.send(_SQL["adopt_sessions"], {**owners, "now_ms": now_ms})
+            if lost:
+                transaction.send(_SQL["report_lost_commits"], {**params, "now_ms": now_ms})
+            transaction.send(_SQL["mark_reported"], owners)
+
+        self._database.transact("lost_commits.report", work)
+
+    def settle(self, sessions: Sequence[UUID]) -> None:
+        """Let garbage collection delete the orphans of sessions, except where lost commits wait."""
+        params = {"session_ids": arrays.uuids(sorted(sessions))}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["settle"], {**params, "now_ms": transaction.now_ms()})
+
+        self._database.transact("lost_commits.settle", work)
+
+    def mark_unreadable(self, file_id: UUID, session_id: UUID, object_name: str, detail: str) -> None:
+        """Record that a lost file cannot be committed again, because of its object."""
+        params = {"file_id": file_id, "session_id": session_id, "object_name": object_name, "detail": detail}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["mark_unreadable"], {**params, "now_ms": transaction.now_ms()})
+
+        self._database.transact("lost_commits.mark_unreadable", work)
+
+    def unsettled_sessions(self) -> Iterator[UnsettledSession]:
+        """Yield the unsettled sessions, read page by page."""
+        after = _FIRST
+        while rows := self._database.read(
+            "lost_commits.unsettled", _SQL["unsettled_sessions"], {"after": after, "limit": _PAGE}
+        ):
+            yield from (UnsettledSession(**row._asdict()) for row in rows)
+            after = rows[-1].session_id
+
+    def unverified(self, silent_ms: int) -> int:
+        """Return how many agents that lived when the incarnation began have not compared their commits."""
+        params = {"silent_ms": silent_ms, "now_ms": self._database.injected_now_ms}
+        rows = self._database.read("lost_commits.unverified", _SQL["count_unverified"], params)
+        return int(rows[0].sessions)
+
+    def list(self, *, waiting: bool = False) -> Iterator[LostCommit]:
+        """Yield the lost commits by session and in the order of their commits, read page by page."""
+        params: dict[str, object] = {
+            "after_session": _FIRST,
+            "after_number": -1,
+            "after_file": _FIRST,
+            "waiting": waiting,
+            "limit": _PAGE,
+        }
+        while rows := self._database.read("lost_commits.list", _SQL["lost_commits"], params):
+            yield from map(_lost_from_row, rows)
+            last = rows[-1]
+            params |= {
+                "after_session": last.session_id,
+                "after_number": last.number,
+                "after_file": last.file_id,
+            }
+
+    def expire(self) -> int:
+        """Delete records of lost commits that were settled 90 days ago; return their number."""
+
+        def work(transaction: Transaction) -> int:
+            before_ms = transaction.now_ms() - _RETENTION_MS
+            return transaction.count(_SQL["expire_lost_commits"], {"before_ms": before_ms, "limit": 5000})
+
+        return self._database.transact("lost_commits.expire", work)
+
+
+def offsets_as_json(offsets: Iterable[OffsetRange]) -> str:
+    """Return offsets as the catalog stores them: arrays of topic id, partition, base and end offset."""
+    return orjson.dumps([tuple(each) for each in offsets]).decode()
+
+
+def _lost_from_row(row: Row) -> LostCommit:
+    return LostCommit(
+        file_id=row.file_id,
+        session_id=row.session_id,
+        object_name=row.object_name,
+        number=row.number,
+        acknowledged=row.acknowledged,
+        epoch=row.epoch,
+        old_offsets=_offsets(row.old_offsets),
+        new_offsets=_offsets(row.new_offsets or "[]"),
+        outcome=row.outcome,
+        detail=row.detail,
+    )
+
+
+def _offsets(text: str) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(*each) for each in orjson.loads(text))

@@ -1,0 +1,81 @@
+-- name: unknown_commits
+-- Return those of some files that the catalog knows neither as files nor by the result of their commit.
+SELECT requested.file_id
+FROM unnest(%(file_ids)s::uuid[]) AS requested (file_id)
+WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.file_id = requested.file_id)
+  AND NOT EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = requested.file_id);
+
+-- name: report_lost_commits
+-- Record lost commits; those that are recorded already get the agent's knowledge.
+INSERT INTO lost_commits AS l (
+    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets
+)
+SELECT (%(file_ids)s::uuid[])[i], %(epoch)s, (%(session_ids)s::uuid[])[i], (%(object_names)s::text[])[i],
+       (%(numbers)s::bigint[])[i], true, %(now_ms)s, (%(old_offsets)s::text[])[i]::json
+FROM generate_subscripts(%(numbers)s::bigint[], 1) AS i
+ON CONFLICT (file_id) DO UPDATE
+SET acknowledged = true, number = excluded.number, old_offsets = excluded.old_offsets;
+
+-- name: adopt_sessions
+-- Insert sessions that the catalog does not know, because their registration was lost.
+INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
+SELECT session_id, 'lost registration', 'fenced', %(now_ms)s, %(now_ms)s, %(now_ms)s, 'reported'
+FROM unnest(%(session_ids)s::uuid[]) AS session_id
+ON CONFLICT DO NOTHING;
+
+-- name: mark_reported
+-- Record that the agent of some sessions has compared its commits with the catalog.
+UPDATE sessions SET unsettled = 'reported'
+WHERE session_id = ANY (%(session_ids)s::uuid[]) AND unsettled = 'unverified';
+
+-- name: settle
+-- Settle sessions without waiting lost commits: garbage collection may delete their orphans.
+UPDATE sessions AS s SET unsettled = NULL, closed_ms = greatest(closed_ms, %(now_ms)s)
+WHERE s.session_id = ANY (%(session_ids)s::uuid[]) AND s.unsettled IS NOT NULL
+  AND NOT EXISTS (SELECT FROM lost_commits AS l WHERE l.session_id = s.session_id AND l.outcome IS NULL);
+
+-- name: mark_unreadable
+-- Record that a lost file cannot be committed again.
+INSERT INTO lost_commits AS l (
+    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, outcome, outcome_ms, detail
+)
+SELECT %(file_id)s, i.epoch, %(session_id)s, %(object_name)s, 0, false, %(now_ms)s, '[]', 'unreadable', %(now_ms)s,
+       %(detail)s
+FROM catalog_incarnation AS i
+ON CONFLICT (file_id) DO UPDATE
+SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, detail = excluded.detail
+WHERE l.outcome IS NULL;
+
+-- name: unsettled_sessions
+-- Return a page of the unsettled sessions.
+SELECT session_id, closed_ms, unsettled = 'reported' AS is_reported
+FROM sessions
+WHERE unsettled IS NOT NULL AND session_id > %(after)s
+ORDER BY session_id
+LIMIT %(limit)s;
+
+-- name: count_unverified
+-- Count the sessions whose agent lived when the incarnation began a moment ago, and has not compared its commits.
+SELECT count(*) AS sessions FROM sessions
+WHERE unsettled = 'unverified' AND closed_ms - heartbeat_ms < %(silent_ms)s
+  AND closed_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - 30000;
+
+-- name: lost_commits
+-- Return a page of the lost commits in the order of their files; if requested, only those that wait.
+SELECT file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets::text AS old_offsets,
+       outcome, new_offsets::text AS new_offsets, detail
+FROM lost_commits
+WHERE (session_id, number, file_id) > (%(after_session)s, %(after_number)s, %(after_file)s)
+  AND (outcome IS NULL OR NOT %(waiting)s)
+ORDER BY session_id, number, file_id
+LIMIT %(limit)s;
+
+-- name: expire_lost_commits
+-- Delete a bounded number of records of lost commits that were settled long ago.
+DELETE FROM lost_commits
+WHERE file_id IN (
+    SELECT file_id FROM lost_commits
+    WHERE outcome IS NOT NULL AND outcome_ms < %(before_ms)s
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+);

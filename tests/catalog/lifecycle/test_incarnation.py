@@ -1,0 +1,190 @@
+"""A server that continues on another history of commits: each kind of evidence begins a new incarnation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.errors import CatalogReplacedError, SessionFencedError
+from catalog.model import EPOCHS_IN_BATCHES, PartitionId
+from catalog.open import open_catalog
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
+
+
+@pytest.fixture
+def connection(catalog_url: str, scene: Scene) -> Iterator[psycopg.Connection]:
+    """Return a connection that changes the catalog behind its back; the scene has registered a session."""
+    del scene
+    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as opened:
+        yield opened
+
+
+def replace_server(connection: psycopg.Connection) -> None:
+    """Make the recorded server another one than that which runs, as after a promotion."""
+    connection.execute(
+        "UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/00000000')"
+    )
+
+
+def test_a_new_catalog_begins_with_epoch_0_and_records_its_server_once(scene: Scene) -> None:
+    first = scene.catalog.incarnations.current()
+    again = Scene.set_up(scene.catalog, scene.ids)
+    assert (first.epoch, scene.catalog.incarnations.current()) == (0, first)
+    assert again.commit(again.topic(), run_of(3)).leader_epoch == 0
+
+
+def test_no_session_commits_on_another_server_until_one_registers(
+    scene: Scene, connection: psycopg.Connection
+) -> None:
+    """The registration begins the next epoch and fences all older sessions."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    other = Scene.set_up(scene.catalog, scene.ids)
+    replace_server(connection)
+    for each in (scene, other):
+        with pytest.raises(CatalogReplacedError):
+            each.commit(topic, run_of(1))
+    with pytest.raises(CatalogReplacedError):
+        scene.catalog.sessions.heartbeat(scene.session_id)
+    scene.session_id = scene.ids.new_uuid()
+    assert scene.catalog.sessions.register(scene.session_id, "the first").epoch == 1
+    with pytest.raises(SessionFencedError, match="is fenced"):
+        other.commit(topic, run_of(1))
+    other.session_id = other.ids.new_uuid()
+    assert other.catalog.sessions.register(other.session_id, "the second").epoch == 1
+    result = other.commit(topic, run_of(2))
+    assert (result.leader_epoch, result.high_watermark) == (1, 5)
+
+
+def test_leader_epochs_begin_with_the_first_records_in_them(
+    scene: Scene, connection: psycopg.Connection
+) -> None:
+    topic = scene.topic(partitions=2)
+    key, idle = (PartitionId(topic.topic_id, number) for number in range(2))
+    scene.commit(topic, run_of(3))
+    for _ in range(3):  # nothing is written in the second of the three epochs
+        replace_server(connection)
+        scene.session_id = scene.ids.new_uuid()
+        epoch = scene.catalog.sessions.register(scene.session_id, "again").epoch
+        if epoch != 2:
+            scene.commit(topic, run_of(2))
+            scene.commit(topic, run_of(2))
+    states = {state.partition: state for state in scene.catalog.topics.states([key, idle])}
+    assert {state.leader_epoch for state in states.values()} == {3}
+    assert [(extent.base_offset, extent.leader_epoch) for extent in scene.extents(topic)] == [
+        (0, 0),
+        (3, 1),
+        (5, 1),
+        (7, 3),
+        (9, 3),
+    ]
+    histories = scene.catalog.leader_epochs.of_partitions([key, idle])
+    assert list(histories) == [key]
+    ends = [histories[key].end_of(epoch, current=3, log_end_offset=11) for epoch in range(-1, 5)]
+    assert ends == [(-1, -1), (0, 3), (1, 7), (1, 7), (3, 11), (-1, -1)]
+    assert [histories[key].at(offset, current=3, log_end_offset=11) for offset in (0, 2, 3, 6, 7, 11)] == [
+        0,
+        0,
+        1,
+        1,
+        3,
+        3,
+    ]
+
+
+def test_epochs_below_the_log_start_are_removed(scene: Scene, connection: psycopg.Connection) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    for expected in range(1, 4):
+        replace_server(connection)
+        scene.session_id = scene.ids.new_uuid()
+        scene.catalog.sessions.register(scene.session_id, "again")
+        end = scene.commit(topic, run_of(2)).high_watermark
+        scene.catalog.retention.advance_log_start(topic.topic_id, 0, end)
+        kept = connection.execute("SELECT leader_epoch FROM leader_epochs ORDER BY leader_epoch").fetchall()
+        assert kept == [(expected,)]
+
+
+def test_ids_of_the_lost_history_are_not_assigned_again(scene: Scene, connection: psycopg.Connection) -> None:
+    """The first request for an id begins the incarnation, too."""
+    producer, node = scene.catalog.producers.new_id(), scene.catalog.brokers.new_node_id()
+    replace_server(connection)
+    assert scene.catalog.producers.new_id() > producer + 1_000_000
+    assert scene.catalog.brokers.new_node_id() > node + 1_000
+    assert scene.catalog.incarnations.current().epoch == 1
+
+
+def test_a_running_attempt_is_superseded(scene: Scene, connection: psycopg.Connection) -> None:
+    topic = scene.topic_with_extents(2)
+    job = scene.claimed(scene.extents(topic))
+    replace_server(connection)
+    scene.catalog.incarnations.ensure()
+    (again,) = scene.catalog.jobs.claim("application", 1)
+    assert (again.spec.job_id, again.attempts) == (job.spec.job_id, 2)
+    scene.catalog.jobs.complete(scene.result(again))
+    assert {extent.leader_epoch for extent in scene.extents(topic)} == {EPOCHS_IN_BATCHES}
+
+
+def test_a_missing_commit_is_noticed(
+    scene: Scene, connection: psycopg.Connection, catalog_url: str, clock: Clock, ids: Ids
+) -> None:
+    """A snapshot of the disks was restored: the server is the same, and the process's last commit is gone."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    scene.catalog.sessions.heartbeat(scene.session_id)
+    with open_catalog(catalog_url, clock, ids) as other:
+        Scene.set_up(other, ids).commit(topic, run_of(1))
+        connection.execute("DELETE FROM files WHERE owner_id = %s", [scene.session_id])
+        other.sessions.heartbeat(other.sessions.active()[0].session_id)  # its own commit is there
+    connection.execute("DELETE FROM commit_results")
+    with pytest.raises(CatalogReplacedError, match="acknowledged commit"):
+        scene.catalog.sessions.heartbeat(scene.session_id)
+    assert scene.catalog.incarnations.ensure().epoch == 1
+
+
+def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    scene.catalog.incarnations._flushed += 1 << 40
+    with pytest.raises(CatalogReplacedError, match="WAL"):
+        scene.commit(topic, run_of(1))
+    assert scene.catalog.incarnations.ensure().epoch == 1
+
+
+def test_a_snapshot_of_an_earlier_epoch_continues_with_a_later_one(
+    scene: Scene, connection: psycopg.Connection
+) -> None:
+    """No epoch of a lost history is used again."""
+    saved = connection.execute("SELECT incarnation_id, epoch FROM catalog_incarnation").fetchone()
+    assert saved is not None
+    for _ in range(3):
+        replace_server(connection)
+        scene.catalog.incarnations.ensure()
+    connection.execute("UPDATE catalog_incarnation SET incarnation_id = %s, epoch = %s", saved)
+    assert scene.catalog.incarnations.ensure().epoch == 4
+
+
+def test_a_restore_without_traces_is_declared(scene: Scene) -> None:
+    assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == 1
+    with pytest.raises(SessionFencedError):
+        scene.catalog.sessions.heartbeat(scene.session_id)
+
+
+def test_a_restored_copy_of_the_database_is_another_server(
+    scene: Scene, catalog: Catalog, connection: psycopg.Connection
+) -> None:
+    """A table that was created again has another identity."""
+    server = connection.execute("SELECT server FROM catalog_incarnation").fetchone()
+    connection.execute("UPDATE catalog_incarnation SET server = regexp_replace(server, '[^/]*$', '1')")
+    assert catalog.incarnations.ensure().epoch == 1
+    assert connection.execute("SELECT server FROM catalog_incarnation").fetchone() == server
+    assert scene.catalog.incarnations.ensure().epoch == 1
