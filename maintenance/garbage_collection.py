@@ -102,6 +102,8 @@ def collect_garbage(
     Reject a store that is not the catalog's: there every absent object would count as deleted.
     """
     require_bound(store, catalog.store_binding)
+    # After a failover, no orphan may be deleted before the incarnation begins.
+    catalog.incarnations.ensure()
     report = GarbageReport()
     expired = expire(catalog)
     report.expired_extents, report.expired_bytes = expired.extents, expired.size
@@ -111,11 +113,13 @@ def collect_garbage(
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
     # Uploads first: none may be left when their owner's row is removed below.
     _sweep_uploads(catalog, store, clock.now_ms(), settings, report)
+    catalog.incarnations.ensure()
     _clear_up_after_owners(catalog, store, settings, report)
     if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
         report.expired_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
         catalog.expiry.expire_commit_results()
         catalog.expiry.expire_deleted_topics()
+        catalog.lost_commits.expire()
     return report
 
 

@@ -29,11 +29,13 @@ class Ownership(StrEnum):
 class Owner:
     """State of an owner.
 
-    ENDED is final; the other states may change at any time. `ended_ms` is the time of the end.
+    ENDED is final; the other states may change at any time. `ended_ms` is the time of the end. The objects of
+    an unsettled owner are kept.
     """
 
     state: Ownership
     ended_ms: int | None = None
+    is_unsettled: bool = False
 
     def ended_before(self, before_ms: int) -> bool:
         """Return True if the owner ended before `before_ms`, by the catalog's time."""
@@ -61,7 +63,7 @@ class Owners:
             return Owner(Ownership.UNKNOWN)
         if session.state is SessionState.ACTIVE:
             return Owner(Ownership.OPEN)
-        return Owner(Ownership.ENDED, session.closed_ms)
+        return Owner(Ownership.ENDED, session.closed_ms, session.is_unsettled)
 
     def _job(self, job_id: UUID) -> Owner:
         try:

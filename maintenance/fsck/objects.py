@@ -101,6 +101,8 @@ class ObjectCheck:
             self._with_both(file, info)
         elif owner.state is Ownership.OPEN:
             self.findings.wait_for("unpublished", info.size)
+        elif owner.is_unsettled:
+            self.findings.wait_for("unsettled", info.size)
         elif owner.state is Ownership.ENDED and not owner.ended_before(self.old_before_ms):
             self.findings.wait_for("orphans", info.size)
         elif self._object(info.name) is not None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from catalog.lifecycle.repair import RemovedWriters
 
 
 class DifferenceKind(StrEnum):
@@ -66,9 +64,9 @@ class FsckReport:
     Only the first differences are kept, up to the bound; `differences_total` counts all, `repaired_total` the
     repaired ones. `checked` has the number of things examined, by name. `pending` counts objects and bytes
     that are in order and will disappear or be committed: `dead_files` that wait for their grace period or
-    garbage collection, `unpublished` objects that a live session or a running job may still commit, and
-    `foreign` objects whose name Siltstone did not build. `removed_writers` is None unless the writers of a
-    restored backup were removed.
+    garbage collection, `unpublished` objects that a live session or a running job may still commit,
+    `unsettled` objects that a failover or a restore may have lost, and `foreign` objects whose name Siltstone
+    did not build. `epoch` is that which a declared restore began, else None.
     """
 
     differences: tuple[Difference, ...]
@@ -77,7 +75,7 @@ class FsckReport:
     pending: Mapping[str, int]
     deep: bool
     repaired_total: int = 0
-    removed_writers: RemovedWriters | None = None
+    epoch: int | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return it for `--json`."""
@@ -88,7 +86,7 @@ class FsckReport:
             "checked": dict(self.checked),
             "pending": dict(self.pending),
             "deep": self.deep,
-            "removed_writers": None if self.removed_writers is None else asdict(self.removed_writers),
+            "epoch": self.epoch,
         }
 
 

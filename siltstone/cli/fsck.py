@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from core.quantities import count
 from maintenance.fsck import fsck
 from siltstone.cli.options import json_option, with_settings
+from siltstone.cli.readoption import print_readoption
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
-    from catalog.lifecycle.repair import RemovedWriters
     from maintenance.fsck import Difference, FsckReport
     from siltstone.settings.configuration import Settings
-
-#: Agents and Spark drivers send several heartbeats in this time; one that sends none counts as stopped.
-SILENT_FOR_MS: Final = 60_000
 
 
 @click.command()
@@ -28,34 +25,55 @@ SILENT_FOR_MS: Final = 60_000
 @click.option(
     "--restored",
     is_flag=True,
-    help="After restoring the catalog from a backup: first remove the sessions and unfinished jobs of the "
-    "backup. Otherwise garbage collection would delete objects that they wrote after the backup. No agent "
-    "and no compaction may run.",
+    help="Declare that the catalog was restored, and begin a new epoch. Siltstone notices most restores by "
+    "itself, but not that of a snapshot to the same server if no agent has run since.",
 )
 @click.option(
-    "--force",
+    "--readopt",
     is_flag=True,
-    help="With --restored: ignore that agents or Spark drivers sent recent heartbeats.",
+    help="List the files that a failover or a restore has lost, instead of the checks.",
+)
+@click.option(
+    "--apply", "apply_", is_flag=True, help="With --readopt: commit these files again behind the log ends."
+)
+@click.option(
+    "--acknowledged-only",
+    is_flag=True,
+    help="With --readopt: leave files to garbage collection that no agent reported as acknowledged.",
 )
 @json_option
 @with_settings()
 def command(
-    settings: Settings, *, deep: bool, repair: bool, restored: bool, force: bool, as_json: bool
+    settings: Settings,
+    *,
+    deep: bool,
+    repair: bool,
+    restored: bool,
+    readopt: bool,
+    apply_: bool,
+    acknowledged_only: bool,
+    as_json: bool,
 ) -> None:
     """Check that the catalog and the object store agree.
 
-    Nothing is changed without --repair or --restored. The exit code is 1 if a difference is left unrepaired.
-    Unreferenced files that wait for garbage collection do not count as differences. Neither do objects that a
-    running agent or job may still commit.
+    Nothing is changed without --repair, --restored or --apply. The exit code is 1 if a difference is left
+    unrepaired. Unreferenced files that wait for garbage collection do not count as differences. Neither do
+    objects that a running agent or job may still commit.
     """
-    if force and not restored:
-        raise click.UsageError("--force needs --restored.")
+    if (apply_ or acknowledged_only) and not readopt:
+        raise click.UsageError("--apply and --acknowledged-only need --readopt.")
+    if readopt and (deep or repair):
+        raise click.UsageError("--readopt excludes --deep and --repair.")
     check_data_exists(settings)
     check_store(settings)
-    removed_writers: RemovedWriters | None = None
+    epoch: int | None = None
     with open_context(settings, check_binding=False, create=False) as context:
         if restored:
-            removed_writers = context.catalog.repair.remove_active_writers(0 if force else SILENT_FOR_MS)
+            declared = context.catalog.incarnations.declare_restore("`siltstone fsck --restored`")
+            epoch = declared.epoch
+        if readopt:
+            print_readoption(context, apply=apply_, acknowledged_only=acknowledged_only, as_json=as_json)
+            return
         report = fsck(
             context.catalog,
             context.store,
@@ -64,7 +82,7 @@ def command(
             repair=repair,
             grace_ms=settings.grace_seconds * 1000,
         )
-    report = replace(report, removed_writers=removed_writers)
+    report = replace(report, epoch=epoch)
     if as_json:
         emit_json(report.as_dict())
     else:
@@ -75,11 +93,8 @@ def command(
 
 def _print(report: FsckReport) -> None:
     console = report_console()
-    if (removed_writers := report.removed_writers) is not None:
-        console.print(
-            f"Removed {count(removed_writers.sessions, 'session')} and "
-            f"{count(removed_writers.jobs, 'unfinished job')} of the backup."
-        )
+    if report.epoch is not None:
+        console.print(f"Epoch {report.epoch} begins. Agents register again by themselves.")
     checked = [(name.replace("_", " "), count) for name, count in report.checked.items()]
     console.print(table("Checked", "what", ">count", rows=checked))
     if report.pending:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.database.postgres_host import programs
-from catalog.lifecycle.repair import RemovedWriters
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock
@@ -17,6 +16,8 @@ from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
 from maintenance.garbage_collection import DAY_MS, GarbageSettings, collect_garbage
+from maintenance.readopt import readopt
+from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.errors import ObjectNotFoundError
@@ -54,7 +55,7 @@ class Restored:
 
 
 def objects(system: System) -> frozenset[str]:
-    return frozenset(info.name for info in system.store.list("v1/", purpose=Purpose.CHECK))
+    return frozenset(info.name for info in system.store.list(names.COMMON_PREFIX, purpose=Purpose.CHECK))
 
 
 def compact(system: System) -> None:
@@ -106,7 +107,7 @@ def restored(
 
 def _live(catalog: Catalog) -> frozenset[str]:
     return frozenset(
-        file.object_name for file in catalog.garbage.known_files("v1/", limit=100) if file.dead_ms is None
+        file.object_name for file in catalog.garbage.known_files(limit=100) if file.dead_ms is None
     )
 
 
@@ -115,17 +116,18 @@ def test_fsck_reports_exactly_the_lost_objects(restored: Restored) -> None:
     verify_binding(
         restored.after.store, restored.after.catalog.store_binding, restored.after.ids
     )  # as each process does
-    assert restored.after.catalog.repair.remove_active_writers() == RemovedWriters(sessions=1, jobs=1)
+    assert restored.after.catalog.incarnations.ensure().epoch == 1
     assert restored.missing
     report = restored.check()
+    of_lost_jobs = {name for name in restored.written_since if "/compact/" in name}
     assert restored.names(report, DifferenceKind.MISSING_OBJECT) == restored.missing
-    assert restored.names(report, DifferenceKind.ORPHAN) == restored.written_since
-    assert len(report.differences) == len(restored.missing) + len(restored.written_since)
+    assert restored.names(report, DifferenceKind.ORPHAN) == of_lost_jobs
+    assert len(report.differences) == len(restored.missing) + len(of_lost_jobs)
+    assert report.pending["unsettled_objects"] == len(restored.written_since - of_lost_jobs) > 0
 
 
 def test_objects_newer_than_the_backup_are_not_deleted(restored: Restored) -> None:
-    """Their owners are unknown to the restored catalog, however much time passes."""
-    restored.after.catalog.repair.remove_active_writers()
+    """Garbage collection notices the restore by itself, and keeps them however much time passes."""
     before = objects(restored.after)
     assert isinstance(restored.after.clock, ManualClock)
     for _ in range(3):
@@ -134,13 +136,29 @@ def test_objects_newer_than_the_backup_are_not_deleted(restored: Restored) -> No
     assert objects(restored.after) == before
 
 
-def test_newer_objects_are_deleted_if_open_writers_are_not_removed(restored: Restored) -> None:
-    """This is why the removal is the first step after a restore."""
-    assert isinstance(restored.after.clock, ManualClock)
-    for _ in range(3):
-        restored.after.clock.advance(GARBAGE.grace_ms / 1000 + 1)
-        collect_garbage(restored.after.catalog, restored.after.store, restored.after.clock, GARBAGE)
-    assert not restored.written_since <= objects(restored.after)
+def test_lost_files_are_committed_again(restored: Restored) -> None:
+    """Records of topics that are lost are rejected, and garbage is deleted afterwards."""
+    after, key = restored.after, restored.key
+    verify_binding(after.store, after.catalog.store_binding, after.ids)
+    (state,) = after.catalog.topics.states([key])
+    reports = [readopt(after.catalog, after.store, apply=apply) for apply in (False, True)]
+    for report in reports:
+        lost = {file.object_name for file in report.files}
+        assert lost == {name for name in restored.written_since if "/ingest/" in name}
+        assert {file.acknowledged for file in report.files} == {None}
+        assert report.records == 2
+    assert [report.rejected for report in reports] == [0, 1]
+    extents = after.catalog.extents.from_offset(key.topic_id, 0, state.log_end_offset)
+    assert [record.value for extent in extents for record in after.read(extent)] == [b"2"]
+    assert [extent.leader_epoch for extent in extents] == [1]
+    again = readopt(after.catalog, after.store, apply=True)
+    assert not again.files
+    assert not list(after.catalog.lost_commits.unsettled_sessions())
+    assert isinstance(after.clock, ManualClock)
+    after.clock.advance(2 * DAY_MS / 1000)
+    before = objects(after)
+    collect_garbage(after.catalog, after.store, after.clock, GARBAGE)
+    assert {extent.object_name for extent in extents} <= objects(after) < before
 
 
 def test_a_restored_system_reads_remaining_data_and_continues(restored: Restored) -> None:
@@ -149,7 +167,6 @@ def test_a_restored_system_reads_remaining_data_and_continues(restored: Restored
     Reading lost data raises an error with the object's name.
     """
     after, key = restored.after, restored.key
-    after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")
     (state,) = after.catalog.topics.states([key])
     after.produce({key: [(b"d", b"1")]})
@@ -166,7 +183,6 @@ def test_a_restored_system_reads_remaining_data_and_continues(restored: Restored
 
 def test_lost_data_can_be_deleted_and_the_rest_is_compacted(restored: Restored) -> None:
     after, key = restored.after, restored.key
-    after.catalog.repair.remove_active_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")
     (state,) = after.catalog.topics.states([key])
     after.catalog.retention.advance_log_start(key.topic_id, 0, state.log_end_offset)

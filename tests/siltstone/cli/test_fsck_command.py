@@ -1,16 +1,15 @@
-"""`siltstone fsck --restored`: which sessions and jobs it removes, and when it fails instead."""
+"""`siltstone fsck --restored` and `--readopt`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 from click.testing import CliRunner
 
-from catalog.open import open_catalog
-from core.clock import SystemClock
-from core.ids import SeededIds
+from catalog.lifecycle.lost_commits import AcknowledgedCommit
+from catalog.model import OffsetRange, PartitionId
 from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
@@ -34,43 +33,47 @@ def fsck(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["fsck", *arguments])
 
 
-def test_sessions_and_jobs_without_heartbeats_are_removed_and_counted(
-    catalog: Catalog, ids: Ids, where: list[str]
-) -> None:
-    """The heartbeats of a session and a job are years old; a second call removes nothing."""
+def report_of(result: Result) -> dict[str, Any]:
+    """Return the JSON of a report; log lines may precede it here."""
+    report: dict[str, Any] = orjson.loads(result.stdout[result.stdout.index("{") :])
+    return report
+
+
+def test_a_declared_restore_begins_an_epoch(catalog: Catalog, ids: Ids, where: list[str]) -> None:
+    """Sessions are fenced, open jobs are removed, and later runs begin no further epoch."""
     scene = Scene.set_up(catalog, ids)
     topic = scene.topic()
     scene.commit(topic, run_of(3))
     scene.claimed(scene.extents(topic))
-    results = [orjson.loads(fsck("--restored", "--json", *where).stdout) for _ in range(2)]
-    assert [result["removed_writers"] for result in results] == [
-        {"sessions": 1, "jobs": 1},
-        {"sessions": 0, "jobs": 0},
-    ]
+    assert report_of(fsck("--restored", "--json", *where))["epoch"] == 1
     assert catalog.sessions.active() == []
-    assert orjson.loads(fsck("--json", *where).stdout)["removed_writers"] is None
+    assert sum(catalog.jobs.counts().values()) == 0
+    assert report_of(fsck("--json", *where))["epoch"] is None
+    assert "Epoch 2 begins." in fsck("--restored", *where).stdout
+    assert [each.session_id for each in catalog.lost_commits.unsettled_sessions()] == [scene.session_id]
 
 
-def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(
-    catalog_url: str, where: list[str]
+def test_readoption_lists_lost_files_and_applies_on_request(
+    catalog: Catalog, ids: Ids, where: list[str]
 ) -> None:
-    """With --force they are removed; --force needs --restored."""
-    clock = SystemClock()
-    with open_catalog(catalog_url, clock, SeededIds(1, clock)) as catalog:
-        scene = Scene.set_up(catalog, SeededIds(2, clock))
-        topic = scene.topic()
-        scene.commit(topic, run_of(3))
-        scene.claimed(scene.extents(topic))
-        rejected = fsck("--restored", *where)
-        assert rejected.exit_code != 0
-        assert "1 agent and 1 running job" in " ".join(rejected.stderr.split())
-        catalog.sessions.end(scene.session_id)
-        assert fsck("--restored", *where).exit_code != 0, "the driver is at work"
-        scene = Scene.set_up(catalog, SeededIds(3, clock))
-        assert "--restored" in fsck("--force", *where).stderr
-        assert len(catalog.sessions.active()) == 1
-        assert (
-            "Removed 1 session and 1 unfinished job of the backup."
-            in fsck("--restored", "--force", *where).stdout
-        )
-        assert catalog.sessions.active() == []
+    """The object of the only lost commit is missing here. Its options need --readopt."""
+    scene = Scene.set_up(catalog, ids)
+    commit = scene.file({PartitionId(scene.topic().topic_id, 0): [run_of(3)]})
+    catalog.incarnations.declare_restore("a test")
+    lost = AcknowledgedCommit(
+        file_id=commit.file_id,
+        session_id=scene.session_id,
+        object_name=commit.object_name,
+        number=1,
+        offsets=[OffsetRange(str(commit.sections[0].topic_id), 0, 5, 8)],
+    )
+    catalog.lost_commits.report([scene.session_id], [lost], 1)
+    shown = fsck("--readopt", *where)
+    assert "t-0: 5 to 7" in shown.stdout
+    assert "Nothing was changed." in shown.stdout
+    done = report_of(fsck("--readopt", "--apply", "--json", *where))
+    assert done["counts"] == {"unreadable": 1}
+    assert done["files"][0]["old_offsets"] == [[str(lost.offsets[0].topic_id), 0, 5, 8]]
+    assert "no file is lost" in fsck("--readopt", *where).stdout
+    assert fsck("--apply", *where).exit_code == 2
+    assert fsck("--readopt", "--deep", *where).exit_code == 2

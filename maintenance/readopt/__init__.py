@@ -1,0 +1,18 @@
+"""Readoption: commits that a failover or a restore has lost are made again from their objects."""
+
+from maintenance.readopt.file_contents import read_file_commit
+from maintenance.readopt.lost_files import LostFile, lost_file_of
+from maintenance.readopt.readoption import readopt_file
+from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
+from maintenance.readopt.run import readopt
+
+__all__ = [
+    "LostFile",
+    "Outcome",
+    "ReadoptReport",
+    "ReadoptedFile",
+    "lost_file_of",
+    "read_file_commit",
+    "readopt",
+    "readopt_file",
+]

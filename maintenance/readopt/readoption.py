@@ -1,0 +1,56 @@
+"""Readoption of one file: commit it again behind the log ends, by the rules of an ordinary commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from catalog.commit.results import appended_range
+from core.errors import CorruptDataError, NotFoundError
+from maintenance.readopt.file_contents import read_file_commit
+from maintenance.readopt.report import Outcome, ReadoptedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import FileCommit, OffsetRange, SectionResult
+    from catalog.open import Catalog
+    from maintenance.readopt.lost_files import LostFile
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+
+
+def readopt_file(catalog: Catalog, store: ObjectStore, lost: LostFile) -> ReadoptedFile:
+    """Commit a lost file again, or record that its object cannot be read; may be repeated.
+
+    Raises SessionFencedError if its session may still commit it, or garbage collection may delete it.
+    """
+    try:
+        commit = read_file_commit(store, lost.object_name)
+    except (CorruptDataError, NotFoundError) as error:
+        catalog.lost_commits.mark_unreadable(lost.file_id, lost.session_id, lost.object_name, error.message)
+        _log.error("a lost file cannot be committed again", object=lost.object_name, reason=error.message)
+        return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
+    return _readopted(lost, commit, catalog.commits.readopt(commit))
+
+
+def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:
+    records = duplicates = rejected = 0
+    new_offsets: list[OffsetRange] = []
+    for section, result in zip(commit.sections, results, strict=True):
+        appended = appended_range(section, result.runs)
+        new_offsets += [] if appended is None else [appended]
+        for run, done in zip(section.runs, result.runs, strict=True):
+            records += run.record_count
+            duplicates += run.record_count * done.duplicate
+            rejected += run.record_count * (done.refusal is not None)
+    return lost.with_outcome(
+        Outcome.READOPTED,
+        sections=len(commit.sections),
+        records=records,
+        duplicates=duplicates,
+        rejected=rejected,
+        new_offsets=tuple(new_offsets),
+    )
