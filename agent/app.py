@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
 from agent.cluster.topic_directory import TopicDirectory
 from agent.groups.coordinator import GroupCoordinator
@@ -52,7 +53,9 @@ from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
 from agent.warm_up import warm_up
+from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
+from agent.write.loss_recovery import LossRecovery
 from agent.write.write_path import WritePath
 from core.outage import Outage
 from object_store.binding import probe as probe_identity
@@ -110,6 +113,7 @@ class Agent:
         self.store_health = CallHealth(clock, limit_seconds=unready_seconds)
         self.catalog_health = CallHealth(clock, limit_seconds=unready_seconds)
         self.disk_health = CallHealth(clock, limit_seconds=unready_seconds)
+        self.health.warn("lost_commits", catalog.incarnations.warning)
         self._probe_store = probe_store or store
         self._probes: dict[str, Probe] = {}
         self.loop_lag = LoopLag(clock)
@@ -119,6 +123,17 @@ class Agent:
             first_pause=settings.retry_pause_ms / 1000,
             max_pause=settings.max_retry_pause_ms / 1000,
             ids=ids,
+        )
+        self.epoch = CatalogEpoch()
+        acknowledged = AcknowledgedCommits(clock)
+        recovery = LossRecovery(
+            catalog,
+            store,
+            acknowledged,
+            automatic=settings.automatic_readoption,
+            silent_ms=settings.broker_silent_ms,
+            pool=self.pools.catalog,
+            metrics=self.metrics,
         )
         self.session = Session(
             catalog.sessions,
@@ -130,6 +145,8 @@ class Agent:
             silent_ms=settings.broker_silent_ms,
             health=self.catalog_health,
             on_excluded=self._stop_excluded,
+            epoch=self.epoch,
+            recover=recovery.run,
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
@@ -154,6 +171,7 @@ class Agent:
             pools=self.pools,
             clock=clock,
             ids=ids,
+            epoch=self.epoch,
         )
         self.write_path = WritePath(
             settings=settings,
@@ -166,8 +184,10 @@ class Agent:
             ids=ids,
             metrics=self.metrics,
             store_health=self.store_health,
+            epoch=self.epoch,
             # Tail and bounds before the notifier, so that woken fetches find the new records.
             listeners=(
+                acknowledged,
                 self.tail,
                 bounds_cache,
                 AppendMetrics(self.metrics),
@@ -189,16 +209,18 @@ class Agent:
         self._timestamps = TimestampLookup(
             catalog.extents, reader, self.pools, settings, self.local_logs.reader
         )
+        log_lookup = LogLookup(
+            settings=settings,
+            bounds=catalog.topics,
+            extents=catalog.extents,
+            bounds_cache=bounds_cache,
+            pool=self.pools.catalog,
+            clock=clock,
+            epoch=self.epoch,
+        )
         self.read_path = ReadPath(
             settings=settings,
-            log=LogLookup(
-                settings=settings,
-                bounds=catalog.topics,
-                extents=catalog.extents,
-                bounds_cache=bounds_cache,
-                pool=self.pools.catalog,
-                clock=clock,
-            ),
+            log=log_lookup,
             tail=self.tail,
             local_reader=self.local_logs.reader,
             timestamps=self._timestamps,
@@ -226,6 +248,13 @@ class Agent:
             max_partitions=settings.max_fetch_session_partitions,
             evict_ms=settings.fetch_session_evict_ms,
         )
+        self.epoch.on_change(
+            self.tail.clear,
+            log_lookup.clear,
+            self.directory.clear,
+            self.fetch_sessions.clear,
+            self.commit_notifier.wake_all,
+        )
         self.metrics.expose(
             StoreCollector(store, self._probe_store),
             CatalogCollector(catalog),
@@ -239,6 +268,8 @@ class Agent:
                 request_budget=self.request_budget,
                 pools=self.pools,
                 loop_lag=self.loop_lag,
+                epoch=self.epoch,
+                incarnations=catalog.incarnations,
             ),
         )
         self._services = HttpContext(
@@ -380,6 +411,7 @@ class Agent:
             memory_reads=self._memory_reads,
             timestamps=self._timestamps,
             brokers=brokers,
+            epoch=self.epoch,
             groups=self._groups,
             fetch_sessions=self.fetch_sessions,
             pools=self.pools,

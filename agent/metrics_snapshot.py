@@ -9,6 +9,7 @@ from agent.runtime.metrics import SnapshotCollector
 from agent.runtime.process_resources import open_file_count, open_file_limit
 
 if TYPE_CHECKING:
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_topics.service import LocalLogService
     from agent.read.hot_tail import HotTail
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agent.runtime.metrics import MetricReaders
     from agent.runtime.pools import Pools
     from agent.write.write_path import WritePath
+    from catalog.lifecycle.incarnation import Incarnations
 
 
 def metrics_snapshot(
@@ -32,6 +34,8 @@ def metrics_snapshot(
     request_budget: ByteBudget,
     pools: Pools,
     loop_lag: LoopLag,
+    epoch: CatalogEpoch,
+    incarnations: Incarnations,
 ) -> SnapshotCollector:
     """Return a collector of the current values of these parts."""
     gauges: MetricReaders = {
@@ -58,6 +62,18 @@ def metrics_snapshot(
         "siltstone_fetch_session_partitions": (
             "Partitions in fetch sessions",
             lambda: fetch_sessions.partition_count,
+        ),
+        "siltstone_catalog_epoch": (
+            "Epoch of the catalog; each failover and each restore begins a new one",
+            lambda: epoch.current,
+        ),
+        "siltstone_unsettled_sessions": (
+            "Sessions whose orphans are not deleted, because a failover or a restore may have lost commits",
+            lambda: incarnations.backlog.unsettled_sessions,
+        ),
+        "siltstone_waiting_lost_files": (
+            "Lost ingestion files that wait to be committed again",
+            lambda: incarnations.backlog.waiting_commits,
         ),
         "siltstone_open_files": ("Files that the process has open", open_file_count),
         "siltstone_open_file_limit": ("Files that the process may have open", open_file_limit),

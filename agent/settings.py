@@ -119,6 +119,12 @@ class AgentSettings:
     retry_pause_ms: int = internal(50, "First pause between two attempts; pauses grow and have jitter.")
     max_retry_pause_ms: int = internal(2_000, "Longest pause between two attempts.")
 
+    automatic_readoption: bool = setting(
+        True,
+        "Commit acknowledged files again that a failover or a restore of the catalog has lost. Otherwise they"
+        " wait for `siltstone fsck --readopt --apply`.",
+    )
+
     # Thread pools
     kernel_threads: int = internal(2, "Threads that run kernels for producers.")
     rendering_threads: int = internal(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
+from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.topic_directory import TopicDirectory
 from agent.kafka.api_definition import RetainedBuffers
 from agent.kafka.api_registry import APIS
@@ -154,6 +155,7 @@ class _Bench:
         health = CallHealth(clock, limit_seconds=1.0)
         retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
         tail = HotTail(settings.tail_bytes)
+        epoch = CatalogEpoch()
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
         notifier = CommitNotifier(cast("Any", None), bounds, outage=Outage("benchmark", clock=clock, ids=ids))
@@ -167,10 +169,11 @@ class _Bench:
             clock=clock,
             ids=ids,
             metrics=metrics,
+            epoch=epoch,
             store_health=health,
             listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, stubs),
         )
-        local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1), pools.disks)
+        local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1, epoch=epoch), pools.disks)
         read_path = ReadPath(
             settings=settings,
             log=LogLookup(
@@ -180,6 +183,7 @@ class _Bench:
                 bounds_cache=bounds,
                 pool=pools.catalog,
                 clock=clock,
+                epoch=epoch,
             ),
             tail=tail,
             reader=cast("Any", None),
@@ -198,6 +202,7 @@ class _Bench:
             directory=directory,
             appends=AppendRouter(self.write_path),
             read_path=read_path,
+            epoch=epoch,
             memory_reads=MemoryReads(
                 tail=tail,
                 bounds=bounds,

@@ -12,7 +12,6 @@ from agent.cluster.errors import AppendFailedError, NotLeaderError, ReadFailedEr
 from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
     CatalogAddressError,
-    CatalogInUseError,
     CatalogUnavailableError,
     SchemaVersionError,
 )
@@ -44,7 +43,6 @@ _CLIENT_ERRORS: Final = (
 # Subclasses of those kinds that describe the agent's own environment.
 _INTERNAL_ERRORS: Final = (
     CatalogAddressError,
-    CatalogInUseError,
     SchemaVersionError,
     ForeignStoreError,
     LostIdentityError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
 
@@ -19,11 +19,13 @@ from core.errors import SiltstoneError, StaleStateError
 from core.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.runtime.health import CallHealth
     from agent.runtime.work_pool import WorkPool
+    from catalog.lifecycle.incarnation import Incarnation
     from catalog.model import Broker
     from core.clock import Clock
     from core.ids import Ids
@@ -34,8 +36,11 @@ _log = structlog.get_logger(__name__)
 class SessionTable(Protocol):
     """The operations of the catalog that a session needs."""
 
-    def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> object:
-        """Register the session, and the address at which the agent serves Kafka clients."""
+    def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> Incarnation:
+        """Register the session, and the address at which the agent serves Kafka clients.
+
+        Return the catalog's incarnation, in which the session commits.
+        """
         ...
 
     def heartbeat(self, session_id: UUID, /) -> int:
@@ -49,6 +54,16 @@ class SessionTable(Protocol):
     def end(self, session_id: UUID, /) -> object:
         """End the session; the catalog then rejects its commits."""
         ...
+
+
+_MAX_EARLIER = 100
+
+Recover: TypeAlias = "Callable[[Incarnation, Sequence[UUID]], Awaitable[None]]"
+"""Recovers what the agent's earlier sessions lost when the catalog began an incarnation."""
+
+
+async def recover_nothing(_incarnation: Incarnation, _sessions: Sequence[UUID], /) -> None:
+    """Do nothing, for an agent that writes nothing."""
 
 
 class Session:
@@ -74,6 +89,8 @@ class Session:
         silent_ms: int,
         health: CallHealth,
         on_excluded: Callable[[SchemaVersionError], None],
+        epoch: CatalogEpoch,
+        recover: Recover = recover_nothing,
     ) -> None:
         self._sessions = sessions
         self._description = description
@@ -85,8 +102,12 @@ class Session:
         self._health = health
         self._on_excluded = on_excluded
         self._outage = Outage("heartbeats", clock=clock, ids=ids, max_pause_seconds=interval_ms / 1000)
+        self._epoch = epoch
         self.heartbeat_sent_at = clock.monotonic()
         self.lapses = 0
+        self._recover = recover
+        self._incarnation_id: UUID | None = None
+        self._earlier: list[UUID] = []  # sessions since the last recovery, oldest first
         self._session_id: UUID | None = None
         self._broker: Broker | None = None
         self._fenced = asyncio.Event()
@@ -143,7 +164,14 @@ class Session:
 
     async def _register(self) -> None:
         session_id, sent_at = self._ids.new_uuid(), self._clock.monotonic()
-        await self._pool.run(partial(self._sessions.register, session_id, self._description, self._broker))
+        registering = partial(self._sessions.register, session_id, self._description, self._broker)
+        incarnation = await self._pool.run(registering)
+        self._epoch.observe(incarnation.epoch)
+        earlier, self._earlier = self._earlier, [*self._earlier, session_id][-_MAX_EARLIER:]
+        if incarnation.incarnation_id != self._incarnation_id:
+            # Before the new session writes anything: what was lost comes first in the log.
+            await self._recover(incarnation, earlier)
+            self._incarnation_id, self._earlier = incarnation.incarnation_id, [session_id]
         self._session_id, self.heartbeat_sent_at = session_id, sent_at
         self._fenced.clear()
 

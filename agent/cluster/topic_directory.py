@@ -140,6 +140,11 @@ class TopicDirectory:
         if known is not None:
             self._by_id.pop(known[1].topic_id, None)
 
+    def clear(self) -> None:
+        """Remove all topics from the cache."""
+        self._by_name.clear()
+        self._by_id.clear()
+
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Remove topics for which the catalog rejected batches as unknown."""
         del file

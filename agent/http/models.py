@@ -173,6 +173,10 @@ class HealthResponse(BaseModel):
 
     status: Literal["ok", "unhealthy"] = Field(description="Overall health.")
     problems: dict[str, str] = Field(description="Reasons by part of the agent; empty if the status is ok.")
+    warnings: dict[str, str] = Field(
+        default_factory=dict,
+        description="Problems that an operator must solve, and that do not keep the agent from serving.",
+    )
 
 
 class ErrorDetail(BaseModel):

@@ -44,7 +44,7 @@ def router(context: "HttpContext") -> APIRouter:
         Otherwise return 503 and the reasons: send requests to another agent. The result changes at most five
         seconds after a fault or its end.
         """
-        return _response(context.health.ready_problems())
+        return _response(context.health.ready_problems(), context.health.warnings())
 
     @routes.get(
         "/healthz",
@@ -54,7 +54,7 @@ def router(context: "HttpContext") -> APIRouter:
     )
     async def health() -> Response:
         """Do the same as `/readyz`, for load balancers that expect this name."""
-        return _response(context.health.ready_problems())
+        return _response(context.health.ready_problems(), context.health.warnings())
 
     @routes.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
     async def metrics() -> Response:
@@ -64,7 +64,11 @@ def router(context: "HttpContext") -> APIRouter:
     return routes
 
 
-def _response(problems: "Mapping[str, str]") -> Response:
+def _response(problems: "Mapping[str, str]", warnings: "Mapping[str, str] | None" = None) -> Response:
     """Return the health from state that was read: the routes call nothing that could hang."""
-    body = {"status": "unhealthy" if problems else "ok", "problems": dict(problems)}
+    body = {
+        "status": "unhealthy" if problems else "ok",
+        "problems": dict(problems),
+        "warnings": dict(warnings or {}),
+    }
     return JSONResponse(body, status_code=503 if problems else 200)

@@ -15,7 +15,7 @@ from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
-from agent.kafka.topic_lookup import check_partition, find_topics_by_key
+from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
 from agent.read.pending_fetch import fetch_within_budget
 from catalog.model import PartitionId
@@ -73,6 +73,7 @@ async def build_fetch_response(
     await _find_topics(items, context)
     await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
+    _check_epoch_again(items, context.services.epoch.current)
     if context.version < _ZSTD_SINCE:
         await context.services.pools.kernels.run(partial(_reject_zstd, items))
     partitions = [_partition(item) for item in items]
@@ -155,7 +156,7 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
             item.error = topic
             continue
         try:
-            check_partition(topic, wanted.partition, wanted.leader_epoch)
+            check_partition(topic, wanted.partition, context.services.epoch.current, wanted.leader_epoch)
         except SiltstoneError as error:
             item.error = error
         else:
@@ -187,6 +188,19 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
     for item, result in zip(valid, pending.results, strict=True):
         item.result = result
         item.error = result.error
+
+
+def _check_epoch_again(items: Sequence[_Item], epoch: int) -> None:
+    """Reject the reads of clients in an earlier epoch than that which the agent learned of during the fetch.
+
+    Their positions may lie after the records that the new epoch begins with, or after its log end. With this
+    error, the client validates its position instead of resetting it.
+    """
+    for item in items:
+        topic = item.fetch.topic if item.fetch is not None else None
+        if topic is not None and not topic.is_local and -1 < item.wanted.leader_epoch < epoch:
+            name = f"{topic.name}-{item.wanted.partition}"
+            item.error = epoch_error(name, epoch, item.wanted.leader_epoch)
 
 
 async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, context: RequestContext) -> None:

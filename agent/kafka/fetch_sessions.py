@@ -156,6 +156,11 @@ class FetchSessions:
             return _FullFetch(request, self)
         return _IncrementalFetch(request, self, session, wanted)
 
+    def clear(self) -> None:
+        """End all sessions: they remember high watermarks of an earlier epoch."""
+        self._sessions.clear()
+        self.partition_count = 0
+
     def has(self, session: _Session) -> bool:
         """Return True if the session still exists."""
         return self._sessions.get(session.session_id) is session

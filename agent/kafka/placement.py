@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from agent.cluster.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.topic_lookup import LEADER_EPOCH
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -25,9 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Leaders and replicas of one topic, as one client sees them."""
+    """Leaders and replicas of one topic, as one client sees them.
+
+    `epoch` is the leader epoch of partitions in the object store.
+    """
 
     topic: Topic
+    epoch: int
     brokers: Sequence[Broker]
     zone: str | None
     leaders: Mapping[int, LocalLeader]
@@ -41,7 +44,7 @@ class Placement:
         return Struct(
             partition_index=partition,
             leader_id=nodes[0],
-            leader_epoch=LEADER_EPOCH,
+            leader_epoch=self.epoch,
             replica_nodes=nodes,
             isr_nodes=nodes,
         )
@@ -75,9 +78,11 @@ async def placements_of(
     """Return the placement of each topic for the client. Leaders of local topics may be as last known."""
     local = [topic for topic in topics if topic.is_local]
     leaders = await context.services.leaders.of_many(local, brokers) if local else {}
-    zone = zone_of(context.client_id)
+    zone, epoch = zone_of(context.client_id), context.services.epoch.current
     return [
-        Placement(topic=topic, brokers=brokers, zone=zone, leaders=leaders.get(topic.topic_id, {}))
+        Placement(
+            topic=topic, epoch=epoch, brokers=brokers, zone=zone, leaders=leaders.get(topic.topic_id, {})
+        )
         for topic in topics
     ]
 

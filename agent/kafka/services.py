@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.cluster.brokers import Brokers
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.topic_directory import TopicDirectory
     from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.fetch_sessions import FetchSessions
@@ -39,6 +40,7 @@ class KafkaServices:
     memory_reads: MemoryReads
     timestamps: TimestampLookup
     brokers: Brokers
+    epoch: CatalogEpoch
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
     pools: Pools

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agent.cluster.topic_directory import require_partition
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 TopicKey: TypeAlias = "tuple[str, UUID | None]"
 """The name and id of a topic in a request. `by_id` selects one of them."""
 
-LEADER_EPOCH = 0
-"""The only leader epoch of a topic in the object store: agents have no state to fence."""
+
+NO_LEADER_EPOCH: Final = -1
+"""The epoch in a request of a client that knows none."""
 
 
 async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None, *, by_id: bool) -> Topic:
@@ -76,16 +77,21 @@ def _missing(name: str) -> KafkaError:
     return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
 
 
-def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1) -> None:
-    """Raise unless the topic has the partition, and the client knows no later leader epoch.
+def check_partition(
+    topic: Topic, partition: int, epoch: int = NO_LEADER_EPOCH, current_leader_epoch: int = NO_LEADER_EPOCH
+) -> None:
+    """Raise unless the topic has the partition, and the client is in the same leader epoch.
 
-    The epochs of a local topic are not compared: it has always had the same leader.
+    `epoch` is the one that the agent knows. A client may state none. It validates its position when it learns
+    of a new epoch (KIP-320). The epochs of a local topic are not compared: it has always had the same leader.
     """
     require_partition(topic, partition)
-    if topic.is_local:
-        return
-    if current_leader_epoch > LEADER_EPOCH:
-        raise KafkaError(
-            ErrorCode.unknown_leader_epoch,
-            f"{topic.name}-{partition} is in leader epoch {LEADER_EPOCH}, not {current_leader_epoch}",
-        )
+    if not topic.is_local and current_leader_epoch not in {epoch, NO_LEADER_EPOCH}:
+        raise epoch_error(f"{topic.name}-{partition}", epoch, current_leader_epoch)
+
+
+def epoch_error(partition_name: str, epoch: int, current_leader_epoch: int) -> KafkaError:
+    """Return the error for a client in an earlier or later leader epoch than the agent."""
+    is_earlier = current_leader_epoch < epoch
+    code = ErrorCode.fenced_leader_epoch if is_earlier else ErrorCode.unknown_leader_epoch
+    return KafkaError(code, f"{partition_name} is in leader epoch {epoch}, not {current_leader_epoch}")

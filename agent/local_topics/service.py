@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.cluster.brokers import Brokers
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.topic_directory import TopicDirectory
     from agent.read.commit_notifier import CommitNotifier
     from agent.runtime.metrics import MetricReaders
@@ -51,6 +52,7 @@ class LocalLogService:
         pools: Pools,
         clock: Clock,
         ids: Ids,
+        epoch: CatalogEpoch,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -60,7 +62,9 @@ class LocalLogService:
         self.storage: LocalStorage | None = None
         self._local: LocalTopics | None = None
         self.node_id = -1
-        self.tail_cache = TailCache(directory, max_pending_bytes=settings.max_tail_cache_pending_bytes)
+        self.tail_cache = TailCache(
+            directory, max_pending_bytes=settings.max_tail_cache_pending_bytes, epoch=epoch
+        )
         self.reader = LocalLogReader(self.tail_cache, pools.disks)
 
     def create_router(self, write_path: WritePath) -> AppendRouter:

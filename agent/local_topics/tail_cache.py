@@ -3,7 +3,8 @@
 The cached log of a partition has no gaps. Batches that this agent commits directly after its end are
 appended, as on a follower. If another agent has committed in between, the cached log restarts at the new
 batches. Between its log start offset and its end, it therefore has all records of the partition. It is
-bounded by the topic's `local.retention.*`. Losing it loses no data.
+bounded by the topic's `local.retention.*`. Losing it loses no data. It restarts in each leader epoch, and is
+not read in a later one, because the log may have lost the last batches of an earlier epoch.
 
 One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
 restarts after them. Neither producers nor the tail in memory wait for the disk.
@@ -27,6 +28,7 @@ from object_format.record_batch.headers import set_base_offsets, trim_batches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.commits import AppendedBatches, CommittedFile
     from agent.cluster.topic_directory import TopicDirectory
     from catalog.model import SectionResult, Topic
@@ -36,14 +38,18 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _Run = tuple[int, list[memoryview]]
+_Section = tuple["Topic", int, int, list[_Run]]
+"""Topic, partition, leader epoch, and the runs to append."""
+
 _MAX_PENDING_FILES = 1_000
 
 
 class TailCache:
     """The tail cache. `committed` belongs to the event loop; reads are thread-safe."""
 
-    def __init__(self, directory: TopicDirectory, *, max_pending_bytes: int) -> None:
+    def __init__(self, directory: TopicDirectory, *, max_pending_bytes: int, epoch: CatalogEpoch) -> None:
         self._manager: LogManager | None = None
+        self._epoch = epoch
         self._directory = directory
         self._limit = max_pending_bytes
         self._pool = WorkPool("tail cache", threads=1, max_waiting=_MAX_PENDING_FILES)
@@ -65,13 +71,13 @@ class TailCache:
         if self.pending_bytes + size > self._limit or len(self._writes) >= _MAX_PENDING_FILES:
             self.dropped_files += 1
             return
-        work: list[tuple[Topic, int, list[_Run]]] = []
+        work: list[_Section] = []
         for section, result in zip(file.sections, results, strict=True):
             topic = self._directory.last_known_by_id(result.topic_id)
             if topic is not None:
                 runs = _runs(section.appended(result), result.leader_epoch)
                 if runs:
-                    work.append((topic, result.partition, runs))
+                    work.append((topic, result.partition, result.leader_epoch, runs))
         if not work:
             return
         self.pending_bytes += size
@@ -85,14 +91,14 @@ class TailCache:
         self.pending_bytes -= size
         self._writes.discard(write)
 
-    def _write(self, manager: LogManager, work: Sequence[tuple[Topic, int, list[_Run]]]) -> None:
-        for topic, partition, runs in work:
+    def _write(self, manager: LogManager, work: Sequence[_Section]) -> None:
+        for topic, partition, epoch, runs in work:
             try:
                 log = manager.get_or_create(
                     topic.name, topic.topic_id, partition, log_config_of(topic.config), is_new=True
                 )
                 for base_offset, batches in runs:
-                    self._append(manager, log, base_offset, batches)
+                    self._append(manager, log, epoch, base_offset, batches)
             except (SiltstoneError, OSError) as error:
                 _log.warning(
                     "the tail cache could not be written",
@@ -102,9 +108,14 @@ class TailCache:
                 )
 
     def _append(
-        self, manager: LogManager, log: UnifiedLog, base_offset: int, batches: Sequence[memoryview]
+        self,
+        manager: LogManager,
+        log: UnifiedLog,
+        epoch: int,
+        base_offset: int,
+        batches: Sequence[memoryview],
     ) -> None:
-        if base_offset != log.log_end_offset:
+        if base_offset != log.log_end_offset or _latest_epoch(log) not in {epoch, None}:
             self.restarts += 1
             manager.truncate_fully(log.topic_partition, base_offset)
         data = b"".join(batches)  # one copy, so that the log writes the run with one call
@@ -147,7 +158,9 @@ class TailCache:
         if self._manager is None:
             return None
         log = self._manager.get(TopicPartition(topic.name, partition))
-        return log if log is not None and log.topic_id == topic.topic_id else None
+        if log is None or log.topic_id != topic.topic_id:
+            return None
+        return log if _latest_epoch(log) in {self._epoch.current, None} else None
 
     async def idle(self) -> None:
         """Wait until everything that was committed is written."""
@@ -158,6 +171,12 @@ class TailCache:
         """Write pending files and stop."""
         await self.idle()
         self._pool.close()
+
+
+def _latest_epoch(log: UnifiedLog) -> int | None:
+    """Return the leader epoch of a log's last batches, or None if it never had any."""
+    epochs = log.leader_epochs
+    return epochs[-1].epoch if epochs else None
 
 
 def _runs(appended: AppendedBatches, leader_epoch: int) -> list[_Run]:

@@ -168,6 +168,11 @@ class ExtentCache:
         while self._count > self._limit:
             self.invalidate(next(iter(self._entries)))
 
+    def clear(self) -> None:
+        """Remove all extents."""
+        self._entries.clear()
+        self._count = 0
+
     def invalidate(self, partition: PartitionId) -> None:
         """Remove the extents of a partition."""
         _, extents = self._entries.pop(partition, (0.0, ()))

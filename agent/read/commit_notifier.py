@@ -105,7 +105,7 @@ class CommitNotifier:
     def release_waiters(self) -> None:
         """Wake every waiter, and let no fetch wait from now on."""
         self._closed = True
-        self._wake_all()
+        self.wake_all()
 
     @property
     def is_closed(self) -> bool:
@@ -150,12 +150,13 @@ class CommitNotifier:
         """Handle commits of other agents to these partitions, or to any (None)."""
         if partitions is None:
             self._bounds.invalidate_all()
-            self._wake_all()
+            self.wake_all()
         else:
             self._bounds.invalidate(partitions)
             self.wake(partitions)
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Wake every waiter, because any partition may have changed."""
         self.wake(list(self._waiters))
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:

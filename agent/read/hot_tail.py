@@ -153,6 +153,12 @@ class HotTail:
         self.hits += 1
         return _tail_read((views[first:end], size, lasts[end - 1] + 1))
 
+    def clear(self) -> None:
+        """Evict everything."""
+        self._topics.clear()
+        self._files.clear()
+        self.size = 0
+
     def _drop_oldest(self) -> None:
         for partition, count, size in self._files.popleft():
             tails = self._topics[partition.topic_id]

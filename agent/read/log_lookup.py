@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.read.catalog_cache import BoundsCache
     from agent.read.fetch_plan import Cursor, PartitionFetch
     from agent.runtime.work_pool import WorkPool
@@ -51,6 +52,7 @@ class LogLookup:
         bounds_cache: BoundsCache,
         pool: WorkPool,
         clock: Clock,
+        epoch: CatalogEpoch,
     ) -> None:
         self._settings = settings
         self._bounds = bounds
@@ -61,10 +63,12 @@ class LogLookup:
         )
         self._pool = pool
         self._clock = clock
+        self._epoch = epoch
 
     async def state(self, partition: PartitionId) -> PartitionState | None:
         """Return the current state of the partition, or None if it does not exist."""
         states = await self._pool.run(partial(self._bounds.states, [partition]))
+        self._epoch.observe_states(states)
         return states[0] if states else None
 
     def _cached_state(self, fetch: PartitionFetch) -> PartitionState | None:
@@ -85,6 +89,7 @@ class LogLookup:
             ids = [cursor.fetch.partition_id for cursor in unknown]
             with self.bounds_cache.lookup(ids) as undisturbed:
                 found = await self._pool.run(partial(self._bounds.states, ids))
+                self._epoch.observe_states(found)  # before the bounds of the new epoch are used
                 self.bounds_cache.store(found, undisturbed)
             states = {PartitionId(state.topic_id, state.partition): state for state in found}
             for cursor in unknown:
@@ -103,10 +108,11 @@ class LogLookup:
                 unknown.append(cursor)
         if not unknown:
             return
-        looked_up = self._clock.monotonic()
+        looked_up, epoch = self._clock.monotonic(), self._epoch.current
         await self._pool.run(partial(self._look_up, unknown, max_bytes))
+        self._epoch.check_extents(extent for cursor in unknown for extent in cursor.extents)
         for cursor in unknown:
-            if not cursor.fetch.topic.config.compacts:
+            if epoch == self._epoch.current and not cursor.fetch.topic.config.compacts:
                 self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
 
     def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
@@ -123,6 +129,11 @@ class LogLookup:
                 max_extents=self._settings.max_fetch_extents,
                 max_bytes=wanted_bytes,
             )
+
+    def clear(self) -> None:
+        """Remove all cached bounds and extents, because a new epoch began."""
+        self.bounds_cache.invalidate_all()
+        self._extent_cache.clear()
 
     def invalidate_extents(self, cursors: Sequence[Cursor]) -> None:
         """Remove cached extents that refer to a deleted object."""

@@ -93,6 +93,7 @@ class Health:
     def __init__(self) -> None:
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
+        self._warnings: dict[str, Check] = {}
 
     def require_live(self, part: str, check: Check) -> None:
         """Make a part essential: the process must be restarted if it has a problem."""
@@ -105,6 +106,14 @@ class Health:
     def require_ready(self, part: str, check: Check) -> None:
         """Let the agent count as not ready while a part has a problem."""
         self._ready[part] = check
+
+    def warn(self, part: str, check: Check) -> None:
+        """Report a problem that an operator must solve, while the agent serves nevertheless."""
+        self._warnings[part] = check
+
+    def warnings(self) -> dict[str, str]:
+        """Return the problems that do not keep the agent from serving, by part."""
+        return _problems(self._warnings)
 
     def live_problems(self) -> dict[str, str]:
         """Return the reasons to restart the process, by part; empty if it makes progress."""

@@ -89,6 +89,22 @@ class AgentMetrics:
             "Ingestion files that could not be uploaded or committed",
             registry=registry,
         )
+        self.lost_files = Counter(
+            "siltstone_lost_files",
+            "Ingestion files that this agent acknowledged and a failover of the catalog lost",
+            registry=registry,
+        )
+        self.lost_records = Counter(
+            "siltstone_lost_records", "Records in lost ingestion files", registry=registry
+        )
+        self.readopted_files = Counter(
+            "siltstone_readopted_files", "Lost ingestion files that were committed again", registry=registry
+        )
+        self.readopted_records = Counter(
+            "siltstone_readopted_records",
+            "Records of lost ingestion files that were appended again",
+            registry=registry,
+        )
         self.appended_records = Counter(
             "siltstone_appended_records", "Records that were appended", registry=registry
         )

@@ -38,12 +38,13 @@ from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.errors import SessionFencedError
-from core.errors import SiltstoneError
+from core.errors import SiltstoneError, StaleStateError
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.commits import CommitListener
     from agent.cluster.session import Session
     from agent.runtime.health import CallHealth
@@ -95,6 +96,7 @@ class WritePath:
         ids: Ids,
         metrics: AgentMetrics,
         store_health: CallHealth,
+        epoch: CatalogEpoch,
         listeners: Sequence[CommitListener] = (),
     ) -> None:
         self._settings = settings
@@ -107,6 +109,7 @@ class WritePath:
         self._ids = ids
         self._metrics = metrics
         self._store_health = store_health
+        self._epoch = epoch
         self._listeners = tuple(listeners)
         self.budget = ByteBudget(
             "the write buffer",
@@ -329,6 +332,7 @@ class WritePath:
     async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> None:
         try:
             results = await self._commit(sealed)
+            self._check_epoch(results)
             complete_appends(sealed, results)
         except SessionFencedError as error:
             self._fail(flight, error, "the records were not committed")
@@ -336,6 +340,18 @@ class WritePath:
             self._fail(flight, error, "it is unknown whether the records were committed")
         else:
             self._notify(sealed, results)
+
+    def _check_epoch(self, results: Sequence[SectionResult]) -> None:
+        """Raise StaleStateError for a commit of an epoch that has ended: the new one may lack it.
+
+        The agent has compared its acknowledged commits with the catalog already, so it acknowledges no other.
+        """
+        epoch = max((result.leader_epoch for result in results), default=-1)
+        if 0 <= epoch < self._epoch.current:
+            raise StaleStateError(
+                f"the records were committed in epoch {epoch}, and epoch {self._epoch.current} has begun",
+                remedy="send them again",
+            )
 
     async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
         commit = partial(self._log.commit, sealed.commit)

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
 from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
@@ -133,6 +134,7 @@ class SimulatedAgent:
             clock=env.clock,
             interval_ms=HEARTBEAT_MS,
             silent_ms=AGENT.broker_silent_ms,
+            epoch=CatalogEpoch(),
             health=health,
             on_excluded=lambda _: None,
         )
@@ -151,6 +153,7 @@ class SimulatedAgent:
             clock=env.clock,
             ids=env.ids,
             metrics=METRICS,
+            epoch=CatalogEpoch(),
             store_health=health,
         )
         self.is_serving = False

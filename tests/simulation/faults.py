@@ -21,6 +21,8 @@ _PARTS: Final = (
     "clock",
     "store_binding",
     "garbage",
+    "incarnations",
+    "lost_commits",
     "topics",
     "sessions",
     "commits",

@@ -93,6 +93,7 @@ class FastFetch(FastPath):
         loop = asyncio.get_running_loop()
         max_wait_ms = min(limits.max_wait, context.services.settings.max_wait_ms)
         until = loop.time() + max_wait_ms / 1000
+        epoch = context.services.epoch.current
         if read is MemoryMiss.INSUFFICIENT:
             read = await memory.read_when_available(
                 request.targets.topics,
@@ -102,7 +103,9 @@ class FastFetch(FastPath):
                 was_read=not request.is_large,
             )
         if not isinstance(read, MemoryMiss):
-            return _respond(request, *read, frame, context)
+            if context.services.epoch.current == epoch:
+                return _respond(request, *read, frame, context)
+            memory.release(read[1])  # the client was checked against the epoch that has ended
         rest_ms = max(round((until - loop.time()) * 1000), 0)
         return await build_fetch_response(request.fetch_context, limits._replace(max_wait=rest_ms), context)
 
@@ -127,7 +130,14 @@ class FastFetch(FastPath):
             return None  # the ordinary path may redirect it to another agent
         by_id = context.version >= TOPIC_IDS_SINCE
         try:
-            found = find_targets(parsed, frame.data, services.fetch_sessions, services.directory, by_id=by_id)
+            found = find_targets(
+                parsed,
+                frame.data,
+                services.fetch_sessions,
+                services.directory,
+                services.epoch.current,
+                by_id=by_id,
+            )
         except KafkaError:
             return None
         if found is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from agent.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionlessFetch, SessionRequest
-from agent.kafka.topic_lookup import LEADER_EPOCH
+from agent.kafka.topic_lookup import NO_LEADER_EPOCH
 from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:
@@ -42,15 +42,17 @@ def find_targets(
     data: memoryview,
     sessions: FetchSessions,
     directory: TopicDirectory,
+    epoch: int,
     *,
     by_id: bool,
 ) -> SessionTargets | None:
     """Return the request's fetch context and targets; None if the ordinary path must handle the request.
 
-    `data` is the request's frame. Raises `KafkaError` for a session error.
+    `data` is the request's frame, `epoch` the leader epoch that the agent knows. Raises `KafkaError` for a
+    session error.
     """
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
-        targets = _targets_of_request(request, data, directory, by_id=by_id)
+        targets = _targets_of_request(request, data, directory, epoch, by_id=by_id)
         if targets is not None:
             return SessionlessFetch(partial(_wanted_by_key, request, data)), targets
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
@@ -58,7 +60,7 @@ def find_targets(
     fetch_context = sessions.find(
         SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
     )
-    found = _targets_of_session(fetch_context.wanted, directory, by_id=by_id)
+    found = _targets_of_session(fetch_context.wanted, directory, epoch, by_id=by_id)
     return None if found is None else (fetch_context, found)
 
 
@@ -74,11 +76,11 @@ def _wanted_by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey
 
 
 def _targets_of_request(
-    request: FetchRequest, data: memoryview, directory: TopicDirectory, *, by_id: bool
+    request: FetchRequest, data: memoryview, directory: TopicDirectory, epoch: int, *, by_id: bool
 ) -> FetchTargets | None:
     """Return the targets of a sessionless request; None also if it names a topic or partition twice."""
     starts, ends, partitions, epochs, offsets, max_bytes = request.wanted
-    if not starts or max(epochs) > LEADER_EPOCH:
+    if not starts or not {epoch, NO_LEADER_EPOCH}.issuperset(epochs):
         return None
     parts = list(zip(partitions, offsets, max_bytes, epochs, strict=True))
     targets = FetchTargets([], [])
@@ -99,7 +101,7 @@ def _targets_of_request(
 
 
 def _targets_of_session(
-    wanted: Mapping[PartitionKey, PartitionRead], directory: TopicDirectory, *, by_id: bool
+    wanted: Mapping[PartitionKey, PartitionRead], directory: TopicDirectory, epoch: int, *, by_id: bool
 ) -> FetchTargets | None:
     """Return the targets of a session, in the session's order."""
     targets = FetchTargets([], [])
@@ -115,7 +117,7 @@ def _targets_of_session(
             last, partitions, parts = name, topic.partition_count, []
             targets.names.append(name)
             targets.topics.append((topic, parts))
-        if not 0 <= partition < partitions or each.leader_epoch > LEADER_EPOCH:
+        if not 0 <= partition < partitions or each.leader_epoch not in {epoch, NO_LEADER_EPOCH}:
             return None
         parts.append(each)
     return targets if parts else None

@@ -148,7 +148,6 @@ def test_errors_about_the_database_are_not_sent_to_clients() -> None:
     }
     assert internal == {
         "CatalogAddressError",
-        "CatalogInUseError",
         "CatalogUnavailableError",
         "EmbeddedPostgresError",
         "MigrationError",

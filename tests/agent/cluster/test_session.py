@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
 from agent.runtime.health import CallHealth
 from agent.runtime.work_pool import WorkPool
 from catalog.errors import CatalogUnavailableError, SchemaVersionError, SessionFencedError
+from catalog.lifecycle.incarnation import Incarnation
 from core.clock import ManualClock
 from core.ids import SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from uuid import UUID
 
     from catalog.model import Broker
 
@@ -30,10 +32,14 @@ class _Sessions:
         self.clock = clock
         self.response: int | Exception = 0
         self.takes_seconds = 0.0
+        self.epoch = 0
         self.has_beaten = threading.Event()
 
-    def register(self, _session_id: UUID, _description: str, _broker: Broker | None, /) -> None:
+    def register(self, _session_id: UUID, _description: str, _broker: Broker | None, /) -> Incarnation:
         self.clock.advance(self.takes_seconds)
+        return Incarnation(
+            epoch=self.epoch, incarnation_id=UUID(int=self.epoch), started_ms=0, reason="a test"
+        )
 
     def heartbeat(self, session_id: UUID, /) -> int:
         del session_id
@@ -63,6 +69,7 @@ def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
             silent_ms=1000 * _SILENT_SECONDS,
             health=CallHealth(clock, limit_seconds=60),
             on_excluded=lambda _: None,
+            epoch=CatalogEpoch(),
         )
         await session.start()
         assert session._heartbeats is not None
@@ -90,6 +97,7 @@ def test_heartbeats_end_when_a_migration_excludes_this_version() -> None:
             silent_ms=1000 * _SILENT_SECONDS,
             health=CallHealth(clock, limit_seconds=60),
             on_excluded=excluded.set_result,
+            epoch=CatalogEpoch(),
         )
         await session.start()
         assert await asyncio.wait_for(excluded, _TIMEOUT_SECONDS) is sessions.response

@@ -28,7 +28,7 @@ _RULES = append_rules_of(TopicConfig())
 _REFUSED, _DUPLICATE = 2, 3  # every second and third run
 
 _BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1, max_size=4)
-_APPENDS = st.lists(
+APPENDS = st.lists(
     st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from([-1, -1, 5, 6]), _BATCHES),
     min_size=1,
     max_size=12,
@@ -67,7 +67,7 @@ def _check_section(commit: SectionCommit, section: SealedSection, data: bytes) -
     assert all(any(pair) for pair in pairwise(stamped)), "adjacent runs without a producer are joined"
 
 
-def _sealed(
+def sealed_file(
     appends: list[tuple[int, int, int, list[tuple[int, int]]]],
 ) -> tuple[SealedFile, list[Piece]]:
     file, pieces = OpenFile(), []
@@ -77,12 +77,12 @@ def _sealed(
     return seal(file, file_id=UUID(int=7), session_id=UUID(int=8), created_ms=9), pieces
 
 
-@given(_APPENDS)
+@given(APPENDS)
 def test_the_commit_describes_the_bytes_of_the_file(
     appends: list[tuple[int, int, int, list[tuple[int, int]]]],
 ) -> None:
     """Sections, runs, offsets and producers agree, and every block has its checksum."""
-    sealed, _ = _sealed(appends)
+    sealed, _ = sealed_file(appends)
     data = b"".join(sealed.body)
     assert len(data) == sealed.size
     written = read_file(data).sections
@@ -90,12 +90,12 @@ def test_the_commit_describes_the_bytes_of_the_file(
         _check_section(commit, section, found.data)
 
 
-@given(_APPENDS)
+@given(APPENDS)
 def test_each_batch_gets_the_result_of_its_run(
     appends: list[tuple[int, int, int, list[tuple[int, int]]]],
 ) -> None:
     """A batch is rejected, a duplicate, or at its position in the run. The log receives the appended ones."""
-    sealed, pieces = _sealed(appends)
+    sealed, pieces = sealed_file(appends)
     results = [
         SectionResult(
             topic_id=commit.topic_id,

@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.errors import AppendFailedError
 from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import CallHealth
@@ -109,6 +110,7 @@ async def writing_to(
         clock=clock,
         ids=ids,
         metrics=AgentMetrics(),
+        epoch=CatalogEpoch(),
         store_health=CallHealth(clock, limit_seconds=10),
     )
     path.start()

@@ -5,6 +5,7 @@ A chunk bounds the work of one catalog query and the memory of its result.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -13,11 +14,12 @@ from agent.kafka.topic_lookup import find_topics
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
-    from catalog.model import Topic
+    from catalog.model import PartitionId, Topic
+    from catalog.topics.leader_epochs import EpochHistory
 
 Wanted = TypeVar("Wanted")
 
@@ -61,3 +63,15 @@ async def respond_by_partition(
         responses += await respond(partitions[start : start + step], context)
     remaining = iter(responses)
     return [(name, list(islice(remaining, len(wanted)))) for name, wanted in requested]
+
+
+async def epoch_histories(
+    partitions: Collection[PartitionId], context: RequestContext
+) -> Mapping[PartitionId, EpochHistory]:
+    """Return the leader epochs of partitions in the object store that have more than epoch 0."""
+    services = context.services
+    if services.epoch.current == 0:
+        return {}
+    return await services.pools.catalog.run(
+        partial(services.catalog.leader_epochs.of_partitions, list(partitions))
+    )

@@ -8,6 +8,9 @@ Versions 4 to 18:
   unless this agent is one. Every agent can serve every topic in the object store.
 - 13 names topics by id.
 
+A client in an earlier or later leader epoch gets FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, and validates
+its position (KIP-320). The epoch of the last fetched offset (version 12) is ignored: no consumer sends it.
+
 Both isolation levels read the same records because there are no transactions.
 
 The fast path serves requests whose records are in memory. It gives the same responses.

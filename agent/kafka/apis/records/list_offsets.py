@@ -17,13 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.records.by_partition import respond_by_partition
+from agent.kafka.apis.records.by_partition import epoch_histories, respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topic_lookup import check_partition
 from agent.read.timestamp_lookup import TimedOffset
 from agent.runtime.cooperative_yield import map_bounded
 from catalog.model import PartitionId
+from catalog.topics.leader_epochs import NO_HISTORY
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.apis.records.by_partition import RequestedPartition
     from catalog.model import PartitionState, Topic
+    from catalog.topics.leader_epochs import EpochHistory
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = frozenset({-5, -6})
@@ -69,11 +71,15 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
 async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: RequestContext) -> list[Struct]:
     counts = Counter((each.topic_name, each.wanted.partition_index) for each in requested)
     states = await _states(requested, context)
+    context.services.epoch.observe_states(states.values())
+    histories = await epoch_histories(states, context)
     duplicate = KafkaError(ErrorCode.invalid_request, "a partition is requested twice")
 
     async def respond(each: RequestedPartition[Struct]) -> Struct:
         is_duplicate = counts[each.topic_name, each.wanted.partition_index] > 1
-        return await _respond(duplicate if is_duplicate else each.topic, each.wanted, states, context)
+        return await _respond(
+            duplicate if is_duplicate else each.topic, each.wanted, states, histories, context
+        )
 
     return await map_bounded(respond, requested, limit=_MAX_CONCURRENT)
 
@@ -97,14 +103,16 @@ async def _respond(
     topic: Topic | SiltstoneError,
     wanted: Struct,
     states: Mapping[PartitionId, PartitionState],
+    histories: Mapping[PartitionId, EpochHistory],
     context: RequestContext,
 ) -> Struct:
     index = wanted.partition_index
     try:
         if isinstance(topic, SiltstoneError):
             return Struct(partition_index=index, error_code=code_of(topic))
-        check_partition(topic, index, wanted.current_leader_epoch)
-        state = states.get(PartitionId(topic.topic_id, index))
+        check_partition(topic, index, context.services.epoch.current, wanted.current_leader_epoch)
+        key = PartitionId(topic.topic_id, index)
+        state = states.get(key)
         if topic.is_local:
             state = await context.services.local_logs.state(topic, index)
         if state is None:
@@ -112,7 +120,10 @@ async def _respond(
         found = await _find(topic, state, wanted.timestamp, context)
     except SiltstoneError as failure:
         return Struct(partition_index=index, error_code=code_of(failure))
-    epoch = state.leader_epoch if found.offset >= 0 else -1
+    epoch = -1 if found.offset < 0 else state.leader_epoch
+    if epoch > 0 and not topic.is_local:
+        history = histories.get(key, NO_HISTORY)
+        epoch = history.at(found.offset, current=epoch, log_end_offset=state.log_end_offset)
     return Struct(partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch)
 
 

@@ -2,8 +2,8 @@
 
 Versions 2 to 4. Version 3 added the replica id, version 4 is the first flexible one.
 
-A topic in the object store has one leader epoch, 0, which ends at the high watermark. The response for any
-other epoch is undefined (-1). The log of a local topic knows its own leader epochs.
+The catalog knows where the leader epochs of a topic in the object store begin (KIP-320). A failover or a
+restore begins a new one. The log of a local topic knows its own leader epochs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.records.by_partition import respond_by_partition
+from agent.kafka.apis.records.by_partition import epoch_histories, respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topic_lookup import LEADER_EPOCH, check_partition
+from agent.kafka.topic_lookup import check_partition
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
+from catalog.topics.leader_epochs import NO_HISTORY
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.apis.records.by_partition import RequestedPartition
     from catalog.model import Topic
+    from catalog.topics.leader_epochs import EpochHistory
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
@@ -59,33 +61,40 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
         if (topic := each.object_topic) is not None
     ]
     states = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
+    services.epoch.observe_states(states)
+    histories = await epoch_histories(ids, context)
     ends = {PartitionId(state.topic_id, state.partition): state.high_watermark for state in states}
     yielding, responses = CooperativeYield(), []
     for each in requested:
-        responses.append(await _end_of_epoch(each.topic, each.wanted, ends, context))
+        responses.append(await _end_of_epoch(each.topic, each.wanted, ends, histories, context))
         await yielding.step()
     return responses
 
 
 async def _end_of_epoch(
-    topic: Topic | SiltstoneError, wanted: Struct, ends: Mapping[PartitionId, int], context: RequestContext
+    topic: Topic | SiltstoneError,
+    wanted: Struct,
+    ends: Mapping[PartitionId, int],
+    histories: Mapping[PartitionId, EpochHistory],
+    context: RequestContext,
 ) -> Struct:
+    current = context.services.epoch.current
     try:
         if isinstance(topic, SiltstoneError):
             return Struct(partition=wanted.partition, error_code=code_of(topic))
-        check_partition(topic, wanted.partition, wanted.current_leader_epoch)
+        check_partition(topic, wanted.partition, current, wanted.current_leader_epoch)
         if topic.is_local:
             logs = context.services.local_logs
             found = await logs.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
             return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)
-        if wanted.leader_epoch != LEADER_EPOCH:
-            return Struct(partition=wanted.partition)
-        end = ends.get(PartitionId(topic.topic_id, wanted.partition))
-        if end is None:
+        key = PartitionId(topic.topic_id, wanted.partition)
+        if key not in ends:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
     except SiltstoneError as error:
         return Struct(partition=wanted.partition, error_code=code_of(error))
-    return Struct(partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=end)
+    history = histories.get(key, NO_HISTORY)
+    epoch, end = history.end_of(wanted.leader_epoch, current=current, log_end_offset=ends[key])
+    return Struct(partition=wanted.partition, leader_epoch=epoch, end_offset=end)
 
 
 API = Api(

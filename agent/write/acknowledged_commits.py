@@ -1,0 +1,95 @@
+"""The commits that this agent acknowledged recently, to compare with the catalog after a failover.
+
+Bounds: the last 30 minutes, 20,000 files and 100,000 sections. The catalog stores the results of a commit for
+an hour, so a younger commit that it does not know is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from catalog.commit.results import appended_range
+from catalog.lifecycle.lost_commits import AcknowledgedCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.cluster.commits import CommittedFile
+    from catalog.model import SectionResult
+    from core.clock import Clock
+
+MAX_FILES: Final = 20_000
+MAX_SECTIONS: Final = 100_000
+MAX_AGE_SECONDS: Final = 1800.0
+
+
+class _Entry(NamedTuple):
+    commit: AcknowledgedCommit
+    sections: int
+    at: float
+
+
+class AcknowledgedCommits:
+    """Commits in their order. Belongs to the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: deque[_Entry] = deque()
+        self._sections = 0
+        self._number = 0
+        self._dropped_sessions: set[UUID] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
+        """Remember a committed file, which the agent acknowledges now."""
+        commit = file.commit
+        ranges = (
+            appended_range(section, result.runs)
+            for section, result in zip(commit.sections, results, strict=True)
+        )
+        self._number += 1
+        remembered = AcknowledgedCommit(
+            file_id=commit.file_id,
+            session_id=commit.session_id,
+            object_name=commit.object_name,
+            number=self._number,
+            offsets=tuple(filter(None, ranges)),
+        )
+        now = self._clock.monotonic()
+        self._entries.append(_Entry(remembered, len(commit.sections), now))
+        self._sections += len(commit.sections)
+        while (
+            len(self._entries) > MAX_FILES
+            or self._sections > MAX_SECTIONS
+            or now - self._entries[0].at > MAX_AGE_SECONDS
+        ):
+            self._drop()
+
+    def _drop(self) -> None:
+        dropped = self._entries.popleft()
+        self._sections -= dropped.sections
+        self._dropped_sessions.add(dropped.commit.session_id)
+
+    def recent(self) -> list[AcknowledgedCommit]:
+        """Return the remembered commits, oldest first."""
+        oldest = self._clock.monotonic() - MAX_AGE_SECONDS
+        while self._entries and self._entries[0].at < oldest:
+            self._drop()
+        return [entry.commit for entry in self._entries]
+
+    def is_complete(self, session_id: UUID, *, knows_oldest: bool) -> bool:
+        """Return True if every lost commit of a session is remembered.
+
+        `knows_oldest` says that the catalog knows the oldest remembered commit: then it knows all older ones.
+        """
+        return knows_oldest or session_id not in self._dropped_sessions
+
+    def forget(self) -> None:
+        """Forget everything, after it was compared."""
+        self._entries.clear()
+        self._sections = 0
+        self._dropped_sessions.clear()

@@ -1,0 +1,149 @@
+"""Recovery of an agent when the catalog begins a new incarnation, before its new session writes anything.
+
+1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
+2. It reports those that are lost.
+3. With `automatic_readoption` it commits them again, in their order. Idempotent producers then continue
+   without a gap in their sequence numbers.
+4. It settles its old sessions, so that garbage collection may delete what they left.
+5. It waits until the other agents that lived have compared their commits, for 10 s at most: a producer may
+   have moved to this agent, and its earlier batches must come first.
+
+Each step may be repeated after an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from core.errors import StaleStateError
+from maintenance.readopt import Outcome, lost_file_of, readopt_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.work_pool import WorkPool
+    from agent.write.acknowledged_commits import AcknowledgedCommits
+    from catalog.lifecycle.incarnation import Incarnation
+    from catalog.lifecycle.lost_commits import AcknowledgedCommit
+    from catalog.open import Catalog
+    from maintenance.readopt import ReadoptedFile
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+_IDS_PER_QUERY: Final = 5_000
+_MAX_WAIT_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.2
+
+
+class LossRecovery:
+    """Recovery of one agent. Belongs to the event loop; its calls run in `pool`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: ObjectStore,
+        acknowledged: AcknowledgedCommits,
+        *,
+        automatic: bool,
+        silent_ms: int,
+        pool: WorkPool,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._acknowledged = acknowledged
+        self._automatic = automatic
+        self._silent_ms = silent_ms
+        self._pool = pool
+        self._metrics = metrics
+
+    async def run(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
+        """Recover what the agent's earlier `sessions` (none at its start) lost when the incarnation began."""
+        if sessions:
+            await self._recover(incarnation, sessions)
+        await self._wait_for_others()
+
+    async def _recover(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
+        recent = self._acknowledged.recent()
+        unknown = await self._pool.run(partial(self._unknown, recent))
+        lost = [commit for commit in recent if commit.file_id in unknown]
+        knows_oldest = bool(recent) and recent[0].file_id not in unknown
+        complete = [
+            session_id
+            for session_id in sessions
+            if self._acknowledged.is_complete(session_id, knows_oldest=knows_oldest)
+        ]
+        await self._pool.run(partial(self._catalog.lost_commits.report, complete, lost, incarnation.epoch))
+        self._note(lost, incarnation)
+        if self._automatic:
+            for commit in lost:
+                await self._readopt(commit)
+        await self._pool.run(partial(self._catalog.lost_commits.settle, complete))
+        self._acknowledged.forget()
+
+    def _unknown(self, recent: Sequence[AcknowledgedCommit]) -> frozenset[UUID]:
+        found: frozenset[UUID] = frozenset()
+        for start in range(0, len(recent), _IDS_PER_QUERY):
+            ids = [commit.file_id for commit in recent[start : start + _IDS_PER_QUERY]]
+            found |= self._catalog.lost_commits.unknown(ids)
+        return found
+
+    def _note(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
+        """Count and log what is lost."""
+        records = sum(each.end_offset - each.base_offset for commit in lost for each in commit.offsets)
+        self._metrics.lost_files.inc(len(lost))
+        self._metrics.lost_records.inc(records)
+        if not lost:
+            _log.warning(
+                "the catalog began a new epoch; it knows every commit of this agent",
+                epoch=incarnation.epoch,
+                reason=incarnation.reason,
+            )
+            return
+        _log.error(
+            "the catalog lost commits that this agent had acknowledged",
+            epoch=incarnation.epoch,
+            reason=incarnation.reason,
+            files=len(lost),
+            records=records,
+            first_object=lost[0].object_name,
+            last_object=lost[-1].object_name,
+            remedy="the agent commits them again now"
+            if self._automatic
+            else "run `siltstone fsck --readopt`, then `siltstone fsck --readopt --apply`",
+        )
+
+    async def _readopt(self, commit: AcknowledgedCommit) -> None:
+        try:
+            done = await self._pool.run(
+                partial(readopt_file, self._catalog, self._store, lost_file_of(commit))
+            )
+        except StaleStateError as error:  # an operator has settled the session meanwhile
+            _log.error("a lost file is not committed again", object=commit.object_name, reason=str(error))
+            return
+        self._count(done)
+
+    def _count(self, done: ReadoptedFile) -> None:
+        if done.outcome is Outcome.READOPTED:
+            self._metrics.readopted_files.inc()
+            self._metrics.readopted_records.inc(done.records - done.duplicates - done.rejected)
+            _log.warning(
+                "a lost file was committed again",
+                object=done.object_name,
+                old_offsets=[tuple(each) for each in done.old_offsets],
+                new_offsets=[tuple(each) for each in done.new_offsets],
+            )
+
+    async def _wait_for_others(self) -> None:
+        """Wait until the other agents that lived have compared their commits, or 10 s have passed."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _MAX_WAIT_SECONDS
+        unverified = partial(self._catalog.lost_commits.unverified, self._silent_ms)
+        while await self._pool.run(unverified) and loop.time() < until:  # noqa: ASYNC110  # polls the catalog
+            await asyncio.sleep(_POLL_SECONDS)

@@ -1,0 +1,159 @@
+"""Leader epochs as Kafka clients see them: a new one begins when the catalog continues on another history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from catalog.model import PartitionId
+from object_format.record_batch.headers import iter_headers
+from object_format.record_batch.records import encode_batch
+from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import Wire, read_response, request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.agent.kafka.brokers import BrokerThread
+
+_TOPIC = "granite"
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
+    """Start an agent that notices a new epoch soon."""
+    started = start_broker(heartbeat_interval_ms=50)
+    started.create_topic(_TOPIC)
+    return started
+
+
+@pytest.fixture
+def wire(broker: BrokerThread) -> Iterator[Wire]:
+    with Wire(broker.host_and_port) as opened:
+        yield opened
+
+
+@pytest.fixture
+def begin_epoch(broker: BrokerThread, catalog_url: str) -> Callable[[], None]:
+    """Return a function that makes the recorded server another one, and waits until the agent has noticed."""
+
+    def begin() -> None:
+        epoch = broker.agent.epoch.current
+        with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+            connection.execute(
+                "UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/0')"
+            )
+        until(lambda: broker.agent.epoch.current > epoch)
+
+    return begin
+
+
+def produce(wire: Wire, count: int) -> int:
+    """Produce records, with retries while the session is replaced; return their first offset."""
+    while True:
+        data = encode_batch([1000] * count, [None] * count, [b"v"] * count)
+        part = Struct(index=0, records=data)
+        request = Struct(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[Struct(name=_TOPIC, partition_data=[part])],
+        )
+        response = wire.ask("produce", 9, request).responses[0].partition_responses[0]
+        if response.error_code == ErrorCode.none:
+            return int(response.base_offset)
+
+
+def fetch(wire: Wire, offset: int, epoch: int, *, max_wait: int = 0) -> Struct:
+    wanted = Struct(partition=0, fetch_offset=offset, partition_max_bytes=10_000, current_leader_epoch=epoch)
+    request = Struct(max_wait=max_wait, min_bytes=1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
+    response: Struct = wire.ask("fetch", 12, request).responses[0].partitions[0]
+    return response
+
+
+def end_of(wire: Wire, epoch: int, current: int = -1) -> tuple[int, int, int]:
+    wanted = Struct(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = Struct(replica_id=-1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
+    found = wire.ask("offset_for_leader_epoch", 4, request).topics[0].partitions[0]
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+def latest(wire: Wire, timestamp: int, current: int = -1) -> Struct:
+    wanted = Struct(partition_index=0, timestamp=timestamp, current_leader_epoch=current)
+    request = Struct(replica_id=-1, topics=[Struct(name=_TOPIC, partitions=[wanted])])
+    response: Struct = wire.ask("list_offsets", 7, request).topics[0].partitions[0]
+    return response
+
+
+def epochs_of(records: list[memoryview]) -> list[tuple[int, int]]:
+    """Return base offset and leader epoch of each batch."""
+    headers = [header for data in records for _, header in iter_headers(data)]
+    return [(header.base_offset, header.partition_leader_epoch) for header in headers]
+
+
+def test_every_response_states_the_epoch_of_its_records(
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+) -> None:
+    assert produce(wire, 3) == 0
+    begin_epoch()
+    assert produce(wire, 2) == 3
+    metadata = wire.ask("metadata", 9, Struct(topics=[Struct(name=_TOPIC)]))
+    assert metadata.topics[0].partitions[0].leader_epoch == 1
+    (entry,) = broker.catalog.topics.states([PartitionId(broker.catalog.topics.get(_TOPIC).topic_id, 0)])
+    assert entry.leader_epoch == 1
+    read = fetch(wire, 0, 1)
+    batches = epochs_of(read.records)
+    while batches[-1][0] < 3:
+        batches += epochs_of(fetch(wire, batches[-1][0] + 3, 1).records)
+    assert batches == [(0, 0), (3, 1)]
+    assert [(latest(wire, at).offset, latest(wire, at).leader_epoch) for at in (-1, -2)] == [(5, 1), (0, 0)]
+    assert [end_of(wire, epoch) for epoch in range(3)] == [(0, 0, 3), (0, 1, 5), (0, -1, -1)]
+
+
+def test_a_client_in_an_earlier_epoch_is_fenced_and_one_in_a_later_epoch_waits(
+    wire: Wire, begin_epoch: Callable[[], None]
+) -> None:
+    """FENCED_LEADER_EPOCH lets it validate its position. Both errors precede those of its offset."""
+    produce(wire, 3)
+    begin_epoch()
+    for epoch, code in ((0, ErrorCode.fenced_leader_epoch), (2, ErrorCode.unknown_leader_epoch)):
+        for offset in (0, 3, 99):
+            assert fetch(wire, offset, epoch).error_code == code
+            assert fetch(wire, offset, epoch, max_wait=100).error_code == code
+        assert latest(wire, -1, epoch).error_code == code
+        assert end_of(wire, 0, epoch)[0] == code
+    for epoch in (-1, 1):
+        assert fetch(wire, 0, epoch).error_code == ErrorCode.none
+
+
+def test_a_waiting_fetch_is_fenced_when_a_new_epoch_begins(
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+) -> None:
+    """Otherwise the client would wait at an offset that the new history may not have."""
+    produce(wire, 3)
+    assert fetch(wire, 0, 0).error_code == ErrorCode.none
+    wanted = Struct(partition=0, fetch_offset=3, partition_max_bytes=10_000, current_leader_epoch=0)
+    request = Struct(max_wait=60_000, min_bytes=1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
+    with Wire(broker.host_and_port) as other:
+        other.send(request_frame("fetch", 12, 7, request))
+        until(lambda: broker.agent.commit_notifier.has_waiters)
+        begin_epoch()
+        received = other.receive()
+    assert received is not None
+    response = read_response("fetch", 12, received[1])
+    assert response.responses[0].partitions[0].error_code == ErrorCode.fenced_leader_epoch
+
+
+def test_memory_and_disk_keep_nothing_of_an_earlier_epoch(
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+) -> None:
+    produce(wire, 3)
+    assert broker.agent.tail.size > 0
+    begin_epoch()
+    assert broker.agent.tail.size == 0
+    assert len(broker.agent.fetch_sessions) == 0
+    assert broker.agent.directory.cached(_TOPIC) is None
