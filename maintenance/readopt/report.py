@@ -43,7 +43,6 @@ class ReadoptedFile:
     new_offsets: Sequence[OffsetRange] = ()
     detail: str | None = None
 
-
     def as_dict(self) -> dict[str, Any]:
         """Return the file for JSON. Offsets are [topic id, partition, first offset, end offset]."""
         offsets = {
