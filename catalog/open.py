@@ -11,7 +11,6 @@ from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
 from catalog.commit.repository import Commits
 from catalog.config.repository import GroupConfigs
-from catalog.database.address import check_url
 from catalog.database.connection import DatabaseLimits
 from catalog.database.embedded_server import EmbeddedPostgres
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
@@ -53,7 +52,6 @@ __all__ = [
     "EmbeddedPostgres",
     "MigrationPlan",
     "SchemaVersion",
-    "check_url",
     "migrate_catalog",
     "open_catalog",
     "plan_migration",

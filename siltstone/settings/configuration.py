@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from agent.settings import AgentSettings
-from catalog.open import check_url as check_catalog_url
+from catalog.database.url_check import check_url as check_catalog_url
 from core.errors import InvalidInputError
 from core.settings import is_public, setting_name
 from object_store.open import check_endpoint
