@@ -9,6 +9,8 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
 from agent.app import Agent
 from agent.runtime.process_resources import keep_freed_memory, raise_open_file_limit
 from agent.runtime.slow_start_warning import warn_if_slow
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _GC_THRESHOLD = 20_000
+_log = structlog.get_logger(__name__)
 
 
 def run(
@@ -129,10 +132,12 @@ async def _serve(
             continue
         outage.succeeded()
         freeze_garbage()
+        _log.info("the agent serves clients", **addresses)
         try:
             on_ready(addresses)
             await stop_requested.wait()
         finally:
+            _log.info("the agent stops")
             await agent.stop()
         if agent.exclusion is not None:
             raise agent.exclusion

@@ -7,8 +7,14 @@ import sys
 
 import structlog
 
+from core.clock import SystemClock
+from siltstone.log_repetition import SummarizingHandler
+
 # Libraries that log a warning for each attempt, where our own error reports the failure once.
 _QUIET_LOGGERS = ("psycopg.pool",)
+
+# Libraries whose information is about their own steps, and not about an event of this process.
+_CHATTY_LOGGERS = ("boto3", "botocore", "py4j", "uvicorn")
 
 
 def configure_logs(level: str) -> None:
@@ -26,7 +32,7 @@ def configure_logs(level: str) -> None:
         if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = SummarizingHandler(sys.stderr, SystemClock())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -34,6 +40,10 @@ def configure_logs(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=threshold, force=True)
+    for name in _CHATTY_LOGGERS:
+        logging.getLogger(name).setLevel(
+            threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
+        )
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.DEBUG if threshold == logging.DEBUG else logging.ERROR)
     structlog.configure(

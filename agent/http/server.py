@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import structlog
 import uvicorn
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from agent.runtime.foreign_protocols import FIRST_BYTES, on_http_port
 from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+_log = structlog.get_logger(__name__)
 _TICK_SECONDS = 1.0  # the resolution of the Date header
 
 
@@ -26,6 +29,18 @@ def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
 
     class Protocol(HttpToolsProtocol):
         stalled: asyncio.TimerHandle | None = None
+        is_known_http = False
+
+        @override
+        def data_received(self, data: bytes) -> None:
+            if not self.is_known_http:
+                self.is_known_http = True
+                if (sent := on_http_port(data[:FIRST_BYTES])) is not None:
+                    host = self.client[0] if self.client else "unknown"
+                    _log.warning("a client of the HTTP listener is disconnected", client=host, reason=sent)
+                    self.transport.abort()
+                    return
+            super().data_received(data)
 
         @override
         def pause_writing(self) -> None:

@@ -221,7 +221,7 @@ class LogCleaner:
             end_offset, stats = cleaner.clean(cleanable)
             self._record(cleanable, end_offset, stats, thread)
         except (CleaningAbortedError, CleanerStoppedError, LogDirectoryOfflineError) as error:
-            _log.info("log_clean_stopped", log=str(log.topic_partition), reason=str(error))
+            _log.debug("log_clean_stopped", log=str(log.topic_partition), reason=str(error))
         except OSError as error:
             self._on_failure(log.directory.parent, error)
         except Exception as error:
@@ -241,7 +241,7 @@ class LogCleaner:
                 try:
                     log.delete_old_segments()
                 except LogDirectoryOfflineError as error:
-                    _log.info("segment_deletion_stopped", log=str(log.topic_partition), reason=str(error))
+                    _log.debug("segment_deletion_stopped", log=str(log.topic_partition), reason=str(error))
                 except Exception as error:
                     raise CleaningFailedError(
                         f"old segments of log {log.topic_partition} cannot be deleted: {error}",
@@ -264,7 +264,7 @@ class LogCleaner:
             self._totals.bytes_written += stats.bytes_written
             self._totals.records_read += stats.records_read
             self._totals.records_written += stats.records_written
-        _log.info(
+        _log.debug(
             "log_cleaned",
             log=str(cleanable.log.topic_partition),
             first_dirty_offset=cleanable.first_dirty_offset,

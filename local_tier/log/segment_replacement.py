@@ -110,7 +110,7 @@ def replace_segments(
 
 def split_segment(context: LogContext, segments: LogSegments, wide: LogSegment) -> list[LogSegment]:
     """Replace a segment whose offsets span too much by several segments, and return them (KAFKA-6264)."""
-    _log.info("segment_split", segment=str(wide.path))
+    _log.debug("segment_split", segment=str(wide.path))
     parts: list[LogSegment] = []
     try:
         _copy_in_parts(context, wide, parts)
@@ -175,7 +175,7 @@ def _complete_swap(context: LogContext, swaps: dict[str, int]) -> None:
         if parsed is not None and first <= parsed[0] < end:
             _delete(context, [name])
     for name in [*logs, *(name for name in swaps if name not in logs)]:
-        _log.info("swap_completed", log=context.log_name, file=name)
+        _log.debug("swap_completed", log=context.log_name, file=name)
         context.file_system.rename(context.directory / name, context.directory / name.removesuffix(SWAP))
 
 
@@ -203,5 +203,5 @@ def _with_suffix(context: LogContext, suffix: str) -> dict[str, int]:
 
 def _delete(context: LogContext, names: list[str]) -> None:
     for name in names:
-        _log.info("temporary_file_deleted", log=context.log_name, file=name)
+        _log.debug("temporary_file_deleted", log=context.log_name, file=name)
         context.file_system.unlink(context.directory / name, missing_ok=True)

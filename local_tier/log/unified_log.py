@@ -570,7 +570,7 @@ class UnifiedLog:
         following = segments.higher(segments_to_delete[-1].base_offset)
         assert following is not None
         self.maybe_increment_log_start_offset(following.base_offset)
-        _log.info(
+        _log.debug(
             "segments_deleted",
             log=self._context.log_name,
             count=len(segments_to_delete),

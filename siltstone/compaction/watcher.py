@@ -167,7 +167,7 @@ class Watcher:
         if not jobs:
             return 0
         self.status.jobs_running = len(jobs)
-        self._log.info("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
+        self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
         try:
             report = self._session.run(
                 jobs,

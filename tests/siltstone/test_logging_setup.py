@@ -7,11 +7,14 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 import structlog
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from core.clock import ManualClock
+from siltstone.log_repetition import INTERVAL_SECONDS
 from siltstone.logging_setup import configure_logs
 
 if TYPE_CHECKING:
@@ -89,3 +92,57 @@ def test_a_used_logger_follows_a_later_configuration(monkeypatch: pytest.MonkeyP
     with capture_logs() as interrupt_on_signals:
         logger.warning("after")
     assert interrupt_on_signals == [{"event": "after", "log_level": "warning"}]
+
+
+class _Log:
+    """Log of `SummarizingHandler` as lines of JSON, with a clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = ManualClock()
+        self._stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", self._stream)
+        monkeypatch.setattr("siltstone.logging_setup.SystemClock", lambda: self.clock)
+        configure_logs("info")
+        self.logger = structlog.get_logger("agent.test")
+
+    def lines(self) -> list[tuple[str, int | None]]:
+        """Return event and count of each line."""
+        events = [orjson.loads(line) for line in self._stream.getvalue().splitlines()]
+        return [(each["event"], each.get("repeated")) for each in events]
+
+
+def test_a_repeated_warning_is_written_once_and_then_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    for number in range(100):
+        log.logger.warning("the store is slow", attempt=number)
+    log.logger.warning("the disk is full")
+    assert log.lines() == [("the store is slow", None), ("the disk is full", None)]
+    log.clock.advance(INTERVAL_SECONDS)
+    log.logger.info("anything")
+    log.logger.warning("the store is slow")
+    log.clock.advance(INTERVAL_SECONDS)
+    log.logger.warning("the disk is full")
+    assert log.lines()[2:] == [
+        ("the store is slow", 99),
+        ("anything", None),
+        ("the store is slow", 1),
+        ("the disk is full", None),
+    ]
+
+
+def test_errors_information_and_references_are_always_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    for _ in range(3):
+        log.logger.error("it failed")
+        log.logger.info("it happened")
+        log.logger.warning("a client was told", reference="abc")
+    assert len(log.lines()) == 9
+
+
+def test_warnings_of_libraries_are_counted_and_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _Log(monkeypatch)
+    for number in range(3):
+        logging.getLogger("library").warning("attempt %s failed", number)
+    for handler in logging.getLogger().handlers:
+        handler.close()
+    assert log.lines() == [("attempt 0 failed", None), ("attempt 2 failed (repeated 2 times)", None)]

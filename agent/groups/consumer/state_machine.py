@@ -146,7 +146,7 @@ class ConsumerStateMachine:
 
     def new_member(self, member_id: str) -> ConsumerMember:
         """Return a member that is not in the group yet."""
-        _log.info("a member joins a consumer group", group=self.group_id, member=member_id)
+        _log.debug("a member joins a consumer group", group=self.group_id, member=member_id)
         return ConsumerMember(member_id=member_id)
 
     def new_member_id(self) -> str:
@@ -296,7 +296,7 @@ class ConsumerStateMachine:
         self.assignment_epoch = self.group_epoch
         self._counters.rebalances += 1
         self.version += 1
-        _log.info(
+        _log.debug(
             "computed the target assignment of a consumer group",
             group=self.group_id,
             epoch=self.group_epoch,

@@ -19,7 +19,7 @@ import structlog
 from typing_extensions import override
 
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.connection.frames import FrameReceiver
+from agent.kafka.connection.frames import ForeignProtocolError, FrameReceiver
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
 from agent.runtime.errors import BusyError
 
@@ -223,6 +223,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _log_failure(self, error: Exception) -> None:
         """Log why the connection is closed: a client's fault as information, any other error as our own."""
+        if isinstance(error, ForeignProtocolError):
+            _log.warning(
+                "a client of the Kafka listener is disconnected", client=self.host, reason=str(error)
+            )
+            return
         if isinstance(error, MalformedMessageError):
             _log.info("a Kafka connection is closed", client=self.host, reason=str(error))
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agent.kafka.codec import MalformedMessageError
+from agent.runtime.foreign_protocols import on_kafka_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,10 @@ _MIN_FRAME_BYTES = 8  # API key, version, correlation id
 RECEIVE_BYTES = 256 * 1024
 _LARGE_FRAME_BYTES = 32 * 1024  # copying that much takes longer than another system call to receive
 _FIRST_BYTES = 2 * 1024
+
+
+class ForeignProtocolError(MalformedMessageError):
+    """The client does not speak Kafka's protocol, or speaks it over TLS."""
 
 
 class FrameReceiver:
@@ -89,8 +94,11 @@ class FrameReceiver:
             if len(self._head) < _LENGTH_BYTES:
                 return
             length = int.from_bytes(self._head, "big", signed=True)
+            first = bytes(self._head)
             self._head.clear()
             if not _MIN_FRAME_BYTES <= length <= self._max_frame_bytes:
+                if (sent := on_kafka_port(first)) is not None:
+                    raise ForeignProtocolError(sent)
                 raise MalformedMessageError(
                     f"the client announced a request of {length} bytes;"
                     f" requests have {_MIN_FRAME_BYTES} to {self._max_frame_bytes} bytes"

@@ -1,0 +1,89 @@
+"""Handler that writes a repeated warning once, and then how often it came in each interval."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from core.clock import Clock
+
+INTERVAL_SECONDS: Final = 60.0
+_MAX_EVENTS: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Repetition:
+    """A warning since it was last written: the time, how often it came again, and its last record."""
+
+    written_at: float
+    count: int = 0
+    last: logging.LogRecord | None = None
+
+
+class SummarizingHandler(logging.StreamHandler["TextIO"]):
+    """Handler that summarizes warnings of the same logger and event.
+
+    The first one is written at once. Further ones within an interval are counted. The last of them is
+    written with the field `repeated` when the interval has passed and anything is logged, or at the end.
+    Errors, information, and warnings with a reference that a client was given are always written.
+    """
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._repetitions: dict[tuple[str, str], _Repetition] = {}
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        now = self._clock.monotonic()
+        self._write_summaries(now - INTERVAL_SECONDS)
+        if record.levelno != logging.WARNING or (isinstance(record.msg, dict) and "reference" in record.msg):
+            super().emit(record)
+            return
+        event = record.msg.get("event") if isinstance(record.msg, dict) else record.msg
+        key = (record.name, str(event))
+        known = self._repetitions.get(key)
+        if known is not None:
+            known.count += 1
+            known.last = record
+            return
+        if len(self._repetitions) >= _MAX_EVENTS:
+            self._write_summaries(now)
+        self._repetitions[key] = _Repetition(now)
+        super().emit(record)
+
+    @override
+    def close(self) -> None:
+        """Write the counts that are not written yet."""
+        self.acquire()
+        try:
+            self._write_summaries(self._clock.monotonic())
+            self._repetitions.clear()
+        finally:
+            self.release()
+        super().close()
+
+    def _write_summaries(self, until: float) -> None:
+        """Write the counts of the warnings that were last written at `until` or before."""
+        for key, known in list(self._repetitions.items()):
+            if known.written_at <= until:
+                del self._repetitions[key]
+                if known.last is not None:
+                    super().emit(_with_count(known.last, known.count))
+                    self._repetitions[key] = _Repetition(self._clock.monotonic())
+
+
+def _with_count(record: logging.LogRecord, count: int) -> logging.LogRecord:
+    counted = copy.copy(record)
+    if isinstance(record.msg, dict):
+        counted.msg = {**record.msg, "repeated": count}
+    else:
+        counted.msg, counted.args = f"{record.getMessage()} (repeated {count} times)", None
+    return counted
