@@ -21,6 +21,7 @@ import structlog
 from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
 from agent.cluster.topic_directory import TopicDirectory
+from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
@@ -287,6 +288,7 @@ class Agent:
         self._http: HttpServer | None = None
         self._kafka: KafkaServer | None = None
         self._groups: GroupCoordinator | None = None
+        self._lag: ConsumerLag | None = None
         self._stopping = False
         self._request_stop = request_stop
         self.exclusion: SchemaVersionError | None = None
@@ -398,8 +400,19 @@ class Agent:
             ids=self._ids,
             settings=self.settings.groups,
         )
-        self.metrics.expose(GroupCollector(self._groups.cache))
+        self._lag = ConsumerLag(
+            self._catalog.group_offsets,
+            brokers,
+            pool=self.pools.catalog,
+            clock=self._clock,
+            ids=self._ids,
+            interval_ms=self.settings.groups.consumer_lag_interval_ms,
+            max_partitions=self.settings.groups.consumer_lag_max_partitions,
+        )
+        self.metrics.expose(GroupCollector(self._groups.cache), self._lag)
         self._groups.start()
+        if self.settings.groups.consumer_lag_max_partitions:
+            self._lag.start()
         return KafkaServices(
             settings=self.settings,
             catalog=self._catalog,
@@ -447,6 +460,8 @@ class Agent:
             await self._kafka.stop()
         if self._groups is not None:
             await self._groups.stop()
+        if self._lag is not None:
+            await self._lag.stop()
         if self._http is not None:
             await self._http.stop()
         await self.read_path.read_ahead.stop()

@@ -93,6 +93,16 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = setting(
         600_000, "Interval at which an agent deletes expired offsets."
     )
+    consumer_lag_interval_ms: int = setting(
+        30_000,
+        "Interval of the query for the lag of consumer groups; each reads up to 10,000 committed offsets.",
+    )
+    consumer_lag_max_partitions: int = setting(
+        1_000,
+        "Maximum number of committed offsets for which an agent has lag metrics; those with the greatest lag "
+        "are kept. 0 turns the metrics off.",
+        ge=0,
+    )
     max_groups: int = setting(
         20_000,
         "Maximum number of groups in the memory of an agent; at the limit it evicts groups without members.",

@@ -39,8 +39,9 @@ class Tally:
     """Counts of one kind and purpose, or a sum of such counts.
 
     `requests` counts everything on the wire, including requests that were sent again (`retries`) and requests
-    that continue a broken stream (`resumes`). `errors` counts requests that failed, by status or without a
-    response. Bytes are bytes of bodies; `bytes_in` are received.
+    that continue a broken stream (`resumes`). `errors` counts requests that failed: by status, without a
+    response, or for lack of a connection; those without a connection are in no other count. Bytes are bytes
+    of bodies; `bytes_in` are received.
     """
 
     requests: int = 0

@@ -144,8 +144,7 @@ class WritePath:
         stops. In both cases no batch was accepted. If the caller is cancelled while it waits, the batches are
         committed nevertheless.
         """
-        with self._metrics.append_seconds.time():
-            return [await pending.wait() for pending in self.enqueue(appends)]
+        return [await pending.wait() for pending in self.enqueue(appends)]
 
     def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
         """Do the same as `append` without waiting.
@@ -199,8 +198,10 @@ class WritePath:
 
     def _added(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
         """Record that the last batch of a request of `size` bytes went to `file`."""
-        if file.size and not file.opened_at:
-            file.opened_at = asyncio.get_running_loop().time()
+        if file.size:
+            now = asyncio.get_running_loop().time()
+            file.appended_at.append(now)
+            file.opened_at = file.opened_at or now
         self._note_producer(appends, size, file)
         self._idle.clear()
         self._schedule()
@@ -321,7 +322,9 @@ class WritePath:
             except Exception as error:  # noqa: BLE001  # producers must get a result after any failure
                 self._fail(flight, error, "the records were not committed")
             else:
-                await self._commit_and_complete(flight, sealed)
+                if await self._commit_and_complete(flight, sealed):
+                    now = asyncio.get_running_loop().time()
+                    self._metrics.append_seconds.observe_all([now - at for at in flight.file.appended_at])
                 del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
@@ -329,7 +332,8 @@ class WritePath:
             del flight  # releases the producers' buffers before the wait for the next file
             self._schedule()
 
-    async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> None:
+    async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> bool:
+        """Commit a file and complete its appends; return True if it is committed."""
         try:
             results = await self._commit(sealed)
             self._check_epoch(results)
@@ -340,6 +344,8 @@ class WritePath:
             self._fail(flight, error, "it is unknown whether the records were committed")
         else:
             self._notify(sealed, results)
+            return True
+        return False
 
     def _check_epoch(self, results: Sequence[SectionResult]) -> None:
         """Raise StaleStateError for a commit of an epoch that has ended: the new one may lack it.

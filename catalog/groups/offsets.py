@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
@@ -29,6 +29,24 @@ class CommittedOffset:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+class GroupOffset(NamedTuple):
+    """A committed offset and the high watermark of its partition, None if the catalog does not know it."""
+
+    group_id: str
+    topic_name: str
+    partition: int
+    committed_offset: int
+    high_watermark: int | None
+
+
+class OffsetCursor(NamedTuple):
+    """Key of the last committed offset that was read."""
+
+    group_id: str = ""
+    topic_id: UUID = UUID(int=0)
+    partition: int = -1
 
 
 class CommitOutcome(Enum):
@@ -109,6 +127,23 @@ class GroupOffsets:
         for row in self._database.read("group_offsets.fetch_all", _SQL["fetch_all_offsets"], params):
             offsets[row.group_id].append((row.topic_name, _offset_from_row(row)))
         return offsets
+
+    def page(self, after: OffsetCursor, limit: int) -> tuple[list[GroupOffset], OffsetCursor | None]:
+        """Return the next committed offsets of all groups, by key, and where the page after them begins.
+
+        Offsets of deleted topics are left out. The cursor is None after the last page.
+        """
+        rows = self._database.read(
+            "group_offsets.page", _SQL["lag_page"], {**after._asdict(), "limit": limit}
+        )
+        found = [
+            GroupOffset(row.group_id, row.topic_name, row.partition, row.committed_offset, row.high_watermark)
+            for row in rows
+            if row.topic_name is not None
+        ]
+        if len(rows) < limit:
+            return found, None
+        return found, OffsetCursor(rows[-1].group_id, rows[-1].topic_id, rows[-1].partition)
 
     def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId]) -> bool:
         """Delete a group's offsets of these partitions; return False if the claim was lost."""

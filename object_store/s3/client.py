@@ -125,10 +125,7 @@ class WireMeter:
         **_: object,
     ) -> None:
         if response_dict is None or parsed_response is None:
-            if isinstance(exception, _NEVER_SENT):
-                self._current.pending = False
-            else:
-                self._record(errors=1)
+            self._record(errors=1, requests=int(not isinstance(exception, _NEVER_SENT)))
             return
         body = response_dict.get("body")
         self._record(
@@ -142,16 +139,16 @@ class WireMeter:
         if self._current.pending:
             self._record(errors=1)
 
-    def _record(self, *, errors: int, bytes_in: int = 0) -> None:
+    def _record(self, *, errors: int, requests: int = 1, bytes_in: int = 0) -> None:
         current = self._current
         current.pending = False
         assert current.purpose is not None, "a request without a purpose"
         self._counts.record(
             current.kind,
             current.purpose,
-            requests=1,
+            requests=requests,
             bytes_in=bytes_in,
-            bytes_out=current.bytes_out,
+            bytes_out=current.bytes_out if requests else 0,
             errors=errors,
         )
 

@@ -50,6 +50,25 @@ JOIN topics AS t USING (topic_id)
 WHERE o.group_id = ANY(%(group_ids)s::text[]) AND t.deleted_ms IS NULL
 ORDER BY o.group_id, t.name, o.partition;
 
+-- name: lag_page
+-- Return the next committed offsets by key with the high watermarks of their partitions. The name is NULL for
+-- a deleted topic, the high watermark for a local topic, whose log ends on a disk.
+WITH page AS (
+    SELECT group_id, topic_id, partition, committed_offset
+    FROM committed_offsets
+    WHERE (group_id, topic_id, partition)
+        > (%(group_id)s::text, %(topic_id)s::uuid, %(partition)s::integer)
+    ORDER BY group_id, topic_id, partition
+    LIMIT %(limit)s
+)
+SELECT
+    page.group_id, page.topic_id, page.partition, page.committed_offset, t.name AS topic_name,
+    CASE WHEN t.config ->> 'storage.mode' = 'local' THEN NULL ELSE p.high_watermark END AS high_watermark
+FROM page
+LEFT JOIN topics AS t ON t.topic_id = page.topic_id AND t.deleted_ms IS NULL
+LEFT JOIN partitions AS p ON p.topic_id = page.topic_id AND p.partition = page.partition
+ORDER BY page.group_id, page.topic_id, page.partition;
+
 -- name: delete_offsets
 -- Delete the offsets of a group in these partitions.
 DELETE FROM committed_offsets

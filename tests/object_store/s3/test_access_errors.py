@@ -100,7 +100,9 @@ def test_an_unreachable_server_counts_as_no_request(s3_config: StoreConfig) -> N
         with closing(open_config(replace(s3_config, endpoint=endpoint))) as store:
             with pytest.raises(StoreUnavailableError, match=endpoint):
                 store.check()
-            assert store.counts.snapshot().of().requests == 0
+            tally = store.counts.snapshot().of()
+            assert tally.requests == 0
+            assert tally.errors == tally.retries + 1
 
 
 def test_a_broken_tls_handshake_is_retryable(s3_server: S3Server) -> None:

@@ -1,0 +1,525 @@
+"""Every metric of an agent changes by the request, or the fault, that it measures.
+
+Each step says what happens, and which metrics must change by it. One test fails for a metric that no step
+moves.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import resource
+import shutil
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import psycopg
+import pytest
+
+from agent.kafka.codec import Struct
+from agent.read.fetch_plan import PartitionFetch
+from core.clock import SystemClock
+from object_store.binding import verify_binding
+from object_store.local.store import LocalStore
+from object_store.s3.client import S3Limits
+from object_store.s3.store import S3Store
+from tests.agent.faulty_store import FaultyStore
+from tests.agent.groups.classic_harness import encode_subscription
+from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.in_process_clients import produce
+from tests.agent.kafka.waiting import QUICK_GROUPS, until
+from tests.agent.kafka.wire import Wire, request_frame
+from tests.agent.metrics.movements import Movements, family_values
+from tests.agent.small_compaction import compact
+from tests.fixtures.s3 import bucket_of
+from tests.object_store.s3.fault_proxy import Fault, FaultProxy, running_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.interface import ObjectStore
+    from object_store.open import StoreConfig
+
+pytestmark = pytest.mark.integration
+NO_MEMORY: Final[dict[str, Any]] = {"tail_bytes": 0, "bounds_cache_ms": 1}
+COLD: Final[dict[str, Any]] = {"local_directories": (), **NO_MEMORY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Something that happens to an agent with these settings, and the metrics that must change by it."""
+
+    happens: Callable[[Scene], None]
+    moves: frozenset[str]
+    settings: dict[str, Any]
+    on_s3: bool
+
+
+STEPS: Final[dict[str, Step]] = {}
+
+
+def step(
+    moves: str,
+    *,
+    on_s3: bool = False,
+    **settings: Any,  # noqa: ANN401  # any setting
+) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
+    """Add a function to the steps; `moves` has the names of metrics, without their usual prefix."""
+
+    def add(happens: Callable[[Scene], None]) -> Callable[[Scene], None]:
+        names = frozenset(
+            name if name.startswith("kafka_consumergroup") else f"siltstone_{name}" for name in moves.split()
+        )
+        STEPS[happens.__name__] = Step(happens=happens, moves=names, settings=settings, on_s3=on_s3)
+        return happens
+
+    return add
+
+
+@dataclass
+class Scene:
+    """An agent that is watched, over a catalog and a store."""
+
+    start: Callable[..., BrokerThread]
+    catalog: Catalog
+    store: FaultyStore
+    ids: Ids
+    tmp_path: Path
+    broker: BrokerThread
+    expected: frozenset[str]
+    proxy: FaultProxy | None
+    movements: Movements = field(default_factory=Movements)
+
+    def http(self, broker: BrokerThread | None = None) -> httpx.Client:
+        """Return a client of an agent."""
+        server = (broker or self.broker).agent._http
+        assert server is not None
+        return httpx.Client(base_url=f"http://{server.address}", timeout=240, trust_env=False)
+
+    def wire(self) -> Wire:
+        """Return a connection to the agent."""
+        return Wire(self.broker.host_and_port)
+
+    def produce(self, *values: str, topic: str = "t", broker: BrokerThread | None = None) -> None:
+        """Append to partition 0 with one request over HTTP; any response is fine."""
+        records = [{"key": "k", "value": each} for each in values]
+        with self.http(broker) as client:
+            client.post(f"/v1/topics/{topic}/partitions/0/records", json={"records": records})
+
+    def read(self, offset: int = 0, **query: int) -> None:
+        """Read records over HTTP."""
+        with self.http() as client:
+            path = "/v1/topics/t/partitions/0/records"
+            client.get(path, params={"offset": offset, **query}).raise_for_status()
+
+    def until_moved(self, action: Callable[[], object] = lambda: None) -> None:
+        """Repeat `action` until all expected metrics have moved."""
+        self.movements.until(set(self.expected), action)
+
+    @contextmanager
+    def blocked_store(self, *values: str) -> Iterator[None]:
+        """Let the upload of a request hang within the block."""
+        self.store.gate.clear()
+        begun = self.store.puts_begun
+        producing = threading.Thread(target=self.produce, args=values)
+        producing.start()
+        try:
+            until(lambda: self.store.puts_begun > begun)
+            yield
+        finally:
+            self.store.gate.set()
+            producing.join()
+
+
+def fetch_request(session: tuple[int, int] = (0, -1), *, partitions: int = 1, **fields: Any) -> Struct:  # noqa: ANN401  # any field
+    """Return a Fetch of the first partitions."""
+    wanted = [
+        Struct(partition=each, fetch_offset=0, partition_max_bytes=1 << 24) for each in range(partitions)
+    ]
+    given = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 24, **fields}
+    return Struct(
+        replica_id=-1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[Struct(topic="t", partitions=wanted)],
+        **given,
+    )
+
+
+@step(
+    """append_seconds appended_bytes_total appended_records_total catalog_calls_total catalog_seconds_total
+    catalog_statements_total fetch_seconds fetch_session_partitions fetch_sessions fetched_bytes_total
+    fetches_total http_requests_total ingestion_buffer_seconds ingestion_commit_seconds ingestion_file_bytes
+    ingestion_put_seconds kafka_connections kafka_requests_total local_log_bytes local_logs open_files
+    pool_catalog_calls pool_commits_calls pool_kernels_calls pool_rendering_calls
+    pool_session_calls store_bytes_out_total store_requests_total tail_bytes tail_cache_pending_bytes
+    tail_cache_written_bytes_total tail_hits_total""",
+    heartbeat_interval_ms=20,
+)
+def records_are_produced_and_read(scene: Scene) -> None:
+    produce(scene.broker.address, "t", [(b"k", b"v")])
+    with scene.wire() as wire:
+        wire.ask("fetch", 12, fetch_request((0, 0)))
+
+        # Calls of some pools are short, so the watching thread may miss the first ones.
+        def act() -> None:
+            scene.produce(*["x" * 50] * 2_000)
+            scene.read(max_records=10_000)
+
+        scene.until_moved(act)
+
+
+@step("fetch_wake_up_seconds")
+def a_fetch_waits_for_records(scene: Scene) -> None:
+    with scene.wire() as wire:
+        first = wire.ask("fetch", 12, fetch_request((0, 0)))
+        producing = threading.Timer(0.1, scene.produce, ("x",))
+        producing.start()
+        wire.ask("fetch", 12, fetch_request((first.session_id, 1), min_bytes=1, max_wait=60_000))
+        producing.join()
+
+
+@step("pool_uploads_calls request_bytes write_buffer_bytes write_files_in_flight")
+def the_store_is_slow(scene: Scene) -> None:
+    with scene.blocked_store("x"):
+        scene.until_moved()
+
+
+@step("write_rejections_total", max_buffered_bytes=2_000, max_request_bytes=2_000, flush_bytes=1_000)
+def the_write_buffer_is_full(scene: Scene) -> None:
+    value = base64.b64encode(scene.ids.random_bytes(1_200)).decode()  # does not become much shorter
+    with scene.blocked_store(value):
+        scene.until_moved(lambda: scene.produce(value))
+
+
+@step("request_rejections_total", max_requests_bytes=2_000, max_request_bytes=2_000)
+def the_memory_for_requests_is_full(scene: Scene) -> None:
+    with scene.blocked_store("x" * 1_500):
+        scene.until_moved(lambda: scene.produce("y" * 1_500))
+
+
+@step("fetch_bytes")
+def a_client_reads_no_response(scene: Scene) -> None:
+    value = base64.b64encode(scene.ids.random_bytes(600_000)).decode()
+    for _ in range(12):
+        scene.produce(value)
+    with scene.wire() as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.send(request_frame("fetch", 12, 7, fetch_request()))
+        scene.until_moved()
+
+
+@step(
+    """cache_bytes cache_hits_total cache_joined_total cache_misses_total pool_hot_reads_calls
+    store_bytes_in_total""",
+    **COLD,
+)
+def objects_are_read(scene: Scene) -> None:
+    """Two readers share a request, and a later one finds the range in the cache."""
+    scene.produce(*[str(number) * 40 for number in range(500)])
+    started, proceed = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        started.set()
+        proceed.wait()
+
+    scene.store.before_read = hold
+    readers = [threading.Thread(target=scene.read) for _ in range(2)]
+    try:
+        for reader in readers:
+            reader.start()
+        assert started.wait(240)
+        scene.movements.until({"siltstone_cache_joined_total", "siltstone_pool_hot_reads_calls"})
+    finally:
+        proceed.set()
+        for reader in readers:
+            reader.join()
+    scene.read()
+
+
+@step(
+    "pool_cold_reads_calls read_ahead_bytes_total read_ahead_total",
+    hot_window_ms=1,
+    index_threshold_bytes=1,
+    read_ahead_bytes=10_000,
+    cache_bytes=1,
+    **COLD,
+)
+def old_objects_are_read_in_order(scene: Scene) -> None:
+    topic = scene.catalog.topics.get("t")
+    for start in range(0, 2_000, 100):
+        scene.produce(*[f"{start + number}" * 10 for number in range(100)])
+    compact(scene.catalog, scene.store, scene.ids, topic, keep=lambda _: True)
+    offset = 0
+
+    def act() -> None:
+        nonlocal offset
+        read_path = scene.broker.agent.read_path
+        wanted = PartitionFetch(topic=topic, partition=0, offset=offset, max_bytes=2_000)
+        offset = scene.broker.run(read_path.fetch_one(wanted)).next_offset
+        scene.broker.run(read_path.read_ahead.idle())
+
+    scene.until_moved(act)
+
+
+@step(
+    "ingestion_files_failed_total store_errors_total store_resumes_total store_retries_total",
+    on_s3=True,
+    **COLD,
+)
+def the_store_fails(scene: Scene) -> None:
+    """A request is rejected and sent again, a stream breaks and is resumed, a credential is refused."""
+    assert scene.proxy is not None
+    scene.proxy.plan(Fault(method="PUT", status=503, code="SlowDown"))
+    scene.produce("x" * 2_000)
+    scene.proxy.plan(Fault(method="GET", keep_bytes=100))
+    scene.read()
+    scene.proxy.plan(Fault(method="PUT", status=403, code="AccessDenied", times=10))
+    scene.produce("z")
+
+
+@step("catalog_failures_total catalog_retries_total")
+def the_catalog_fails(scene: Scene) -> None:
+    """Connections break, so calls are repeated; a topic exists already, so a call fails."""
+    conninfo = scene.catalog._database.conninfo
+    with psycopg.connect(conninfo, autocommit=True) as connection, scene.http() as client:
+
+        def act() -> None:
+            connection.execute(
+                b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                b"WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+            client.post("/v1/topics", json={"name": "t", "partitions": 1})
+
+        scene.until_moved(act)
+
+
+@step("rejected_runs_total", topic_cache_ms=3_600_000)
+def another_agent_deletes_the_topic(scene: Scene) -> None:
+    scene.produce("x")
+    scene.catalog.topics.delete("t")
+    scene.produce("y")
+
+
+@step("kafka_connections_closed_total", kafka_max_connections_per_ip=1)
+def a_quota_is_reached(scene: Scene) -> None:
+    with scene.wire(), scene.wire() as second:
+        assert second.is_closed()
+
+
+@step("fetch_session_evictions_total", max_fetch_sessions=1, fetch_session_evict_ms=1)
+def a_second_fetch_session_replaces_the_first(scene: Scene) -> None:
+    def act() -> None:
+        with scene.wire() as one, scene.wire() as other:
+            one.ask("fetch", 12, fetch_request((0, 0)))
+            time.sleep(0.01)
+            other.ask("fetch", 12, fetch_request((0, 0), partitions=2))
+
+    scene.until_moved(act)
+
+
+@step("loop_lag_seconds")
+def the_event_loop_is_busy(scene: Scene) -> None:
+    scene.broker._loop.call_soon_threadsafe(time.sleep, 0.7)  # longer than the interval of the measurement
+
+
+@step("open_file_limit")
+def the_limit_of_open_files_changes(scene: Scene) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        scene.until_moved()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@step("pool_disks_calls tail_cache_hits_total tail_cache_restarts_total", **NO_MEMORY)
+def the_tail_is_read_from_a_disk(scene: Scene) -> None:
+    """Another agent commits in between."""
+    other = scene.start()
+    for broker in (scene.broker, other, scene.broker):
+        scene.produce("x", broker=broker)
+        broker.run(broker.agent.local_logs.tail_cache.idle())
+    scene.until_moved(lambda: scene.read(2))
+
+
+@step("tail_cache_dropped_files_total", max_tail_cache_pending_bytes=1)
+def a_disk_cannot_keep_up(scene: Scene) -> None:
+    scene.produce("x")
+
+
+@step("local_directories_offline")
+def a_disk_fails(scene: Scene) -> None:
+    """A file takes the place of its directory."""
+    (disk,) = scene.broker.settings.local_directories
+    shutil.rmtree(disk)
+    disk.touch()
+    scene.until_moved(lambda: scene.produce("x"))
+
+
+@step(
+    """kafka_consumergroup_current_offset kafka_consumergroup_lag kafka_consumergroup_lag_sum
+    consumer_lag_omitted_partitions group_downgrades_total group_groups_expired_total group_members
+    group_members_expired_total group_offset_commits_rejected_total group_offset_commits_total
+    group_rebalances_total group_upgrades_total groups""",
+    groups=replace(
+        QUICK_GROUPS,
+        consumer_lag_interval_ms=50,
+        consumer_lag_max_partitions=1,
+        offsets_retention_check_interval_ms=20,
+    ),
+)
+def groups_come_and_go(scene: Scene) -> None:
+    """A classic group commits, is upgraded and downgraded; its members and its offsets expire."""
+    scene.produce("x")
+    with scene.wire() as wire:
+        member_id = join(wire).member_id
+        generation = join(wire, member_id).generation_id
+        names = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+        stamp = {"group_id": "g", "generation_id": generation, "member_id": member_id}
+        wire.ask("sync_group", 5, Struct(**stamp, **names))
+        commit(wire, member_id, generation)
+        commit(wire, member_id, generation + 7)
+        beat(wire)
+        beat(wire, member_epoch=-1)
+        scene.movements.until(
+            {
+                name
+                for name in scene.expected
+                if "lag" in name or name == "siltstone_group_members_expired_total"
+            }
+        )
+    with psycopg.connect(scene.catalog._database.conninfo) as connection:
+        connection.execute("UPDATE committed_offsets SET committed_ms = 0")
+        connection.execute("UPDATE consumer_groups SET state_ms = 0")
+    scene.until_moved()
+
+
+def join(wire: Wire, member_id: str = "") -> Struct:
+    """Join a classic group."""
+    return wire.ask(
+        "join_group",
+        9,
+        Struct(
+            group_id="g",
+            session_timeout=1_500,
+            rebalance_timeout=1_500,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[Struct(name="range", metadata=encode_subscription("t"))],
+        ),
+    )
+
+
+def commit(wire: Wire, member_id: str, generation: int) -> None:
+    """Commit offsets of two partitions."""
+    partitions = [
+        Struct(partition_index=each, committed_offset=0, committed_metadata="") for each in range(2)
+    ]
+    wire.ask(
+        "offset_commit",
+        8,
+        Struct(
+            group_id="g",
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            topics=[Struct(name="t", partitions=partitions)],
+        ),
+    )
+
+
+def beat(wire: Wire, **fields: Any) -> Struct:  # noqa: ANN401  # any field
+    """Send a heartbeat of the consumer protocol."""
+    given = {
+        "group_id": "g",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 10_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+        **fields,
+    }
+    return wire.ask("consumer_group_heartbeat", 1, Struct(**given))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The system clock; no test depends on elapsed time."""
+    return SystemClock()
+
+
+@pytest.fixture
+def start(
+    catalog: Catalog, clock: Clock, ids: Ids, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Scene]]:
+    """Provide a function that starts the agent of a step."""
+    with ExitStack() as stack:
+
+        def make(name: str) -> Scene:
+            chosen = STEPS[name]
+            proxy = None
+            inner: ObjectStore = LocalStore(tmp_path / "objects", ids)
+            if chosen.on_s3:
+                config: StoreConfig = request.getfixturevalue("s3_config")
+                assert config.endpoint is not None
+                proxy = stack.enter_context(running_proxy(config.endpoint))
+                limits = S3Limits(first_pause_seconds=0.001, attempts=3)
+                inner = S3Store(
+                    bucket_of(config),
+                    "p",
+                    endpoint=proxy.endpoint,
+                    region=config.region,
+                    clock=clock,
+                    ids=ids,
+                    limits=limits,
+                )
+            store = FaultyStore(stack.enter_context(closing(inner)))
+            numbers = itertools.count()
+
+            def start_broker() -> BrokerThread:
+                directory = tmp_path / f"disk{next(numbers)}"
+                changes = {"local_directories": (directory,), **chosen.settings}
+                broker = BrokerThread(catalog, store, clock, ids, changes)
+                stack.callback(broker.stop)
+                broker.start()
+                return broker
+
+            verify_binding(store, catalog.store_binding, ids)
+            catalog.topics.create("t", 2, {"compression.type": "uncompressed"})
+            return Scene(
+                start=start_broker,
+                catalog=catalog,
+                store=store,
+                ids=ids,
+                tmp_path=tmp_path,
+                broker=start_broker(),
+                expected=chosen.moves,
+                proxy=proxy,
+            )
+
+        yield make
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_metrics_change_when(name: str, start: Callable[[str], Scene]) -> None:
+    scene = start(name)
+    with scene.movements.watching(scene.broker.agent.metrics.registry):
+        STEPS[name].happens(scene)
+        scene.until_moved()
+
+
+def test_every_metric_is_moved_by_a_step(start: Callable[[str], Scene]) -> None:
+    """A metric that nothing can move must not exist."""
+    scene = start("a_quota_is_reached")
+    moved = frozenset[str]().union(*(each.moves for each in STEPS.values()))
+
+    assert set(family_values(scene.broker.agent.metrics.registry)) == moved
