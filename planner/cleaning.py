@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, takeable_extents
+from planner.pace import cleaning_wait
 from planner.plan import JobKind
 from planner.selection import group_neighbours
 
@@ -36,7 +37,10 @@ def draft_cleaning_jobs(
         prefix = cleanable_prefix(view, snapshot.now_ms, is_taken)
         if prefix and measure(view, prefix, snapshot.now_ms, force=settings.force).due:
             candidates.append((view, prefix))
-    return group_neighbours(JobKind.CLEANING, snapshot, settings, candidates)
+    drafts = group_neighbours(JobKind.CLEANING, snapshot, settings, candidates)
+    for draft in drafts:
+        draft.wait = cleaning_wait(draft, snapshot.now_ms, settings)
+    return drafts
 
 
 def cleanable_prefix(

@@ -11,7 +11,6 @@ from planner.dirtiness import (
     may_deduplicate,
     measure,
     spans_too_many,
-    stable_extents,
     takeable_extents,
 )
 from planner.plan import JobKind, PartitionDecision, Verdict
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from catalog.jobs.quarantine import QuarantineCandidate
     from catalog.model import Extent
     from planner.dirtiness import Dirtiness
+    from planner.plan import Wait
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
     from planner.snapshot import PartitionView
@@ -127,6 +127,19 @@ def decision_deferred(
     return _decision(view, Verdict.WAIT, reason, None, dirtiness)
 
 
+def decision_to_wait(
+    view: PartitionView,
+    extents: tuple[Extent, ...],
+    wait: Wait | None,
+    now_ms: int,
+    settings: PlannerSettings,
+) -> PartitionDecision:
+    """Return the decision that a partition waits for more data although there is a job for it."""
+    dirtiness = measure(view, takeable_extents(view, now_ms), now_ms, force=settings.force)
+    reason = f"a job for offsets {extents[0].base_offset} to {extents[-1].last_offset} waits for {wait}"
+    return _decision(view, Verdict.WAIT, reason, None, dirtiness)
+
+
 def decision_without_job(view: PartitionView, now_ms: int, settings: PlannerSettings) -> PartitionDecision:
     """Return the decision that a partition is left alone."""
     whole = takeable_extents(view, now_ms)
@@ -152,12 +165,6 @@ def _why_nothing(
     ]
     if candidates:
         return Verdict.WAIT, _why_quarantined(candidates)
-    if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
-        few = f"fewer than {settings.min_ingestion_files}"
-        return (
-            Verdict.WAIT,
-            f"its ingestion files are {few} and younger than {settings.max_ingestion_age_ms} ms",
-        )
     return _why_rested(view, whole, dirtiness, settings)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import FileKind, PartitionId
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
+from planner.pace import ingestion_wait
 from planner.plan import JobKind
 from planner.selection import JobDraft
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent
+    from planner.plan import Wait
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
@@ -35,8 +37,9 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     views = {view.partition_id: view for view in snapshot.partitions}
     candidates = _candidates(snapshot)
     drafts: list[JobDraft] = []
-    for group in _groups(snapshot, settings, candidates):
+    for group, wait in _groups(snapshot, settings, candidates):
         draft = JobDraft(JobKind.INGESTION, snapshot.files, settings, snapshot.now_ms)
+        draft.wait = wait
         by_partition: dict[PartitionId, list[Extent]] = {}
         for file in group:
             for extent in candidates[file.file_id]:
@@ -46,7 +49,8 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
             draft.take(views[key], run)
         drafts.append(draft)
     for draft in drafts:
-        _join_older_extents(draft, snapshot.now_ms, settings)
+        if draft.wait is None or not settings.paced:  # a job that waits keeps no extents from others
+            _join_older_extents(draft, snapshot.now_ms, settings)
     return drafts
 
 
@@ -62,7 +66,7 @@ def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
 
 def _groups(
     snapshot: Snapshot, settings: PlannerSettings, candidates: Mapping[UUID, Sequence[Extent]]
-) -> Iterator[list[FileView]]:
+) -> Iterator[tuple[list[FileView], Wait | None]]:
     """Yield groups of files within the bounds; the last group may have to wait for more files."""
     group: list[FileView] = []
     size = extents = 0
@@ -77,19 +81,12 @@ def _groups(
             or extents + count > settings.max_job_extents
         )
         if group and full:
-            yield group
+            yield group, None
             group, size, extents = [], 0, 0
         group.append(file)
         size, extents = size + reads, extents + count
-    if group and not waits_for_more(group, snapshot.now_ms, settings):
-        yield group
-
-
-def waits_for_more(group: list[FileView], now_ms: int, settings: PlannerSettings) -> bool:
-    """Return True if these files are so few and so young that they wait for more."""
-    oldest = min(file.committed_ms for file in group)
-    few = len(group) < settings.min_ingestion_files
-    return few and now_ms - oldest < settings.max_ingestion_age_ms and not settings.force
+    if group:
+        yield group, ingestion_wait(group, size, extents, snapshot.now_ms, settings)
 
 
 def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings) -> None:

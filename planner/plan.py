@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from catalog.jobs.byte_ranges import byte_range_of
+from core.quantities import count, human_bytes
 from planner.settings import MIB
 
 if TYPE_CHECKING:
@@ -100,11 +103,28 @@ class JobScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a paced job waits for: that many more files or bytes, or that time, whichever comes first.
+
+    0 files: the number of files does not matter.
+    """
+
+    files: int
+    size_bytes: int
+    seconds: float
+
+    @override
+    def __str__(self) -> str:
+        files = [f"{count(self.files, 'more file')}"] if self.files else []
+        return ", ".join([*files, f"{human_bytes(self.size_bytes)} more"]) + f" or {self.seconds:.0f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """A job as the policy decided it; freezing adds only identifiers, times and a seed.
 
     `output_bytes` is the size at which output files are completed. An `exact` job cleans a partition that an
-    earlier job left inexact.
+    earlier job left inexact. `wait` is what a watcher waits for before it plans the job.
     """
 
     kind: JobKind
@@ -114,6 +134,7 @@ class PlannedJob:
     output_bytes: int
     score: JobScore
     exact: bool = False
+    wait: Wait | None = None
 
     @property
     def input_bytes(self) -> int:

@@ -4,7 +4,8 @@ Kinds of jobs, one module each: *ingestion jobs* move records from ingestion fil
 ones (`ingestion`); *cleaning jobs* deduplicate compacted partitions that became dirty again (`cleaning`);
 *merging jobs* turn small files into large ones (`merging`); *clustering jobs* turn short extents into long
 ones (`clustering`); *fault bisection jobs* find the file that makes a job fail (`fault_bisection`). Jobs are
-ordered by their score (`score`), and the budget limits how many are planned.
+ordered by their score (`score`), and the budget limits how many are planned. In a paced plan, small
+amounts of new data wait for more (`pace`).
 
 Invariants of every plan, tested on random logs:
 
@@ -24,7 +25,13 @@ from typing import TYPE_CHECKING, Final
 
 from planner.cleaning import draft_cleaning_jobs
 from planner.clustering import draft_clustering_jobs
-from planner.explanation import decision_deferred, decision_in_job, decision_without_job, job_reason
+from planner.explanation import (
+    decision_deferred,
+    decision_in_job,
+    decision_to_wait,
+    decision_without_job,
+    job_reason,
+)
 from planner.fault_bisection import draft_fault_bisection_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.merging import draft_merging_jobs
@@ -47,6 +54,8 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     """Return the plan for `snapshot`; deterministic."""
     drafts = draft_fault_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
     drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
+    waiting = [draft for draft in drafts if settings.paced and draft.wait is not None]
+    drafts = [draft for draft in drafts if draft not in waiting]
     drafts += draft_clustering_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
     scored = [(score_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
@@ -56,7 +65,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     return Plan(
         now_ms=snapshot.now_ms,
         jobs=jobs,
-        decide=partial(_decisions, snapshot, settings, [draft for _, draft in scored], allowed),
+        decide=partial(_decisions, snapshot, settings, [draft for _, draft in scored], allowed, waiting),
         deferred=len(scored) - allowed,
     )
 
@@ -72,7 +81,11 @@ def _is_taken(drafts: list[JobDraft]) -> Callable[[Extent], bool]:
 
 
 def _decisions(
-    snapshot: Snapshot, settings: PlannerSettings, drafts: list[JobDraft], allowed: int
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    drafts: list[JobDraft],
+    allowed: int,
+    waiting: list[JobDraft],
 ) -> tuple[PartitionDecision, ...]:
     """Return the decisions for every partition in a job or the snapshot, in section order."""
     planned: dict[PartitionId, list[PartitionDecision]] = {}
@@ -82,6 +95,10 @@ def _decisions(
                 decision = decision_in_job(view, extents, (index, draft), snapshot.now_ms, settings)
             else:
                 decision = decision_deferred(view, extents, snapshot.now_ms, settings)
+            planned.setdefault(view.partition_id, []).append(decision)
+    for draft in waiting:
+        for view, extents in draft.partitions():
+            decision = decision_to_wait(view, extents, draft.wait, snapshot.now_ms, settings)
             planned.setdefault(view.partition_id, []).append(decision)
     for view in snapshot.partitions:
         if view.partition_id not in planned:

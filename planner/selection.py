@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent, PartitionId
-    from planner.plan import JobScore
+    from planner.plan import JobScore, Wait
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
@@ -46,6 +46,7 @@ class JobDraft:
         self._extents = 0
         self.output_bytes = settings.full_bytes
         self.dead_bytes = 0
+        self.wait: Wait | None = None
 
     @property
     def file_count(self) -> int:
@@ -186,6 +187,7 @@ class JobDraft:
             output_bytes=self.output_bytes,
             score=score,
             exact=self.exact,
+            wait=self.wait,
         )
 
 

@@ -23,10 +23,21 @@ class PlannerSettings:
         128 * MIB, "Memory of the key table of one compaction job; a key takes 12 bytes."
     )
 
-    # Ingestion files
-    min_ingestion_files: int = internal(1, "Minimum number of ingestion files of a job.")
-    max_ingestion_age_ms: int = internal(
-        60_000, "Age of an ingestion file at which a job is planned even for fewer files.", ge=0
+    # Pace of continuous compaction
+    min_ingestion_files: int = setting(
+        200, "Number of ingestion files that a watcher compacts at once; fewer wait for more."
+    )
+    min_ingestion_bytes: Bytes = setting(
+        64 * MIB, "Size of the waiting ingestion files that a watcher compacts at once, however few they are."
+    )
+    max_ingestion_age_ms: int = setting(
+        60_000, "Age of an ingestion file at which a watcher waits for no more files.", ge=0
+    )
+    min_cleaning_bytes: Bytes = setting(
+        16 * MIB, "Dirty bytes of neighbouring partitions that a watcher cleans at once; fewer wait for more."
+    )
+    max_cleaning_age_ms: int = setting(
+        300_000, "Age of dirty records at which a watcher waits for no more of them.", ge=0
     )
 
     # One plan
@@ -67,6 +78,7 @@ class PlannerSettings:
     )
 
     # Choices of the caller
+    paced: bool = internal(False, "Let small amounts of new data wait for more, as a watcher does.")
     force: bool = internal(
         False, "Clean every compacted partition that has cleanable records, whatever its dirty ratio."
     )

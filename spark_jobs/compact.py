@@ -22,6 +22,7 @@ from spark_jobs.session.worker_memory import fit_table, worker_limit_bytes
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
+from spark_jobs.write_amplification import with_amplification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,6 +136,8 @@ class _Run:
         if job is None:  # already finished, by a query that failed afterwards
             return
         cut_files = tuple(_cut_files(job, self._plans.get(job_id)))
+        if not isinstance(outcome, JobFailure):
+            outcome = with_amplification(outcome, job.spec)
         failure = outcome if isinstance(outcome, JobFailure) else self._publish(outcome, cut_files)
         result = None if isinstance(outcome, JobFailure) or failure is not None else outcome
         if failure is not None:

@@ -14,6 +14,7 @@ from core.errors import (
     StaleStateError,
 )
 from core.quantities import count
+from spark_jobs.write_amplification import INGESTED, REWRITTEN, TopicBytes, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,6 +43,8 @@ SUMS: Final[Mapping[str, str]] = {
     "keys_outside_table": "Keys that did not fit into a key table, so that superseded records may remain",
     "bytes_in": "Bytes that jobs read from the object store",
     "bytes_out": "Bytes that jobs wrote to the object store",
+    INGESTED: "Bytes that jobs took from ingestion files",
+    REWRITTEN: "Bytes of the extents that jobs wrote, of any kind of job",
     "merged_bytes_saved": "Bytes saved by merging small record batches",
     "compacted_files": "Compacted files that jobs wrote",
     "compacted_bytes": "Bytes of the compacted files that jobs wrote",
@@ -151,6 +154,7 @@ class CompactionReport:
     - `input_files_cut` are files that were divided among shares, in `byte_ranges`: byte ranges, each read by
       one share with two ranged GETs, or one (`byte_ranges_read_once`). `cut_files` lists them.
     - `bytes_in` and `bytes_out` are bytes on the wire.
+    - `rewritten_bytes` / `ingested_bytes` is the write amplification; `topics` has both by topic.
     - `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are maxima over tasks.
     - `shuffled_jobs` were spread over `shares` of their input and `buckets` of keys, with `shuffle_bytes` of
       fingerprints.
@@ -180,6 +184,8 @@ class CompactionReport:
     keys_outside_table: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    ingested_bytes: int = 0
+    rewritten_bytes: int = 0
     merged_bytes_saved: int = 0
     compacted_files: int = 0
     compacted_bytes: int = 0
@@ -193,6 +199,12 @@ class CompactionReport:
     seconds: dict[str, float] = field(default_factory=dict)
     cut_files: list[CutFile] = field(default_factory=list)
     failures: list[JobFailure] = field(default_factory=list)
+    topics: TopicBytes = field(default_factory=TopicBytes)
+
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes that jobs wrote for each byte from an ingestion file; None without such a byte."""
+        return ratio(self.ingested_bytes, self.rewritten_bytes)
 
     @property
     def get_requests_per_input_file(self) -> float:
@@ -232,11 +244,17 @@ class CompactionReport:
         counts = result.counts
         for name in SUMS:
             setattr(self, name, getattr(self, name) + counts.get(name, 0))
+        self.topics.add(counts)
         for name in PEAKS:
             setattr(self, name, max(getattr(self, name), counts.get(name, 0)))
         for phase, name in _MILLISECONDS.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + counts.get(name, 0) / 1000
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every field and `get_requests_per_input_file`, for JSON."""
-        return {**asdict(self), "get_requests_per_input_file": self.get_requests_per_input_file}
+        """Return every field and the two ratios, for JSON."""
+        return {
+            **asdict(self),
+            "topics": self.topics.as_dict(),
+            "get_requests_per_input_file": self.get_requests_per_input_file,
+            "write_amplification": self.write_amplification,
+        }

@@ -89,6 +89,15 @@ class Jobs:
         (row,) = self._database.read("jobs.recent_work", _SQL["recent_work"], params)
         return RecentWork(**row._asdict())
 
+    def recent_amplification(self, window_ms: int, *, limit: int = 500) -> dict[str, int]:
+        """Return the ingested and the rewritten bytes of jobs that were submitted lately and are completed.
+
+        The names are those of the jobs' counts: over all topics, and by topic for the largest sums.
+        """
+        params = {"window_ms": window_ms, "now_ms": self._database.injected_now_ms, "limit": limit}
+        rows = self._database.read("jobs.recent_amplification", _SQL["recent_amplification"], params)
+        return {row.name: row.total for row in rows}
+
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Claim up to `limit` submitted jobs, oldest first; each gets a new attempt_id."""
         if not 1 <= limit <= _MAX_CLAIMED:

@@ -147,7 +147,7 @@ def _scaled(
         ),
         max_job_extents=max(2 * partitions, round(partitions * extents_ratio)),
         max_plan_extents=max(settings.max_plan_extents, 100 * partitions),
-        min_ingestion_files=1,
+        paced=False,
         target_file_bytes=full,
         # With dilation, `clustered_arrivals` describes clustering, so no extent of the model is short.
         section_bytes=1 if scale.dilation > 1 else settings.section_bytes,

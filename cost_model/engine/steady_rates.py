@@ -68,10 +68,10 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
         settings.max_job_files / files,
         settings.max_job_extents / extents,
     )
-    interval = max(
-        workload.planning_seconds,
-        min(settings.max_ingestion_age_ms / 1000, settings.min_ingestion_files / files),
-    )
+    interval = workload.planning_seconds
+    if settings.paced:
+        enough = (settings.min_ingestion_files / files, settings.min_ingestion_bytes / stored)
+        interval = max(interval, min(settings.max_ingestion_age_ms / 1000, *enough))
     return SteadyRates(
         files=files,
         extents=extents,

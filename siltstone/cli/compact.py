@@ -12,7 +12,7 @@ from core.quantities import count, human_bytes
 from planner.planner import plan
 from siltstone.cli.expire import describe_deleted
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.plan import plan_report, print_plan
+from siltstone.cli.plan import amplification_in_words, plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
 from siltstone.compaction.watcher import DEFAULT_INTERVAL_SECONDS, Watcher
@@ -201,6 +201,7 @@ def _print(run: CompactionRun, unfinished: list[str]) -> None:
             ("records in", f"{done.records_in:,}"),
             ("records out", f"{done.records_out:,}"),
             ("compacted files", f"{done.compacted_files:,}, {human_bytes(done.compacted_bytes)}"),
+            ("write amplification", amplification_in_words(done.ingested_bytes, done.rewritten_bytes)),
             ("keys", f"{done.keys:,}; {done.keys_outside_table:,} outside the table"),
             ("peak memory of a task", human_bytes(done.peak_rss_bytes)),
             ("seconds", f"{done.seconds.get('total', 0.0):.1f}"),

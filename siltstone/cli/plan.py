@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,13 +15,16 @@ from siltstone.cli.quarantine import candidate_fields, print_candidates
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
+from spark_jobs.write_amplification import INGESTED, REWRITTEN, TopicBytes, amplification_fields, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from catalog.model import Job
     from planner.plan import JobScore, PartitionDecision, Plan, PlannedJob
     from siltstone.settings.configuration import Settings
+
+DAY_MS: Final = 86_400_000
 
 
 @click.command()
@@ -42,10 +45,13 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
         )
         jobs = unfinished_jobs(context)
         candidates = context.catalog.quarantine.list()
+        recent = context.catalog.jobs.recent_amplification(DAY_MS)
     if as_json:
-        emit_json({**plan_report(planned, jobs, explain), **candidate_fields(candidates)})
+        report = plan_report(planned, jobs, explain)
+        emit_json({**report, **_amplification_report(recent), **candidate_fields(candidates)})
     else:
         print_plan(planned, jobs, explain)
+        _print_amplification(recent, explain)
         print_candidates(candidates)
 
 
@@ -77,6 +83,8 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
         )
         console.print(f"  {job.reason}", markup=False)
         console.print(f"  {_gain(job.score)}", markup=False)
+        if job.wait is not None:
+            console.print(f"  siltstone compact --watch waits for {job.wait}", markup=False)
     if planned.deferred:
         jobs_left = count(planned.deferred, "more job")
         console.print(f"{jobs_left} deferred by the hourly budget.", markup=False)
@@ -87,6 +95,30 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
     if shown:
         title = "Waiting" if explain is None else explain
         console.print(table(title, "partition", "decision", ">dirty ratio", "reason", rows=map(_row, shown)))
+
+
+def _amplification_report(recent: Mapping[str, int]) -> dict[str, Any]:
+    """Return the write amplification of the last day, over all topics and by topic."""
+    topics = TopicBytes()
+    topics.add(recent)
+    total = amplification_fields(recent.get(INGESTED, 0), recent.get(REWRITTEN, 0))
+    return {"last_day": {**total, "topics": topics.as_dict()}}
+
+
+def _print_amplification(recent: Mapping[str, int], explain: str | None) -> None:
+    """Print the write amplification of the last day, over all topics or of one."""
+    suffix, where = ("", "") if explain is None else (f"/{explain}", f" of {explain}")
+    ingested, rewritten = recent.get(INGESTED + suffix, 0), recent.get(REWRITTEN + suffix, 0)
+    if ingested or rewritten:
+        words = amplification_in_words(ingested, rewritten)
+        report_console().print(f"Write amplification{where} in the last day: {words}.", markup=False)
+
+
+def amplification_in_words(ingested: int, rewritten: int) -> str:
+    """Describe how much was rewritten for what was ingested."""
+    amplification = ratio(ingested, rewritten)
+    amounts = f"{human_bytes(rewritten)} written for {human_bytes(ingested)} ingested"
+    return amounts if amplification is None else f"{amplification:.2f}; {amounts}"
 
 
 def _gain(score: JobScore) -> str:
@@ -112,6 +144,7 @@ def _planned_job_fields(job: PlannedJob) -> dict[str, Any]:
         "input_files": len(job.inputs),
         "input_bytes": job.input_bytes,
         "taken_bytes": job.taken_bytes,
+        "watcher_waits_for": None if job.wait is None else asdict(job.wait),
         "expected": {
             "reclaimed_bytes": job.score.reclaimed_bytes,
             "reads_saved": job.score.reads_saved,

@@ -7,13 +7,16 @@ watchers get the rest. The jobs of a watcher that died return to the queue after
 One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
 another one.
 
+Small amounts of new data wait for more (`planner.pace`), so a trickle is not rewritten several times. If
+nothing is due, a watcher rests for the interval.
+
 A watcher survives any outage of the catalog or the store: it polls again, after pauses of at most the
 interval. A store that rejects the credentials counts as an outage, because they may be renewed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -78,6 +81,7 @@ class WatcherStatus:
         self.jobs_failed += outcome.failure is not None
         for kept in (self.run.compaction.failures, self.run.compaction.cut_files):
             del kept[:-_MAX_HISTORY]
+        self.run.compaction.topics.trim()
 
 
 class Watcher:
@@ -96,7 +100,7 @@ class Watcher:
         self._context = context
         self._settings = settings
         self._options = options
-        self._planner: PlannerSettings = options.planner(settings)
+        self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
         self._interval_seconds = interval_seconds
         # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
         self._machine_clock = SystemClock()

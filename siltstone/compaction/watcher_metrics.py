@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from core.errors import InvalidInputError
 from spark_jobs.report import PEAKS, SECONDS, SUMS
+from spark_jobs.write_amplification import MAX_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,22 @@ class WatcherCollector(Collector):
             yield _counter(name, text, getattr(compaction, name))
         for name, text in SECONDS.items():
             yield _counter(f"{name}_seconds", text, compaction.seconds.get(name, 0.0))
+        yield _gauge(
+            "write_amplification",
+            "Bytes that jobs of this watcher wrote for each byte from an ingestion file",
+            compaction.write_amplification or 0.0,
+        )
+        topics = compaction.topics
+        for name, text, values in (
+            ("topic_ingested_bytes", "Bytes that jobs took from ingestion files, by topic", topics.ingested),
+            ("topic_rewritten_bytes", "Bytes of the extents that jobs wrote, by topic", topics.rewritten),
+        ):
+            family = CounterMetricFamily(
+                f"{_PREFIX}_{name}", f"{text}, for the {MAX_TOPICS} largest", labels=["topic"]
+            )
+            for topic in topics.largest():
+                family.add_metric([topic], values.get(topic, 0))
+            yield family
         for name, text in PEAKS.items():
             yield _gauge(f"{name}_max", text, getattr(compaction, name))
         for name, text in _COUNTERS.items():

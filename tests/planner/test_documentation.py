@@ -56,7 +56,7 @@ def test_every_bound_of_the_planner_is_explained() -> None:
     assert fixed == {
         each.name: each.default
         for each in bounds
-        if each.name not in SETTINGS and each.name not in {"force", "exact"}
+        if each.name not in SETTINGS and each.name not in {"force", "exact", "paced"}
     }
 
 

@@ -188,12 +188,15 @@ def test_an_extent_of_another_job_ends_the_range() -> None:
 def test_few_young_files_wait_if_the_settings_say_so() -> None:
     log, flights, _ = flights_and_weather()
     log.append({flights: Chunk(records=1, length=100)}, age_ms=400)
-    waiting = PlannerSettings(min_ingestion_files=2, max_ingestion_age_ms=500)
+    waiting = PlannerSettings(min_ingestion_files=2, max_ingestion_age_ms=500, paced=True)
     plan = make_plan(log.snapshot(), waiting)
     assert plan.jobs == ()
     assert plan.explain("flights")[0].verdict is Verdict.WAIT
     assert len(make_plan(log.snapshot(), DEFAULTS).jobs) == 1
-    assert len(make_plan(log.snapshot(), PlannerSettings(min_ingestion_files=2, force=True)).jobs) == 1
+    assert (
+        len(make_plan(log.snapshot(), PlannerSettings(min_ingestion_files=2, force=True, paced=True)).jobs)
+        == 1
+    )
     log.now_ms += 100
     assert len(make_plan(log.snapshot(), waiting).jobs) == 1
 

@@ -135,7 +135,7 @@ def test_alternating_planning_and_compaction_comes_to_an_end(
 ) -> None:
     """Afterwards, all takeable extents are in compacted files, and no partition is due."""
     log.claimed.clear()  # all open jobs have ended
-    settings = replace(settings, min_ingestion_files=1)
+    settings = replace(settings, paced=False)
     bound = 2 + 4 * sum(len(extents) for extents in log.extents.values())
     for _ in range(bound):
         plan = make_plan(log.snapshot(settings), settings)

@@ -20,6 +20,19 @@ FROM (
 WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     - %(window_ms)s::bigint;
 
+-- name: recent_amplification
+-- Sum up the bytes that the completed jobs of a recent time took from ingestion files and wrote, over all
+-- topics and by topic; the largest sums first.
+SELECT c.key AS name, sum(c.value::bigint)::bigint AS total
+FROM jobs AS j CROSS JOIN LATERAL jsonb_each_text(j.counts) AS c (key, value)
+WHERE j.state = 'completed'
+    AND j.created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+        - %(window_ms)s::bigint
+    AND (c.key ~ '^(ingested|rewritten)_bytes(/|$)')
+GROUP BY c.key
+ORDER BY total DESC
+LIMIT %(limit)s;
+
 -- name: lock_inputs
 -- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the
 -- planner read them, unclaimed, and of an existing partition.

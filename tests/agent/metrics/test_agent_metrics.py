@@ -251,7 +251,6 @@ def objects_are_read(scene: Scene) -> None:
     hot_window_ms=1,
     index_threshold_bytes=1,
     read_ahead_bytes=10_000,
-    cache_bytes=1,
     **COLD,
 )
 def old_objects_are_read_in_order(scene: Scene) -> None:

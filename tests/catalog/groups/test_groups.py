@@ -10,7 +10,13 @@ import pytest
 from typing_extensions import override
 
 from catalog.database.pool import Transaction
-from catalog.groups.offsets import CommitOutcome, CommittedOffset, OffsetCommit
+from catalog.groups.offsets import (
+    CommitOutcome,
+    CommittedOffset,
+    GroupOffset,
+    OffsetCommit,
+    OffsetCursor,
+)
 from catalog.groups.repository import GroupRecord
 from catalog.model import PartitionId
 from catalog.open import open_catalog
@@ -249,3 +255,30 @@ def test_offsets_expire_by_the_clock_of_the_catalog(catalog_url: str, ids: Ids, 
         assert [fetched(right, topic, group) for group in groups] == [[1], [1], [1]]
         right.group_offsets.expire(groups, 0)
         assert [fetched(right, topic, group) for group in groups] == [[], [1], []]
+
+
+def test_committed_offsets_are_paged_with_the_ends_of_their_logs(catalog: Catalog) -> None:
+    """Offsets of deleted topics are skipped, and the end of a local topic is unknown."""
+    topic, gone = catalog.topics.create("t", 2), catalog.topics.create("gone", 1)
+    local = catalog.topics.create("local", 1, {"storage.mode": "local"})
+    for group_id in ("g1", "g2"):
+        catalog.groups.claim(group_id, OLD, create=True)
+        offsets = [offset(topic, 3), offset(topic, 4, partition=1), offset(gone, 1), offset(local, 2)]
+        catalog.group_offsets.commit(group_id, OLD, None, offsets)
+    catalog.topics.delete("gone")
+
+    found: list[GroupOffset] = []
+    cursor: OffsetCursor | None = OffsetCursor()
+    pages = 0
+    while cursor is not None:
+        page, cursor = catalog.group_offsets.page(cursor, 3)
+        found += page
+        pages += 1
+
+    assert pages == 3
+    assert sorted(each for each in found if each.group_id == "g2") == [
+        GroupOffset("g2", "local", 0, 2, None),
+        GroupOffset("g2", "t", 0, 3, 0),
+        GroupOffset("g2", "t", 1, 4, 0),
+    ]
+    assert len(found) == 6

@@ -124,8 +124,10 @@ class Log(CatalogLog):
             ids=SystemIds(clock),
         )
 
-    def watcher(self, session: InProcessSession) -> Watcher:
-        settings = load_settings({"data_dir": self.directory.parent / "data", "max_job_files": 1})
+    def watcher(self, session: InProcessSession, **changes: object) -> Watcher:
+        """Return a watcher that waits for no further files, unless `changes` say so."""
+        given = {"data_dir": self.directory.parent / "data", "max_job_files": 1, **changes}
+        settings = load_settings(given)
         return Watcher(self.context(), settings, CompactionOptions(), interval_seconds=0.05, session=session)
 
     def is_compacted(self) -> bool:
@@ -191,6 +193,22 @@ def test_expired_records_are_not_compacted(log: Log) -> None:
     done = watcher.status.run
     assert (done.compaction.jobs, done.expired.extents) == (0, 1)
     assert done.as_dict()["expired_bytes"] == done.expired.size > 0
+
+
+def test_a_watcher_rests_under_a_trickle(log: Log) -> None:
+    """It polls after each of 40 files, and runs one job for every ten of them."""
+    never_ms = 10**15  # the clocks of the catalog and of the watcher differ here
+    pace = {"min_ingestion_files": 10, "max_ingestion_age_ms": never_ms}
+    watcher = log.watcher(InProcessSession(1), max_job_files=100, **pace)
+    partition = PartitionId(log.create_topic("flights", "compact").topic_id, 0)
+    pauses = []
+    for number in range(40):
+        log.ingest({partition: [batch((b"k", b"%d" % number))]})
+        pauses.append(watcher._poll_and_log(Interrupts()))
+
+    done = watcher.status.run
+    assert (done.rounds, done.compaction.jobs, done.compaction.input_files) == (4, 4, 40 + 3)
+    assert [number + 1 for number, pause in enumerate(pauses) if pause == 0] == [10, 20, 30, 40]
 
 
 def test_a_watcher_takes_over_the_jobs_of_a_dead_one(log: Log, catalog_url: str) -> None:
