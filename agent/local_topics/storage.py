@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from agent.local_topics.log_config import log_config_of
 from core.errors import SiltstoneError
+from core.outage import Outage
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
     from local_tier.topic_partition import TopicPartition
 
-_log = structlog.get_logger(__name__)
 _MAX_AGENTS = 1000
 TOPIC_SYNC_MS = 5_000
 
@@ -108,6 +106,7 @@ class LocalStorage:
     ) -> None:
         self._topics = topics
         self._scheduler = BackgroundScheduler(clock)
+        self._outage = Outage("topics of the local logs", clock=clock, ids=ids)
         self.manager = LogManager(
             LogManagerConfig(
                 directories=tuple(directories),
@@ -151,8 +150,9 @@ class LocalStorage:
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}
         except SiltstoneError as error:
-            _log.warning("topics could not be listed for the local logs", reason=str(error))
+            self._outage.failed(error)
             return
+        self._outage.succeeded()
         changed = set()
         for log in self.manager.logs():
             topic = topics.get(log.topic_id) if log.topic_id is not None else None
