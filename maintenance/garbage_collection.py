@@ -49,13 +49,16 @@ OWNERS_AT_ONCE = 100
 class GarbageSettings:
     """Times that garbage collection waits, in milliseconds; `docs/explanation/planner.md` has the reasons.
 
-    `grace_ms` must exceed the time that any reader caches a lookup. The rows of ended sessions and jobs are
-    kept for `owner_keep_ms`. A producer that is idle for `producer_idle_ms` is removed, which is
-    checked every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
+    `grace_ms` must exceed the time that any reader caches a lookup. A session that is silent for
+    `session_silence_ms` is marked, and fenced if its silence lasts for another `fence_confirm_ms` in which
+    the catalog is reachable. The rows of ended sessions and jobs are kept for `owner_keep_ms`. A producer
+    that is idle for `producer_idle_ms` is removed, which is checked every `producer_check_ms`: Kafka's
+    producer.id.expiration.ms and its check.interval.ms.
     """
 
     grace_ms: int = 60_000
     session_silence_ms: int = 60_000
+    fence_confirm_ms: int = 30_000
     unfinished_upload_ms: int = DAY_MS
     owner_keep_ms: int = DAY_MS
     producer_idle_ms: int = DAY_MS
@@ -107,7 +110,9 @@ def collect_garbage(
     report = GarbageReport()
     expired = expire(catalog)
     report.expired_extents, report.expired_bytes = expired.extents, expired.size
-    report.fenced_sessions = len(catalog.sessions.fence_silent(settings.session_silence_ms))
+    report.fenced_sessions = len(
+        catalog.sessions.fence_silent(settings.session_silence_ms, settings.fence_confirm_ms)
+    )
     while removed := catalog.garbage.remove_deleted():
         report.removed_rows += removed
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)

@@ -74,6 +74,10 @@ class Session:
     (`is_overdue`), and how often they may have done so (`lapses`). It compares times of the catalog's clock
     and of its own clock, by which a heartbeat counts from the moment it was sent.
 
+    Other agents count only silence while the catalog was reachable (`catalog.lifecycle.reachability`). This
+    agent cannot distinguish an outage of the catalog from a broken connection of its own, so it counts all
+    silence. It may report a lapse that no other agent noticed, and never misses one.
+
     If a migration excludes this version of Siltstone, heartbeats end with a call of `on_excluded`.
     """
 

@@ -19,6 +19,7 @@ from catalog.jobs.publish import JobPublication
 from catalog.jobs.quarantine import add_candidates
 from catalog.jobs.validation import check_result, check_spec
 from catalog.lifecycle.garbage import lock_files, subtract_from_files
+from catalog.lifecycle.reachability import observe, silence_params
 from catalog.model import Job, JobState
 from core.errors import InvalidInputError
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from catalog.database.connection import Row
+    from psycopg import Cursor
+
+    from catalog.database.connection import Row, TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.garbage import FileRemoval
     from catalog.model import Extent, JobResult, JobSpec
@@ -121,7 +124,9 @@ class Jobs:
         params = {"job_id": job_id, "attempt_id": attempt_id}
 
         def work(transaction: Transaction) -> int:
-            return transaction.count(_SQL["heartbeat"], {**params, "now_ms": transaction.now_ms()})
+            renewed = transaction.count(_SQL["heartbeat"], {**params, "now_ms": transaction.now_ms()})
+            observe(transaction, self._database.injected_now_ms)
+            return renewed
 
         if not self._database.transact("jobs.heartbeat", work):
             raise _superseded(job_id, attempt_id)
@@ -136,23 +141,30 @@ class Jobs:
             "jobs.release", lambda transaction: transaction.send(_SQL["resubmit"], params)
         )
 
-    def release_expired(self, older_than_ms: int) -> list[UUID]:
-        """Release the running jobs whose last heartbeat is older than `older_than_ms`; return their ids.
+    def release_expired(self, silence_ms: int, confirm_ms: int) -> list[UUID]:
+        """Mark silent running jobs, release those whose silence is confirmed, and return the ids of these.
 
-        A job whose attempt is lost for the `MAX_ATTEMPTS`th time fails instead, because it may be what kills
-        its workers. Its extents become free.
+        `catalog.lifecycle.reachability` has the rule. Call it every few seconds. A job whose attempt is lost
+        for the `MAX_ATTEMPTS`th time fails instead, because it may be what kills its workers. Its extents
+        become free.
         """
-        params = {"before_ms": self._database.now_ms() - older_than_ms, "max_attempts": MAX_ATTEMPTS}
+        params = {**silence_params(self._database, silence_ms, confirm_ms), "max_attempts": MAX_ATTEMPTS}
 
-        def work(transaction: Transaction) -> list[Row]:
-            return transaction.rows(_SQL["resubmit_expired"], params)
+        def work(transaction: Transaction) -> Cursor[TupleRow]:
+            observe(transaction, self._database.injected_now_ms)
+            transaction.send(_SQL["mark_silent_jobs"], params)
+            return transaction.send(_SQL["resubmit_suspected"], params)
 
-        released = [row.job_id for row in self._database.transact("jobs.release_expired", work)]
+        released = [row[0] for row in self._database.transact("jobs.release_expired", work)]
         for row in self._database.read("jobs.exhausted", _SQL["find_exhausted"], params):
             self._fail_exhausted(row.job_id, params)
         return released
 
-    def _fail_exhausted(self, job_id: UUID, params: dict[str, int]) -> None:
+    def suspected(self) -> int:
+        """Return the number of running jobs that are marked as silent; they are released if this lasts."""
+        return int(self._database.read("jobs.suspected", _SQL["count_suspected"])[0].jobs)
+
+    def _fail_exhausted(self, job_id: UUID, params: dict[str, object]) -> None:
         def work(transaction: Transaction) -> None:
             rows = transaction.rows(_SQL["lock_exhausted"], {**params, "job_id": job_id})
             if not rows:

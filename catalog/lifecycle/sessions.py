@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
+from catalog.lifecycle.reachability import observe, silence_params
 from catalog.model import Broker
 from core.errors import FatalError
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from psycopg import Cursor
 
     from catalog.database.connection import Row, TupleRow
     from catalog.database.pool import Database, Transaction
@@ -99,7 +102,9 @@ class Sessions:
             params = {"session_id": session_id, "now_ms": transaction.now_ms()}
             beats = transaction.send(_SQL["heartbeat_session"], params)
             incarnation = self._incarnations.check(transaction)
-            return beats.fetchall(), incarnation
+            rows = beats.fetchall()
+            observe(transaction, self._database.injected_now_ms)
+            return rows, incarnation
 
         try:
             beats, incarnation = self._database.transact("sessions.heartbeat", work)
@@ -128,15 +133,19 @@ class Sessions:
         close = partial(_close, query=_SQL["fence_session"], session_id=session_id)
         self._database.transact("sessions.fence", close)
 
-    def fence_silent(self, older_than_ms: int) -> list[UUID]:
-        """Fence the sessions whose last heartbeat is older than `older_than_ms`; return their ids."""
+    def fence_silent(self, silence_ms: int, confirm_ms: int) -> list[UUID]:
+        """Mark silent sessions, fence those whose silence is confirmed, and return the ids of these.
 
-        def work(transaction: Transaction) -> list[Row]:
-            now_ms = transaction.now_ms()
-            params = {"now_ms": now_ms, "before_ms": now_ms - older_than_ms}
-            return transaction.rows(_SQL["fence_silent_sessions"], params)
+        `catalog.lifecycle.reachability` has the rule. Call it every few seconds.
+        """
+        params = silence_params(self._database, silence_ms, confirm_ms)
 
-        return [row.session_id for row in self._database.transact("sessions.fence_silent", work)]
+        def work(transaction: Transaction) -> Cursor[TupleRow]:
+            observe(transaction, self._database.injected_now_ms)
+            transaction.send(_SQL["mark_silent_sessions"], params)
+            return transaction.send(_SQL["fence_suspected_sessions"], params)
+
+        return [row[0] for row in self._database.transact("sessions.fence_silent", work)]
 
     def get(self, session_id: UUID) -> Session | None:
         """Return one session, or None if it was never registered or its row has expired."""
@@ -165,9 +174,11 @@ class Brokers:
         return int(self._database.read("brokers.new_node_id", _SQL["new_node_id"])[0].node_id)
 
     def live(self, silent_ms: int) -> list[Broker]:
-        """Return the brokers whose last heartbeat is at most `silent_ms` old, by node id."""
-        params = {"now_ms": self._database.injected_now_ms, "silent_ms": silent_ms}
-        rows = self._database.read("brokers.live", _SQL["live_brokers"], params)
+        """Return the brokers whose last heartbeat is at most `silent_ms` old, by node id.
+
+        Only time in which the catalog was reachable counts, so an outage of the catalog hides no broker.
+        """
+        rows = self._database.read("brokers.live", _SQL["live_brokers"], {"silent_ms": silent_ms})
         return [Broker(**row._asdict()) for row in rows]
 
     def cluster_id(self) -> UUID:

@@ -110,6 +110,7 @@ CREATE TABLE leader_epochs (
 -- consecutive attempts at that, the next one is at retry_ms. Some of these objects may belong to acknowledged
 -- commits that a failover or a restore has lost: they are kept while unsettled is not null. It is 'reported' once
 -- the session's agent has compared its commits with the catalog, and 'unverified' before.
+-- suspected_ms is when the session was found silent; a later heartbeat voids it.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -126,6 +127,7 @@ CREATE TABLE sessions (
     failures integer NOT NULL DEFAULT 0,
     retry_ms bigint,
     unsettled text,
+    suspected_ms bigint,
     CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
@@ -134,6 +136,15 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 CREATE INDEX sessions_closed ON sessions (closed_ms) WHERE closed_ms IS NOT NULL;
 CREATE INDEX sessions_unswept ON sessions (closed_ms) WHERE closed_ms IS NOT NULL AND swept_ms IS NULL;
+
+-- When a process last found the catalog reachable, and since when without a gap of more than some seconds.
+-- Silence counts only within that time, because nobody can send a heartbeat during an outage.
+CREATE TABLE reachability (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    since_ms bigint NOT NULL DEFAULT 0,
+    seen_ms bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+INSERT INTO reachability DEFAULT VALUES;
 
 -- Leaders of local partitions, whose records are on an agent's disk. A partition stays with its node.
 CREATE TABLE local_leaders (
@@ -245,7 +256,8 @@ CREATE TABLE producers (
 ) WITH (fillfactor = 50);
 
 -- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget.
--- swept_ms is when the objects of superseded attempts were deleted; failures and retry_ms are as in sessions.
+-- swept_ms is when the objects of superseded attempts were deleted; failures, retry_ms and suspected_ms are
+-- as in sessions.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -264,6 +276,7 @@ CREATE TABLE jobs (
     nanodollars bigint NOT NULL DEFAULT 0,
     failures integer NOT NULL DEFAULT 0,
     retry_ms bigint,
+    suspected_ms bigint,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )

@@ -8,6 +8,7 @@ only after it has started: a cluster may keep a session waiting for longer than 
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,8 +38,12 @@ if TYPE_CHECKING:
 
 MAX_CLAIMED_JOBS = 100
 MAX_ROUNDS = 100
-# Runs send heartbeats every few seconds. One that sends none for this long has lost its jobs.
+# Runs send heartbeats every few seconds. One that sends none for RUN_TIMEOUT_MS, and then none for
+# RUN_CONFIRM_MS in which the catalog is reachable, loses its jobs (`catalog.lifecycle.reachability`).
 RUN_TIMEOUT_MS = 60_000
+RUN_CONFIRM_MS = 30_000
+_LOOK_SECONDS = 1.0
+_MAX_LOOKS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +127,8 @@ def compact(
     planner = options.planner(settings)
     jobs: list[Job] = []
     try:
-        with shielded():
-            waiting = _plan(context, planner, display, done)
+        with shielded() as cancelled:
+            waiting = _plan(context, planner, display, done, cancelled)
         if not waiting:
             return done
         with contextlib.ExitStack() as session:
@@ -145,7 +150,7 @@ def compact(
                     jobs = []
                     if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
                         break
-                    waiting = _plan(context, planner, display, done)
+                    waiting = _plan(context, planner, display, done, cancelled)
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
@@ -165,15 +170,26 @@ class PlannedJobs(NamedTuple):
     expired: RetentionReport
 
 
-def plan_jobs(context: AppContext, planner: PlannerSettings) -> PlannedJobs:
+def plan_jobs(
+    context: AppContext, planner: PlannerSettings, stopped: threading.Event | None = None
+) -> PlannedJobs:
     """Plan jobs and submit them, after releasing the jobs of runs that have stopped.
 
-    Retention is applied first, so that no job rewrites expired records.
+    Retention is applied first, so that no job rewrites expired records. If there is nothing to run except the
+    jobs of a run that is silent, wait up to a minute until these are released, or the run is heard, or
+    `stopped` is set.
     """
-    context.catalog.jobs.release_expired(RUN_TIMEOUT_MS)
+    jobs = context.catalog.jobs
+    jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS)
     expired = expire(context.catalog)
     done = plan_and_submit(context.catalog, context.clock, context.ids, planner)
-    return PlannedJobs(context.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
+    waiting = jobs.counts()[JobState.SUBMITTED]
+    pause = stopped or threading.Event()
+    for _ in range(_MAX_LOOKS):
+        if waiting or not jobs.suspected() or pause.wait(_LOOK_SECONDS):
+            break
+        waiting = len(jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS))
+    return PlannedJobs(waiting, done.lost, done.deferred, expired)
 
 
 def claim_jobs(context: AppContext, limit: int) -> list[Job]:
@@ -192,10 +208,14 @@ def _release_unfinished(
 
 
 def _plan(
-    context: AppContext, planner: PlannerSettings, display: ProgressDisplay, done: CompactionRun
+    context: AppContext,
+    planner: PlannerSettings,
+    display: ProgressDisplay,
+    done: CompactionRun,
+    cancelled: threading.Event,
 ) -> int:
     with display.phase("Plan" if not done.rounds else "Plan again"):
-        planned = plan_jobs(context, planner)
+        planned = plan_jobs(context, planner, cancelled)
     done.add_plan(planned)
     return planned.waiting
 

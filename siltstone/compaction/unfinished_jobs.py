@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.model import JobState
 from core.quantities import count
-from siltstone.compaction.compactor import RUN_TIMEOUT_MS
+from siltstone.compaction.compactor import RUN_CONFIRM_MS, RUN_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
         silent = min(_silent_ms(job, now_ms) or 0 for job in jobs if job.application_id == application_id)
         sentences.append(
             f"{count(number, 'job')} {_be(number)} claimed by a run whose last heartbeat was "
-            f"{silent // 1000} s ago; siltstone compact takes over after {RUN_TIMEOUT_MS // 1000} s "
-            "without a heartbeat."
+            f"{silent // 1000} s ago; siltstone compact takes over after "
+            f"{(RUN_TIMEOUT_MS + RUN_CONFIRM_MS) // 1000} s without a heartbeat."
         )
     return sentences
 

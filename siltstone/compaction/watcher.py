@@ -2,7 +2,7 @@
 
 Several watchers of one catalog share its work. The catalog gives each job to one watcher (the others skip
 locked rows). A watcher claims no more jobs at a time than its Spark session has task slots, so that the other
-watchers get the rest. The jobs of a watcher that died return to the queue after a minute without heartbeats.
+watchers get the rest. The jobs of a watcher that died return to the queue after 90 s without heartbeats.
 
 One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
 another one.
@@ -147,8 +147,8 @@ class Watcher:
             self.status.last_poll_ms = self._machine_clock.now_ms()
 
     def _poll(self, interrupts: Interrupts) -> bool:
-        with interrupts.shielded():
-            planned = plan_jobs(self._context, self._planner)
+        with interrupts.shielded() as stopped:
+            planned = plan_jobs(self._context, self._planner, stopped)
             self.status.run.add_plan(planned)
             self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
         completed = 0

@@ -169,7 +169,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def lose_jobs(self) -> None:
         """Attempts stop their heartbeats; others take over a few times, and the old ones are rejected."""
         self.clock.advance(100)
-        expired = self.catalog.jobs.release_expired(50_000)
+        expired = self.catalog.jobs.release_expired(50_000, 0)
         assert set(expired) == {job.spec.job_id for job in self.jobs if job.attempts < MAX_ATTEMPTS}
         old, self.jobs = self.jobs, self.catalog.jobs.claim("other", len(expired)) if expired else []
         for job in old:

@@ -326,7 +326,7 @@ class Campaign:
         """
         for session in self.catalog.sessions.active():
             self.catalog.sessions.fence(session.session_id)
-        self.catalog.jobs.release_expired(0)
+        self.catalog.jobs.release_expired(0, 0)
         for job in self.catalog.jobs.list({JobState.SUBMITTED, JobState.RUNNING}):
             self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
         no_grace = GarbageSettings(grace_ms=0, session_silence_ms=0, unfinished_upload_ms=0)

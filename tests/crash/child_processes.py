@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 GRACE_MS = 2_000
 LEASE_MS = 2_000
 MAX_JOBS = 10
-GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=3_000)
+GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=2_000, fence_confirm_ms=1_000)
 PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 
 
@@ -107,7 +107,7 @@ def run_worker(config: ChildConfig, control: Connection) -> None:
 
 
 def _round(catalog: Catalog, store: ObjectStore, clock: Clock, ids: Ids, control: Connection) -> None:
-    catalog.jobs.release_expired(LEASE_MS)
+    catalog.jobs.release_expired(LEASE_MS, 1_000)
     plan_and_submit(catalog, clock, ids, PLANNER)
     for _ in range(MAX_JOBS):
         if control.poll():  # on a busy machine, a few jobs may take longer than the test waits

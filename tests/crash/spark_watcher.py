@@ -72,10 +72,11 @@ def watch(directory: str) -> None:
     def open_instrumented_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
         return instrument_catalog(open_catalog(url, clock, ids), points)
 
-    garbage_settings = partial(GarbageSettings, session_silence_ms=3_000)
+    garbage_settings = partial(GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000)
     spark_settings = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
     patch.object(context, "open_catalog", open_instrumented_catalog).start()
     patch.object(compactor, "RUN_TIMEOUT_MS", LEASE_MS).start()
+    patch.object(compactor, "RUN_CONFIRM_MS", 1_000).start()
     patch.object(compactor, "GarbageSettings", garbage_settings).start()
     patch.object(watcher, "SparkSettings", spark_settings).start()
     siltstone.cli.main()

@@ -99,7 +99,10 @@ def test_uncommitted_objects_are_deleted_once_their_session_is_over(system: Syst
         system.catalog.sessions.end(system.session_id)
     system.clock.advance(11 * GRACE_S)
     if how == "silent":
-        report = collect(system)
+        settings = replace(SETTINGS, fence_confirm_ms=5_000)
+        assert collect(system, settings) == GarbageReport()  # marks
+        system.clock.advance(5)
+        report = collect(system, settings)
         assert (report.fenced_sessions, report.orphans) == (1, 0)
         system.clock.advance(GRACE_S + 1)
     report = collect(system)

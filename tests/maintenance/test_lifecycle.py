@@ -42,7 +42,7 @@ pytestmark = pytest.mark.integration
 
 GRACE_MS = 60_000
 SILENCE_MS = 300_000
-GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, batch=3)
+GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=0, batch=3)
 ROWS: st.SearchStrategy[list[Row]] = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=4)), min_size=1, max_size=4
 )
@@ -216,7 +216,8 @@ class Lifecycle(RuleBasedStateMachine):
         ).jobs:
             self.system.run_jobs()
         self.catalog.sessions.end(self.system.session_id)
-        for _ in range(2):  # the first round fences silent sessions, the second deletes their objects
+        # The first round marks silent sessions, the second fences them, the third deletes their objects.
+        for _ in range(3):
             self.clock.advance((SILENCE_MS + GRACE_MS) / 1000 + 1)
             collect_garbage(self.catalog, self.store, self.clock, GARBAGE)
         self._check()

@@ -159,7 +159,7 @@ def test_a_file_that_kills_every_worker_is_quarantined(system: System) -> None:
     for _ in range(MAX_ATTEMPTS):
         system.catalog.jobs.claim("a worker that dies", 1)
         system.clock.advance(61)
-        system.catalog.jobs.release_expired(60_000)
+        system.catalog.jobs.release_expired(60_000, 0)
     (job,) = system.catalog.jobs.list([JobState.FAILED])
     assert "stopped sending heartbeats" in (job.failure or "")
     assert quarantined(system) == set(names)

@@ -14,7 +14,7 @@ from core.errors import FatalError, SiltstoneError
 from maintenance.garbage_collection import collect_garbage
 from planner.planner import plan_and_submit
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
-from tests.simulation.environment import GRACE_MS, LEASE_MS, SimulatedAgent
+from tests.simulation.environment import CONFIRM_MS, GRACE_MS, LEASE_MS, SimulatedAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ class BackgroundTask:
 def plan(task: BackgroundTask) -> None:
     """Release expired jobs, and plan unless nothing has changed since the last plan without jobs."""
     env = task.env
-    if task.catalog.jobs.release_expired(LEASE_MS):
+    if task.catalog.jobs.release_expired(LEASE_MS, CONFIRM_MS):
         env.faults.changes += 1
     changes = env.faults.changes
     if task.idle_at_change != changes:

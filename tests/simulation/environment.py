@@ -49,6 +49,7 @@ AGENT: Final = AgentSettings(
 )
 LEASE_MS: Final = 30_000
 SILENCE_MS: Final = 25_000
+CONFIRM_MS: Final = 10_000
 GRACE_MS: Final = 60_000
 HEARTBEAT_MS: Final = 10_000
 ACKNOWLEDGEMENT_TIMEOUT_SECONDS: Final = 25.0
@@ -64,7 +65,9 @@ class Rules:
     """
 
     garbage: GarbageSettings = field(
-        default_factory=lambda: GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS)
+        default_factory=lambda: GarbageSettings(
+            grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=CONFIRM_MS
+        )
     )
     fault_rates: tuple[float, float, float] | None = None
     planner: PlannerSettings = field(

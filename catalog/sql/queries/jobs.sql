@@ -99,7 +99,7 @@ attempt AS (
 claimed AS (
     UPDATE jobs AS j
     SET state = 'running', application_id = %(application_id)s, attempt_id = attempt.attempt_id,
-        heartbeat_ms = %(now_ms)s, attempts = j.attempts + 1
+        heartbeat_ms = %(now_ms)s, suspected_ms = NULL, attempts = j.attempts + 1
     FROM picked JOIN attempt USING (number)
     WHERE j.job_id = picked.job_id
     RETURNING j.*
@@ -111,39 +111,62 @@ ORDER BY sequence;
 -- name: heartbeat
 -- Record a heartbeat of an attempt, unless it has lost the job.
 UPDATE jobs
-SET heartbeat_ms = greatest(heartbeat_ms, %(now_ms)s)
+SET heartbeat_ms = greatest(heartbeat_ms, %(now_ms)s), suspected_ms = NULL
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
 -- name: resubmit
 -- Make a running job claimable again; it keeps its extents.
 UPDATE jobs
-SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
--- name: resubmit_expired
--- Make running jobs without a recent heartbeat claimable again, unless their attempts are exhausted.
-UPDATE jobs
-SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
-WHERE job_id IN (
-    SELECT job_id FROM jobs
-    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts < %(max_attempts)s
+-- name: mark_silent_jobs
+-- Mark the running jobs without a recent heartbeat. Rows that another transaction has locked wait for the next
+-- time.
+UPDATE jobs AS j SET suspected_ms = l.now_ms
+FROM (
+    SELECT job_id, now_ms
+    FROM jobs, (
+        SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    ) AS clock
+    WHERE state = 'running' AND heartbeat_ms < now_ms - %(silence_ms)s::bigint
+      AND (suspected_ms IS NULL OR suspected_ms <= heartbeat_ms)
     ORDER BY sequence
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF jobs SKIP LOCKED
+) AS l
+WHERE j.job_id = l.job_id;
+
+-- name: resubmit_suspected
+-- Make the running jobs claimable again that sent no heartbeat since they were marked, if the catalog was
+-- reachable for long enough since then, unless their attempts are exhausted.
+UPDATE jobs
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
+WHERE job_id IN (
+    SELECT job_id FROM jobs, reachability
+    WHERE state = 'running' AND attempts < %(max_attempts)s AND suspected_ms > heartbeat_ms
+      AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
+    ORDER BY sequence
+    FOR UPDATE OF jobs SKIP LOCKED
 )
 RETURNING job_id;
 
+-- name: count_suspected
+-- Count the running jobs that sent no heartbeat since they were marked.
+SELECT count(*) AS jobs FROM jobs WHERE state = 'running' AND suspected_ms > heartbeat_ms;
+
 -- name: find_exhausted
--- Return the running jobs without a recent heartbeat whose attempts are exhausted.
-SELECT job_id FROM jobs
-WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts >= %(max_attempts)s
+-- Return the running jobs that `resubmit_suspected` left because their attempts are exhausted.
+SELECT job_id FROM jobs, reachability
+WHERE state = 'running' AND attempts >= %(max_attempts)s AND suspected_ms > heartbeat_ms
+  AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
 ORDER BY sequence;
 
 -- name: lock_exhausted
 -- Lock one of these jobs, if the condition still holds.
-SELECT attempts, spec::text AS spec FROM jobs
-WHERE job_id = %(job_id)s AND state = 'running' AND heartbeat_ms < %(before_ms)s
-  AND attempts >= %(max_attempts)s
-FOR UPDATE SKIP LOCKED;
+SELECT attempts, spec::text AS spec FROM jobs, reachability
+WHERE job_id = %(job_id)s AND state = 'running' AND attempts >= %(max_attempts)s AND suspected_ms > heartbeat_ms
+  AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
+FOR UPDATE OF jobs SKIP LOCKED;
 
 -- name: lock_job
 -- Lock a job; return its state and specification.

@@ -18,7 +18,7 @@ WITH before AS (
     WHERE session_id = %(session_id)s AND state = 'active'
     FOR UPDATE
 )
-UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s)
+UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s), suspected_ms = NULL
 FROM before
 WHERE sessions.session_id = before.session_id
 RETURNING sessions.heartbeat_ms - before.heartbeat_ms AS silence_ms,
@@ -38,11 +38,36 @@ UPDATE sessions SET state = 'ended', closed_ms = %(now_ms)s WHERE session_id = %
 -- Fence a session, so that it cannot commit; wait for its running commits.
 UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
 
--- name: fence_silent_sessions
--- Fence the sessions without a recent heartbeat; none if the server continues on another history.
-UPDATE sessions SET state = 'fenced', closed_ms = %(now_ms)s
-WHERE state = 'active' AND heartbeat_ms < %(before_ms)s AND (SELECT is_current FROM current_incarnation)
-RETURNING session_id;
+-- name: mark_silent_sessions
+-- Mark the sessions without a recent heartbeat. Rows that another transaction has locked wait for the next time.
+UPDATE sessions AS s SET suspected_ms = l.now_ms
+FROM (
+    SELECT session_id, now_ms
+    FROM sessions, (
+        SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    ) AS clock
+    WHERE state = 'active' AND heartbeat_ms < now_ms - %(silence_ms)s::bigint
+      AND (suspected_ms IS NULL OR suspected_ms <= heartbeat_ms)
+    ORDER BY session_id
+    FOR UPDATE OF sessions SKIP LOCKED
+) AS l
+WHERE s.session_id = l.session_id;
+
+-- name: fence_suspected_sessions
+-- Fence the sessions that sent no heartbeat since they were marked, if the catalog was reachable for long enough
+-- since then; none if the server continues on another history.
+UPDATE sessions AS s
+SET state = 'fenced', closed_ms = coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+FROM (
+    SELECT session_id
+    FROM sessions, reachability
+    WHERE state = 'active' AND suspected_ms > heartbeat_ms AND (SELECT is_current FROM current_incarnation)
+      AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
+    ORDER BY session_id
+    FOR UPDATE OF sessions SKIP LOCKED
+) AS l
+WHERE s.session_id = l.session_id
+RETURNING s.session_id;
 
 -- name: find_session
 -- Return one session.
@@ -62,12 +87,12 @@ ORDER BY session_id;
 SELECT nextval('broker_ids')::integer AS node_id;
 
 -- name: live_brokers
--- Return the agents that serve the Kafka protocol and sent a heartbeat recently.
+-- Return the agents that serve the Kafka protocol and sent a heartbeat recently. Silence counts only while the
+-- catalog was reachable.
 SELECT node_id, host, port, rack, has_local_logs
-FROM sessions
+FROM sessions, reachability
 WHERE state = 'active' AND node_id IS NOT NULL
-  AND heartbeat_ms >= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-                      - %(silent_ms)s::bigint
+  AND seen_ms - greatest(heartbeat_ms, since_ms) <= %(silent_ms)s::bigint
 ORDER BY node_id;
 
 -- name: cluster_id

@@ -109,9 +109,16 @@ def test_an_attempt_without_heartbeats_loses_its_job(scene: Scene, clock: Clock)
     clock.advance(10)
     scene.catalog.jobs.heartbeat(job.spec.job_id, job.attempt_id)
     clock.advance(10)
-    assert scene.catalog.jobs.release_expired(15_000) == []
-    clock.advance(10)
-    assert scene.catalog.jobs.release_expired(15_000) == [job.spec.job_id]
+    assert scene.catalog.jobs.release_expired(15_000, 5_000) == []
+    assert scene.catalog.jobs.suspected() == 0
+    clock.advance(6)
+    assert scene.catalog.jobs.release_expired(15_000, 5_000) == []
+    assert scene.catalog.jobs.suspected() == 1
+    clock.advance(4)
+    assert scene.catalog.jobs.release_expired(15_000, 5_000) == []
+    clock.advance(1)
+    assert scene.catalog.jobs.release_expired(15_000, 5_000) == [job.spec.job_id]
+    assert scene.catalog.jobs.suspected() == 0
     (again,) = scene.catalog.jobs.claim("another", 5)
     assert (again.spec, again.attempts) == (job.spec, 2)
     with pytest.raises(JobSupersededError):
@@ -128,12 +135,12 @@ def test_a_job_that_kills_all_its_workers_fails(scene: Scene, clock: Clock) -> N
         (job,) = scene.catalog.jobs.claim("application", 5)
         assert job.attempts == attempt
         clock.advance(20)
-        released = scene.catalog.jobs.release_expired(15_000)
+        released = scene.catalog.jobs.release_expired(15_000, 0)
         assert released == ([spec.job_id] if attempt < MAX_ATTEMPTS else [])
     failed = scene.catalog.jobs.get(spec.job_id)
     assert failed.state is JobState.FAILED
     assert failed.failure == "given up after 5 attempts; the last one stopped sending heartbeats"
-    assert scene.catalog.jobs.release_expired(15_000) == []
+    assert scene.catalog.jobs.release_expired(15_000, 0) == []
     scene.submitted(scene.extents(topic))  # its extents are unclaimed again
 
 

@@ -236,11 +236,11 @@ def test_the_clock_of_a_machine_has_no_effect(catalog_url: str) -> None:
         topic = scene.topic(retention_ms=str(HOUR_MS))
         scene.commit(topic, run_of(1, at=right.clock.now_ms()))
         assert abs(wrong.clock.now_ms() - right.clock.now_ms()) < HOUR_MS
-        assert wrong.sessions.fence_silent(HOUR_MS) == []
+        assert wrong.sessions.fence_silent(HOUR_MS, 0) == []
         assert wrong.retention.due({topic.topic_id: RetentionRule.of(topic.config)}).partitions == ()
         assert wrong.retention.expire([PartitionId(topic.topic_id, 0)]).extents == 0
         job = scene.claimed(scene.extents(topic))
-        assert wrong.jobs.release_expired(HOUR_MS) == []
+        assert wrong.jobs.release_expired(HOUR_MS, 0) == []
         wrong.jobs.complete(scene.result(job))
         assert right.garbage.dead_files(right.clock.now_ms() + HOUR_MS, 10) != []
         other = Scene.set_up(wrong, SystemIds(SystemClock()))

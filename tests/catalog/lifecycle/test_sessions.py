@@ -22,7 +22,9 @@ def test_sessions_without_a_recent_heartbeat_are_fenced(scene: Scene, clock: Clo
     clock.advance(20)
     assert sessions.heartbeat(other) == 20_000
     assert sessions.heartbeat(other) == 0
-    assert sessions.fence_silent(10_000) == [scene.session_id]
+    assert sessions.fence_silent(10_000, 5_000) == []
+    clock.advance(5)
+    assert sessions.fence_silent(10_000, 5_000) == [scene.session_id]
     assert [session.session_id for session in sessions.active()] == [other]
     silent = sessions.get(scene.session_id)
     assert silent is not None

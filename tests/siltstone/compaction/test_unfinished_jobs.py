@@ -32,11 +32,11 @@ def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:
             [
                 (
                     "1 job is claimed by a run whose last heartbeat was 5 s ago; siltstone compact takes "
-                    "over after 60 s without a heartbeat."
+                    "over after 90 s without a heartbeat."
                 ),
                 (
                     "2 jobs are claimed by a run whose last heartbeat was 1 s ago; siltstone compact takes "
-                    "over after 60 s without a heartbeat."
+                    "over after 90 s without a heartbeat."
                 ),
             ],
         ),

@@ -14,12 +14,13 @@ from typing_extensions import override
 
 from catalog.errors import SchemaVersionError
 from catalog.model import JobState, PartitionId
-from core.clock import SystemClock
+from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
+from siltstone.compaction import compactor
 from siltstone.compaction.compactor import RUN_TIMEOUT_MS, CompactionOptions, claim_jobs, plan_jobs
 from siltstone.compaction.watcher import Watcher, WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector, serve_metrics
@@ -38,9 +39,11 @@ from tests.spark_jobs.reference_log import batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+    from uuid import UUID
 
     from catalog.model import Job
     from catalog.open import Catalog
+    from core.clock import Clock
     from core.ids import Ids
     from spark_jobs.compact import JobBook
 
@@ -211,8 +214,11 @@ def test_a_watcher_rests_under_a_trickle(log: Log) -> None:
     assert [number + 1 for number, pause in enumerate(pauses) if pause == 0] == [10, 20, 30, 40]
 
 
-def test_a_watcher_takes_over_the_jobs_of_a_dead_one(log: Log, catalog_url: str) -> None:
+def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
+    log: Log, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It does so only after the timeout for heartbeats."""
+    monkeypatch.setattr(compactor, "RUN_CONFIRM_MS", 0)
     log.add("flights")
     planned = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), planned._planner)
@@ -226,6 +232,34 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(log: Log, catalog_url: str)
         connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (RUN_TIMEOUT_MS + 1,))
     assert watcher._poll_and_log(Interrupts()) == 0
     assert log.is_compacted()
+
+
+def test_planning_waits_until_the_silence_of_a_run_is_confirmed(log: Log, clock: Clock) -> None:
+    """Nothing else is to be done. A run that sends a heartbeat meanwhile keeps its jobs."""
+    assert isinstance(clock, ManualClock)
+    advance = clock.advance
+
+    class Looks(threading.Event):
+        waits = 0
+
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            advance(timeout or 0)
+            if self.waits == 10:
+                log.catalog.jobs.heartbeat(heard.spec.job_id, cast("UUID", heard.attempt_id))
+            return False
+
+    for name in ("flights", "weather"):
+        log.add(name)
+    planner = log.watcher(InProcessSession(1))._planner
+    plan_jobs(log.context(), planner)
+    dead, heard = claim_jobs(log.context(), 10)
+    clock.advance((RUN_TIMEOUT_MS + 1) / 1000)
+    planned = plan_jobs(log.context(), planner, Looks())
+    assert planned.waiting == 1
+    assert log.catalog.jobs.get(dead.spec.job_id).state is JobState.SUBMITTED
+    assert log.catalog.jobs.get(heard.spec.job_id).state is JobState.RUNNING
 
 
 def test_a_stopped_watcher_releases_its_jobs(log: Log) -> None:
