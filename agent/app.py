@@ -35,6 +35,7 @@ from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.listener import create_brokers
 from agent.kafka.services import KafkaServices
 from agent.local_topics.service import LocalLogService
+from agent.maintenance import AgentMaintenance
 from agent.metrics_snapshot import metrics_snapshot
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
@@ -59,6 +60,7 @@ from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.loss_recovery import LossRecovery
 from agent.write.write_path import WritePath
 from core.outage import Outage
+from maintenance.metrics import MaintenanceCollector
 from object_store.binding import probe as probe_identity
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
+    from maintenance.runner import MaintenanceRunner
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
@@ -103,6 +106,7 @@ class Agent:
         ids: Ids,
         probe_store: ObjectStore | None = None,
         request_stop: Callable[[], None] = lambda: None,
+        maintenance: MaintenanceRunner | None = None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
@@ -273,6 +277,10 @@ class Agent:
                 incarnations=catalog.incarnations,
             ),
         )
+        self._maintenance: AgentMaintenance | None = None
+        if maintenance is not None:
+            self._maintenance = AgentMaintenance(maintenance)
+            self.metrics.expose(MaintenanceCollector(maintenance))
         self._services = HttpContext(
             settings=settings,
             topics=catalog.topics,
@@ -322,6 +330,8 @@ class Agent:
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
             self._start_health()
+            if self._maintenance is not None:
+                self._maintenance.start()
         except BaseException:
             listener.close()
             if kafka_listener is not None:
@@ -452,6 +462,8 @@ class Agent:
         else:
             await self.session.stop()  # so that this version commits nothing more
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
+        if self._maintenance is not None:
+            await _run_before(deadline, "stop maintenance", self._maintenance.stop())
         self.commit_notifier.release_waiters()
         self.write_path.drain()
         if self._groups is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.app import Agent
+from agent.maintenance import CATALOG_LIMITS
 from agent.runtime.process_resources import keep_freed_memory, raise_open_file_limit
 from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import open_catalog
@@ -19,6 +20,8 @@ from core.clock import SystemClock
 from core.errors import RetryableError
 from core.ids import SystemIds
 from core.outage import StartWait
+from maintenance.runner import MaintenanceRunner
+from maintenance.tasks import maintenance_tasks
 from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 
@@ -73,8 +76,14 @@ def run(
         probe_store = opened.enter_context(
             contextlib.closing(open_store(store_config, clock, ids, probe_timeout_seconds=timeout_seconds))
         )
+        new_runner: Callable[[], MaintenanceRunner | None] = _no_maintenance
+        if settings.maintenance is not None:
+            open_own = partial(open_catalog, catalog_url, clock, ids, limits=CATALOG_LIMITS)
+            own = opened.enter_context(contextlib.closing(wait.run("opening the catalog", open_own)))
+            tasks = maintenance_tasks(own, store, settings.maintenance)
+            new_runner = partial(MaintenanceRunner, tasks, own, clock=clock, ids=ids)
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
-        new_agent = partial(
+        parts = partial(
             Agent,
             settings=settings,
             store=store,
@@ -83,7 +92,15 @@ def run(
             clock=clock,
             ids=ids,
         )
+
+        def new_agent() -> Agent:
+            return parts(maintenance=new_runner())
+
         runner.run(_serve(new_agent, on_ready, wait))
+
+
+def _no_maintenance() -> None:
+    return None
 
 
 def _check(store: ObjectStore, catalog: Catalog, ids: Ids) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations whe
 
 from agent.group_settings import GroupSettings
 from core.settings import Bytes, check_bounds, check_order, internal, setting
+from maintenance.settings import GarbageSettings  # noqa: TC001 - pydantic evaluates the annotations
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -93,6 +94,9 @@ class AgentSettings:
     max_local_append_bytes: Bytes = internal(128 * MIB, "Batches that wait to be appended to local topics.")
 
     groups: GroupSettings = field(default_factory=GroupSettings)
+
+    # None: this agent runs no maintenance.
+    maintenance: GarbageSettings | None = None
 
     # Write path
     flush_interval_ms: int = setting(

@@ -26,6 +26,7 @@ from catalog.jobs.repository import Jobs
 from catalog.lifecycle.expiry import Expiry
 from catalog.lifecycle.garbage import Garbage
 from catalog.lifecycle.incarnation import Incarnations
+from catalog.lifecycle.leases import Leases
 from catalog.lifecycle.lost_commits import LostCommits
 from catalog.lifecycle.repair import Repair
 from catalog.lifecycle.retention import Retention
@@ -86,6 +87,7 @@ class Catalog:
         self.retention = Retention(database)
         self.expiry = Expiry(database)
         self.lost_commits = LostCommits(database)
+        self.leases = Leases(database)
         self.repair = Repair(database)
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)

@@ -18,15 +18,16 @@ stored data. Clock differences between machines do not matter.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from catalog.lifecycle.expiry import OwnerKind
-from core.errors import InvalidInputError
 from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership
+from maintenance.report import GarbageReport
 from maintenance.retention import expire
+from maintenance.settings import DAY_MS, GarbageSettings
 from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import require_bound
@@ -39,62 +40,16 @@ if TYPE_CHECKING:
     from catalog.lifecycle.expiry import InactiveOwner
     from catalog.open import Catalog
     from core.clock import Clock
+    from maintenance.report import Progress
     from object_store.interface import ObjectInfo, ObjectStore
 
-DAY_MS = 24 * 60 * 60 * 1000
+__all__ = ["DAY_MS", "GarbageReport", "GarbageSettings", "collect_garbage"]
+
 OWNERS_AT_ONCE = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageSettings:
-    """Times that garbage collection waits, in milliseconds; `docs/explanation/planner.md` has the reasons.
-
-    `grace_ms` must exceed the time that any reader caches a lookup. A session that is silent for
-    `session_silence_ms` is marked, and fenced if its silence lasts for another `fence_confirm_ms` in which
-    the catalog is reachable. The rows of ended sessions and jobs are kept for `owner_keep_ms`. A producer
-    that is idle for `producer_idle_ms` is removed, which is checked every `producer_check_ms`: Kafka's
-    producer.id.expiration.ms and its check.interval.ms.
-    """
-
-    grace_ms: int = 60_000
-    session_silence_ms: int = 60_000
-    fence_confirm_ms: int = 30_000
-    unfinished_upload_ms: int = DAY_MS
-    owner_keep_ms: int = DAY_MS
-    producer_idle_ms: int = DAY_MS
-    producer_check_ms: int = 600_000
-    batch: int = 1000
-
-    def __post_init__(self) -> None:
-        """Reject negative times and empty batches."""
-        times = [getattr(self, field.name) for field in fields(self) if field.name.endswith("_ms")]
-        if min(times) < 0 or self.batch < 1:
-            raise InvalidInputError(
-                f"garbage settings are out of range: {self}",
-                remedy="give times of at least 0 ms, and batches of at least one object",
-            )
-
-
-@dataclass(slots=True, kw_only=True)
-class GarbageReport:
-    """Counters of a round; objects that could not be deleted are retried in the next round."""
-
-    expired_extents: int = 0
-    expired_bytes: int = 0
-    fenced_sessions: int = 0
-    removed_rows: int = 0
-    dead_files: int = 0
-    dead_bytes: int = 0
-    orphans: int = 0
-    orphan_bytes: int = 0
-    aborted_uploads: int = 0
-    removed_owners: int = 0
-    expired_producers: int = 0
-    not_deleted: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counters for reports."""
-        return asdict(self)
+def _no_progress() -> None:
+    pass
 
 
 def collect_garbage(
@@ -105,27 +60,81 @@ def collect_garbage(
     Reject a store that is not the catalog's: there every absent object would count as deleted.
     """
     require_bound(store, catalog.store_binding)
-    # After a failover, no orphan may be deleted before the incarnation begins.
     catalog.incarnations.ensure()
     report = GarbageReport()
-    expired = expire(catalog)
-    report.expired_extents, report.expired_bytes = expired.extents, expired.size
-    report.fenced_sessions = len(
-        catalog.sessions.fence_silent(settings.session_silence_ms, settings.fence_confirm_ms)
-    )
+    remove_expired(catalog, report)
+    fence_silent(catalog, settings, report)
+    remove_deleted_topics(catalog, report)
+    collect_dead_files(catalog, store, clock, settings, report)
+    collect_orphans(catalog, store, clock, settings, report)
+    if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
+        expire_rows(catalog, settings, report)
+    return report
+
+
+def remove_expired(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
+    """Remove the extents that have expired by retention."""
+    expired = expire(catalog, progress)
+    report.expired_extents += expired.extents
+    report.expired_bytes += expired.size
+
+
+def fence_silent(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
+    """Mark and fence silent sessions (`catalog.lifecycle.reachability`)."""
+    fenced = catalog.sessions.fence_silent(settings.session_silence_ms, settings.fence_confirm_ms)
+    report.fenced_sessions += len(fenced)
+
+
+def release_silent_jobs(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
+    """Mark silent job attempts, and return the jobs of those to the queue whose silence is confirmed."""
+    released = catalog.jobs.release_expired(settings.job_silence_ms, settings.fence_confirm_ms)
+    report.released_jobs += len(released)
+
+
+def remove_deleted_topics(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
+    """Remove the rows of deleted topics."""
     while removed := catalog.garbage.remove_deleted():
         report.removed_rows += removed
-    _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
+        progress()
+
+
+def collect_dead_files(
+    catalog: Catalog,
+    store: ObjectStore,
+    clock: Clock,
+    settings: GarbageSettings,
+    report: GarbageReport,
+    progress: Progress = _no_progress,
+) -> None:
+    """Delete the objects that have been dead for the grace period."""
+    before_ms = clock.now_ms() - settings.grace_ms
+    _delete_dead_files(catalog, store, before_ms, settings.batch, report, progress)
+
+
+def collect_orphans(
+    catalog: Catalog,
+    store: ObjectStore,
+    clock: Clock,
+    settings: GarbageSettings,
+    report: GarbageReport,
+    progress: Progress = _no_progress,
+) -> None:
+    """Abort the uploads and delete the orphans of owners that have ended, and later the owners' rows."""
+    # After a failover, no orphan may be deleted before the incarnation begins.
+    catalog.incarnations.ensure()
     # Uploads first: none may be left when their owner's row is removed below.
     _sweep_uploads(catalog, store, clock.now_ms(), settings, report)
     catalog.incarnations.ensure()
-    _clear_up_after_owners(catalog, store, settings, report)
-    if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
-        report.expired_producers = catalog.expiry.expire_producers(settings.producer_idle_ms)
-        catalog.expiry.expire_commit_results()
-        catalog.expiry.expire_deleted_topics()
-        catalog.lost_commits.expire()
-    return report
+    progress()
+    _clear_up_after_owners(catalog, store, settings, report, progress)
+
+
+def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
+    """Delete idle producers, and rows that no retry needs any more."""
+    report.expired_producers += catalog.expiry.expire_producers(settings.producer_idle_ms)
+    catalog.expiry.expire_commit_results()
+    catalog.expiry.expire_deleted_topics()
+    catalog.lost_commits.expire()
 
 
 def _sweep_uploads(
@@ -157,7 +166,12 @@ def _sweep_uploads(
 
 
 def _delete_dead_files(
-    catalog: Catalog, store: ObjectStore, before_ms: int, batch: int, report: GarbageReport
+    catalog: Catalog,
+    store: ObjectStore,
+    before_ms: int,
+    batch: int,
+    report: GarbageReport,
+    progress: Progress,
 ) -> None:
     files = catalog.garbage.dead_files(before_ms, batch)
     while files:
@@ -169,18 +183,23 @@ def _delete_dead_files(
         report.dead_files += len(gone)
         report.dead_bytes += sum(file.size for file in gone)
         report.not_deleted += len(remaining)
+        progress()
         files = catalog.garbage.dead_files(before_ms, batch, after=files[-1])
 
 
 def _clear_up_after_owners(
-    catalog: Catalog, store: ObjectStore, settings: GarbageSettings, report: GarbageReport
+    catalog: Catalog,
+    store: ObjectStore,
+    settings: GarbageSettings,
+    report: GarbageReport,
+    progress: Progress,
 ) -> None:
     """Delete the orphans of ended sessions and jobs, and later the rows of these owners.
 
     Each owner is swept twice: after the grace period, and before its row is removed, because an attempt that
     was thought dead may have written in between.
     """
-    sweep = OrphanSweep(catalog, store, settings, report)
+    sweep = OrphanSweep(catalog, store, settings, report, progress)
     ended_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
     for kind in OwnerKind:
         for clean in sweep.pages(kind, settings.grace_ms, unswept=True):
@@ -197,6 +216,7 @@ class OrphanSweep:
     store: ObjectStore
     settings: GarbageSettings
     report: GarbageReport
+    progress: Progress
     _layouts: tuple[Layout, ...] = ()
 
     def pages(self, kind: OwnerKind, ended_for_ms: int, *, unswept: bool) -> Iterator[list[InactiveOwner]]:
@@ -217,6 +237,7 @@ class OrphanSweep:
 
     def _delete_orphans(self, owner: InactiveOwner) -> bool:
         """Delete the orphans of an ended owner; return True if all of them are gone."""
+        self.progress()
         before = self.report.not_deleted
         found: list[ObjectInfo] = []
         for prefix in self._prefixes(owner):

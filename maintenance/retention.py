@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from catalog.model import PartitionId
     from catalog.open import Catalog
+    from maintenance.report import Progress
 
 PARTITIONS_AT_ONCE: Final = 100
 
@@ -29,7 +30,7 @@ class RetentionReport:
     size: int = 0
 
 
-def expire(catalog: Catalog) -> RetentionReport:
+def expire(catalog: Catalog, progress: Progress = lambda: None) -> RetentionReport:
     """Run one round over all topics, by the catalog's clock."""
     report = RetentionReport()
     rules = {topic.topic_id: RetentionRule.of(topic.config) for topic in catalog.topics.list()}
@@ -37,6 +38,7 @@ def expire(catalog: Catalog) -> RetentionReport:
     while page.last is not None:
         for begin in range(0, len(page.partitions), PARTITIONS_AT_ONCE):
             _expire_some(catalog, page.partitions[begin : begin + PARTITIONS_AT_ONCE], report)
+            progress()
         page = catalog.retention.due(rules, after=page.last)
     return report
 

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.app import Agent
+from maintenance.runner import MaintenanceRunner
+from maintenance.settings import GarbageSettings
+from maintenance.tasks import maintenance_tasks
 from siltstone.compaction.watcher import WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector
 from siltstone.context import open_context
@@ -49,6 +52,8 @@ def update(page: str, data_dir: Path) -> str:
         "",
         *_table(agent_rows),
         "",
+        "`siltstone maintain --watch --metrics HOST:PORT` serves `siltstone_maintenance_*`.",
+        "",
         "## Compaction",
         "",
         "`siltstone compact --watch --metrics HOST:PORT` serves these at `/metrics`.",
@@ -59,8 +64,14 @@ def update(page: str, data_dir: Path) -> str:
 
 
 async def _agent_rows(settings: AgentSettings, context: AppContext) -> list[str]:
+    tasks = maintenance_tasks(context.catalog, context.store, settings.maintenance or GarbageSettings())
     agent = Agent(
-        settings=settings, store=context.store, catalog=context.catalog, clock=context.clock, ids=context.ids
+        settings=settings,
+        store=context.store,
+        catalog=context.catalog,
+        clock=context.clock,
+        ids=context.ids,
+        maintenance=MaintenanceRunner(tasks, context.catalog, clock=context.clock, ids=context.ids),
     )
     await agent.start()
     try:

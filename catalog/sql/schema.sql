@@ -309,10 +309,14 @@ CREATE TABLE quarantine_candidates (
     quarantined_ms bigint
 );
 
--- Periodic tasks that one of all processes runs at a time, and their last start.
+-- Periodic tasks that one of all processes runs at a time, and their last start. The process `holder_id` runs
+-- the task until lease_end_ms. succeeded_ms is the last success of any process.
 CREATE TABLE periodic_tasks (
     name text PRIMARY KEY,
-    started_ms bigint NOT NULL
+    started_ms bigint NOT NULL,
+    holder_id uuid,
+    lease_end_ms bigint NOT NULL DEFAULT 0,
+    succeeded_ms bigint
 );
 
 -- Node ids of agents that serve the Kafka protocol.

@@ -10,8 +10,8 @@ import click
 from core.clock import SystemClock
 from core.quantities import count, human_bytes
 from planner.planner import plan
-from siltstone.cli.expire import describe_deleted
-from siltstone.cli.options import json_option, with_settings
+from siltstone.cli.maintain import describe_deleted
+from siltstone.cli.options import json_option, metrics_option, with_settings
 from siltstone.cli.plan import amplification_in_words, plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
@@ -20,7 +20,6 @@ from siltstone.compaction.watcher_metrics import serve_metrics
 from siltstone.console import ProgressDisplay, emit_json, report_console, table
 from siltstone.context import check_data_exists, check_store, open_context, start_wait
 from siltstone.interrupts import Interrupts
-from siltstone.settings.configuration import split_address
 from spark_jobs.shuffle.plan import PlanChoice
 
 if TYPE_CHECKING:
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 
 _SINGLE_RUN = ("dry_run", "once", "rounds")
 _WATCH_ONLY = ("interval", "metrics")
-
-
-def _address(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> tuple[str, int] | None:
-    try:
-        return None if value is None else split_address(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -61,12 +51,7 @@ def _address(
     metavar="SECONDS",
     help="With --watch: seconds between polls while there is nothing to do.",
 )
-@click.option(
-    "--metrics",
-    metavar="HOST:PORT",
-    callback=_address,
-    help="With --watch: address of Prometheus metrics; port 0 takes a free port. There is no authentication.",
-)
+@metrics_option
 @click.option(
     "--force", is_flag=True, help="Clean all partitions with cleanable records, at any dirty ratio."
 )

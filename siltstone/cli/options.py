@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from siltstone.logging_setup import configure_logs
-from siltstone.settings.configuration import SETTINGS
+from siltstone.settings.configuration import SETTINGS, split_address
 from siltstone.settings.sources import load_settings
 
 if TYPE_CHECKING:
@@ -87,7 +87,22 @@ def _file_option(flags: tuple[str, ...]) -> Decorator:
     )
 
 
+def _address(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[str, int] | None:
+    try:
+        return None if value is None else split_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _debug_option = click.option("--debug", is_flag=True, help="Print the traceback of an error.")
+metrics_option = click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="With --watch: address of Prometheus metrics; port 0 takes a free port. There is no authentication.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the report as one JSON object on the last line of output."
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from catalog.model import JobState
 from core.quantities import count
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
 from maintenance.retention import RetentionReport, expire
 from planner.planner import plan_and_submit
 from siltstone.interrupts import Interrupts
@@ -240,5 +240,4 @@ def _run_round(
 
 def collect(context: AppContext, settings: Settings) -> GarbageReport:
     """Delete garbage that is past the grace period."""
-    garbage_settings = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
-    return collect_garbage(context.catalog, context.store, context.clock, garbage_settings)
+    return collect_garbage(context.catalog, context.store, context.clock, settings.garbage_settings())

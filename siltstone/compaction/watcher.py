@@ -1,4 +1,4 @@
-"""Continuous compaction: plan, run jobs, collect garbage, wait, and repeat until a signal arrives.
+"""Continuous compaction: plan, run jobs, wait, and repeat until a signal arrives.
 
 Several watchers of one catalog share its work. The catalog gives each job to one watcher (the others skip
 locked rows). A watcher claims no more jobs at a time than its Spark session has task slots, so that the other
@@ -25,7 +25,7 @@ from core.clock import SystemClock
 from core.errors import RetryableError, StaleStateError
 from core.outage import FIRST_PAUSE_SECONDS, Outage
 from object_store.errors import StoreAccessError
-from siltstone.compaction.compactor import CompactionRun, claim_jobs, collect, plan_jobs
+from siltstone.compaction.compactor import CompactionRun, claim_jobs, plan_jobs
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
 from spark_jobs.session.spark_session import SparkSettings
@@ -69,10 +69,6 @@ class WatcherStatus:
     ingestion_age_ms: int = 0
     quarantine_candidate_files: int = 0
     quarantined_files: int = 0
-    dead_files: int = 0
-    dead_bytes: int = 0
-    orphans: int = 0
-    orphan_bytes: int = 0
 
     def add(self, outcome: JobOutcome) -> None:
         """Add the outcome of one job."""
@@ -157,7 +153,7 @@ class Watcher:
             with interrupts.shielded() as stopped:
                 completed = self._run_round(stopped)
         with interrupts.shielded():
-            self._collect()
+            self._measure_backlog()
         return completed > 0
 
     def _start(self) -> None:
@@ -206,7 +202,7 @@ class Watcher:
                 records_out=counts.get("records_out", 0),
             )
 
-    def _collect(self) -> None:
+    def _measure_backlog(self) -> None:
         status, backlog = self.status, self._context.catalog.planning.backlog()
         status.ingestion_files, status.ingestion_bytes = backlog.ingestion_files, backlog.ingestion_bytes
         now_ms = self._context.catalog.clock.now_ms()
@@ -215,8 +211,3 @@ class Watcher:
             backlog.quarantine_candidate_files,
             backlog.quarantined_files,
         )
-        report = collect(self._context, self._settings)
-        self.status.dead_files += report.dead_files
-        self.status.dead_bytes += report.dead_bytes
-        self.status.orphans += report.orphans
-        self.status.orphan_bytes += report.orphan_bytes

@@ -16,6 +16,7 @@ from spark_jobs.write_amplification import MAX_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from prometheus_client.metrics_core import Metric
 
@@ -27,10 +28,6 @@ _COUNTERS: Final = {
     "polls": "Polls of the watcher, including those that found nothing to do",
     "polls_failed": "Polls that an error ended",
     "jobs_failed": "Jobs that failed, including those that are retried",
-    "dead_files": "Unreferenced files that were deleted",
-    "dead_bytes": "Bytes of unreferenced files that were deleted",
-    "orphans": "Objects without a catalog entry that were deleted",
-    "orphan_bytes": "Bytes of objects without a catalog entry that were deleted",
 }
 _GAUGES: Final = {
     "jobs_running": "Jobs that this watcher runs now",
@@ -88,8 +85,17 @@ class WatcherCollector(Collector):
             yield _gauge(name, text, getattr(self._status, name))
 
 
+def serve_metrics(
+    status: WatcherStatus, address: tuple[str, int] | None
+) -> AbstractContextManager[tuple[str, int] | None]:
+    """Serve the metrics of a watcher, as `serve_collector` does."""
+    return serve_collector(WatcherCollector(status), address)
+
+
 @contextlib.contextmanager
-def serve_metrics(status: WatcherStatus, address: tuple[str, int] | None) -> Iterator[tuple[str, int] | None]:
+def serve_collector(
+    collector: Collector, address: tuple[str, int] | None
+) -> Iterator[tuple[str, int] | None]:
     """Serve `/metrics` over HTTP during the block, and yield the host and port.
 
     Port 0 takes a free port. Without an address, nothing is served and None is yielded. Raises
@@ -99,7 +105,7 @@ def serve_metrics(status: WatcherStatus, address: tuple[str, int] | None) -> Ite
         yield None
         return
     registry = CollectorRegistry()
-    registry.register(WatcherCollector(status))
+    registry.register(collector)
     host, port = address
     try:
         server, thread = start_http_server(port, host, registry)

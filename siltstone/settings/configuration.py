@@ -19,6 +19,7 @@ from agent.settings import AgentSettings
 from catalog.database.url_check import check_url as check_catalog_url
 from core.errors import InvalidInputError
 from core.settings import is_public, setting_name
+from maintenance.settings import GarbageSettings
 from object_store.open import check_endpoint
 from object_store.open import check_url as check_store_url
 from planner.settings import PlannerSettings
@@ -121,11 +122,17 @@ class Settings(BaseModel):
         description="Time for which an agent or a watcher waits at its start for the catalog and the object "
         "store. It then exits with code 75. A wrong address or password is an error at once.",
     )
+    maintenance_enabled: bool = Field(
+        default=True,
+        description="Run retention, garbage collection and expiry inside agents. If no agent does, run "
+        "`siltstone maintain`.",
+    )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="Spark master that runs compaction jobs."
     )
     agent: AgentSettings = Field(default_factory=AgentSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
+    maintenance: GarbageSettings = Field(default_factory=GarbageSettings)
 
     @field_validator("kafka", mode="before")
     @classmethod
@@ -180,6 +187,10 @@ class Settings(BaseModel):
         """Return True if only this machine can connect to the Kafka listener, or if there is none."""
         return self.kafka is None or split_address(self.kafka)[0] in _LOOPBACK
 
+    def garbage_settings(self) -> GarbageSettings:
+        """Return the times of maintenance with the grace period filled in."""
+        return replace(self.maintenance, grace_ms=self.grace_seconds * 1000)
+
     def agent_settings(self) -> AgentSettings:
         """Return the agent's section with its listeners and local directories filled in."""
         http_host, http_port = split_address(self.http)
@@ -193,6 +204,7 @@ class Settings(BaseModel):
             kafka_advertised=self.kafka_advertised,
             local_directories=self._local_directories(),
             local_root=self.data_dir / "local-logs" if self.local_dirs is None else None,
+            maintenance=self.garbage_settings() if self.maintenance_enabled else None,
         )
 
     def _local_directories(self) -> tuple[Path, ...]:

@@ -67,17 +67,26 @@ def watch(directory: str) -> None:
     from maintenance.garbage_collection import GarbageSettings  # noqa: PLC0415
     from siltstone import context  # noqa: PLC0415
     from siltstone.compaction import compactor, watcher  # noqa: PLC0415
+    from siltstone.settings import configuration  # noqa: PLC0415
     from spark_jobs.session.spark_session import SparkSettings  # noqa: PLC0415
 
     def open_instrumented_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
         return instrument_catalog(open_catalog(url, clock, ids), points)
 
     garbage_settings = partial(GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000)
+    measure = watcher.Watcher._measure_backlog
+
+    def measure_and_collect(self: watcher.Watcher) -> None:
+        """Collect garbage too, as agents do, so that a crash may hit it."""
+        measure(self)
+        compactor.collect(self._context, self._settings)
+
     spark_settings = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
     patch.object(context, "open_catalog", open_instrumented_catalog).start()
     patch.object(compactor, "RUN_TIMEOUT_MS", LEASE_MS).start()
     patch.object(compactor, "RUN_CONFIRM_MS", 1_000).start()
-    patch.object(compactor, "GarbageSettings", garbage_settings).start()
+    patch.object(configuration.Settings, "garbage_settings", lambda _self: garbage_settings()).start()
+    patch.object(watcher.Watcher, "_measure_backlog", measure_and_collect).start()
     patch.object(watcher, "SparkSettings", spark_settings).start()
     siltstone.cli.main()
 

@@ -20,7 +20,7 @@ ENTRY_POINTS: Final = {
     "planner": (
         "siltstone.cli.plan",
         "siltstone.cli.compact",
-        "siltstone.cli.expire",
+        "siltstone.cli.maintain",
         "siltstone.cli.fsck",
         "siltstone.cli.quarantine",
         "siltstone.cli.simulate",

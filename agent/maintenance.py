@@ -1,0 +1,37 @@
+"""Maintenance inside the agent: retention, garbage collection and expiry, off the event loop.
+
+The tasks run in threads of their own and use a catalog of their own with one connection, so that they cannot
+starve requests. Agents elect the one that runs each task by leases in the catalog.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agent.runtime.work_pool import WorkPool
+from catalog.database.connection import DatabaseLimits
+
+if TYPE_CHECKING:
+    from maintenance.runner import MaintenanceRunner
+
+CATALOG_LIMITS: Final = DatabaseLimits(max_connections=1)
+"""Limits of the catalog that maintenance uses; its pool for commits stays empty."""
+
+
+class AgentMaintenance:
+    """Life of the maintenance tasks of one agent. Belongs to the event loop."""
+
+    def __init__(self, runner: MaintenanceRunner) -> None:
+        self._runner = runner
+        self._pool = WorkPool("maintenance", threads=1, max_waiting=1)
+
+    def start(self) -> None:
+        """Start the tasks."""
+        self._runner.start()
+
+    async def stop(self) -> None:
+        """End the tasks and release their leases, so that another agent continues at once."""
+        try:
+            await self._pool.run(self._runner.stop)
+        finally:
+            self._pool.close(wait=False)

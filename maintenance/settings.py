@@ -1,0 +1,42 @@
+"""Times and bounds of maintenance: plain values, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from core.settings import check_bounds, internal, setting
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageSettings:
+    """Times that maintenance waits; `docs/explanation/planner.md` has the reasons."""
+
+    grace_ms: int = internal(
+        60_000, "Time that a dead file is kept; it exceeds the time that readers cache a lookup.", ge=0
+    )
+    session_silence_ms: int = internal(60_000, "Silence after which a session is marked as silent.", ge=0)
+    fence_confirm_ms: int = setting(
+        30_000,
+        "Time after which a session or a job attempt that was marked as silent is fenced, unless it sends a "
+        "heartbeat. Only time in which the catalog is reachable counts.",
+        ge=0,
+    )
+    job_silence_ms: int = internal(60_000, "Silence after which a job attempt is marked as silent.", ge=0)
+    unfinished_upload_ms: int = internal(
+        DAY_MS, "Age from which unfinished uploads of unknown owners are aborted.", ge=0
+    )
+    owner_keep_ms: int = internal(DAY_MS, "Time that ended sessions and jobs keep their rows.", ge=0)
+    producer_idle_ms: int = internal(
+        DAY_MS, "Idle time after which a producer expires: Kafka's producer.id.expiration.ms.", ge=0
+    )
+    producer_check_ms: int = internal(
+        600_000, "Interval of the checks for idle producers: Kafka's check.interval.ms.", ge=0
+    )
+    batch: int = internal(1000, "Objects that one request deletes.")
+
+    def __post_init__(self) -> None:
+        """Reject values out of range."""
+        check_bounds(self, "maintenance")

@@ -1,0 +1,71 @@
+"""The maintenance tasks and their intervals.
+
+Each is independent of the others and of Spark, and harmless if several processes run it at once.
+
+| task | what it does | needs the store |
+|---|---|---|
+| `silence` | fences silent sessions, releases the jobs of silent attempts | no |
+| `retention` | removes expired extents | no |
+| `topics` | removes the rows of deleted topics | no |
+| `dead_files` | deletes unreferenced objects | yes |
+| `orphans` | deletes what ended sessions and jobs left, then their rows | yes |
+| `rows` | deletes idle producers and old results of commits | no |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from maintenance import garbage_collection
+from maintenance.runner import MaintenanceTask
+from object_store.binding import require_bound
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from maintenance.report import GarbageReport, Progress
+    from maintenance.settings import GarbageSettings
+    from object_store.interface import ObjectStore
+
+# An observation of the catalog at least every MAX_GAP_MS lets silence count.
+_SILENCE_SECONDS: Final = 3.0
+_CATALOG_SECONDS: Final = 10.0
+_DEAD_FILES_SECONDS: Final = 10.0
+# Each round lists unfinished uploads, which costs as much as five writes.
+_ORPHANS_SECONDS: Final = 60.0
+
+
+def maintenance_tasks(
+    catalog: Catalog, store: ObjectStore, settings: GarbageSettings
+) -> list[MaintenanceTask]:
+    """Return the tasks. Those that delete objects verify first that the store is the catalog's."""
+
+    def silence(report: GarbageReport, progress: Progress) -> None:
+        garbage_collection.fence_silent(catalog, settings, report)
+        progress()
+        garbage_collection.release_silent_jobs(catalog, settings, report)
+
+    def retention(report: GarbageReport, progress: Progress) -> None:
+        garbage_collection.remove_expired(catalog, report, progress)
+
+    def topics(report: GarbageReport, progress: Progress) -> None:
+        garbage_collection.remove_deleted_topics(catalog, report, progress)
+
+    def dead_files(report: GarbageReport, progress: Progress) -> None:
+        require_bound(store, catalog.store_binding)
+        garbage_collection.collect_dead_files(catalog, store, catalog.clock, settings, report, progress)
+
+    def orphans(report: GarbageReport, progress: Progress) -> None:
+        require_bound(store, catalog.store_binding)
+        garbage_collection.collect_orphans(catalog, store, catalog.clock, settings, report, progress)
+
+    def rows(report: GarbageReport, _progress: Progress) -> None:
+        garbage_collection.expire_rows(catalog, settings, report)
+
+    return [
+        MaintenanceTask(name="silence", interval_seconds=_SILENCE_SECONDS, run=silence),
+        MaintenanceTask(name="retention", interval_seconds=_CATALOG_SECONDS, run=retention),
+        MaintenanceTask(name="topics", interval_seconds=_CATALOG_SECONDS, run=topics),
+        MaintenanceTask(name="dead_files", interval_seconds=_DEAD_FILES_SECONDS, run=dead_files),
+        MaintenanceTask(name="orphans", interval_seconds=_ORPHANS_SECONDS, run=orphans),
+        MaintenanceTask(name="rows", interval_seconds=settings.producer_check_ms / 1000, run=rows),
+    ]

@@ -1,0 +1,180 @@
+"""Maintenance tasks that are stuck, fail, move to another process, and survive outages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from catalog.open import DatabaseLimits, open_catalog
+from core.clock import SystemClock
+from core.errors import RetryableError
+from core.ids import SystemIds
+from maintenance.metrics import MaintenanceCollector
+from maintenance.runner import MaintenanceRunner, MaintenanceTask, StoppedError
+from maintenance.settings import GarbageSettings
+from maintenance.tasks import maintenance_tasks
+from object_store.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from catalog.open import Catalog
+    from maintenance.report import GarbageReport, Progress
+    from tests.fixtures.restartable import RestartablePostgres, RestartableS3
+    from tests.planner.system import System
+
+pytestmark = pytest.mark.integration
+DEADLINE_SECONDS = 120
+CLOCK = SystemClock()
+IDS = SystemIds(CLOCK)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def task(name: str, run: Callable[[GarbageReport, Progress], None]) -> MaintenanceTask:
+    return MaintenanceTask(name=name, interval_seconds=0.02, run=run)
+
+
+def runner(catalog: Catalog, *tasks: MaintenanceTask) -> MaintenanceRunner:
+    return MaintenanceRunner(tasks, catalog, clock=CLOCK, ids=IDS)
+
+
+def count_one(report: GarbageReport, _progress: Progress) -> None:
+    report.dead_files += 1
+
+
+@pytest.fixture
+def restarted(
+    restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3
+) -> Iterator[MaintenanceRunner]:
+    limits = DatabaseLimits(connect_seconds=1, max_connections=1)
+    with (
+        closing(open_catalog(restartable_postgres.url, CLOCK, IDS, limits=limits)) as catalog,
+        closing(open_store(restartable_s3.config, CLOCK, IDS, probe_timeout_seconds=5)) as store,
+    ):
+        tasks = maintenance_tasks(catalog, store, GarbageSettings())
+        yield runner(catalog, *(replace(each, interval_seconds=0.05) for each in tasks))
+
+
+def test_a_stuck_task_and_a_failing_one_do_not_hold_up_the_others(catalog: Catalog) -> None:
+    release = threading.Event()
+
+    def stuck(_report: GarbageReport, progress: Progress) -> None:
+        release.wait(DEADLINE_SECONDS)
+        progress()
+
+    def failing(_report: GarbageReport, _progress: Progress) -> None:
+        raise RetryableError("not today")
+
+    def broken(_report: GarbageReport, _progress: Progress) -> None:
+        raise ZeroDivisionError
+
+    running = runner(
+        catalog,
+        task("stuck", stuck),
+        task("failing", failing),
+        task("broken", broken),
+        task("good", count_one),
+    )
+    running.start()
+    try:
+        totals = running.totals
+        until(lambda: totals["good"].rounds >= 5 and totals["failing"].failures >= 2)
+        until(lambda: totals["broken"].failures >= 1)
+        assert totals["stuck"].rounds == totals["failing"].rounds == 0
+        assert totals["good"].report.dead_files == totals["good"].rounds
+        registry = CollectorRegistry()
+        registry.register(MaintenanceCollector(running))
+        read = registry.get_sample_value
+        assert read("siltstone_maintenance_rounds_total", {"task": "good"}) >= 5  # type: ignore[operator]
+        assert read("siltstone_maintenance_failures_total", {"task": "failing"}) >= 2  # type: ignore[operator]
+        assert read("siltstone_maintenance_dead_files_total") >= 5  # type: ignore[operator]
+        assert read("siltstone_maintenance_leader", {"task": "good"}) == 1
+        assert read("siltstone_maintenance_success_age_seconds", {"task": "good"}) is not None
+        assert read("siltstone_maintenance_success_age_seconds", {"task": "stuck"}) is None
+    finally:
+        release.set()
+        running.stop()
+
+
+def test_one_process_runs_a_task_and_another_one_continues_after_its_stop(catalog: Catalog) -> None:
+    first, second = (runner(catalog, task("good", count_one)) for _ in range(2))
+    first.start()
+    until(lambda: first.totals["good"].rounds >= 2)
+    second.start()
+    try:
+        until(lambda: second.totals["good"].success_at is not None)
+        assert (second.totals["good"].rounds, second.totals["good"].is_leader) == (0, False)
+        first.stop()
+        until(lambda: second.totals["good"].rounds >= 1)
+    finally:
+        second.stop()
+
+
+def test_a_round_without_progress_loses_its_lease_and_ends(catalog: Catalog) -> None:
+    """Another process has taken the task over; the first one notices at its next progress."""
+    ended = threading.Event()
+    paused = MaintenanceRunner([], catalog, clock=CLOCK, ids=IDS)
+    slow = replace(task("good", count_one), interval_seconds=-19.9)  # a lease of 150 ms
+    assert catalog.leases.acquire("good", paused.holder_id, slow.lease_ms).is_held
+    progress = paused._progress(slow)
+    other = runner(catalog, slow)
+    until(lambda: catalog.leases.acquire("good", other.holder_id, 60_000).is_held)
+
+    def continues() -> bool:
+        try:
+            progress()
+        except StoppedError:
+            ended.set()
+        return ended.is_set()
+
+    until(continues)
+
+
+def test_a_round_of_each_task_runs_although_one_fails(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = maintenance_tasks(system.catalog, system.store, GarbageSettings())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RetryableError("not today")
+
+    monkeypatch.setattr(system.catalog.retention, "due", refuse)
+    report, failures = runner(system.catalog, *tasks).run_once()
+    assert list(failures) == ["retention"]
+    assert report.removed() == {}
+    ages = {
+        each.name: system.catalog.leases.acquire(each.name, IDS.new_uuid(), 1).success_age_ms
+        for each in tasks
+    }
+    assert {name for name, age in ages.items() if age is None} == {"retention"}
+
+
+def test_every_task_continues_after_outages_of_the_catalog_and_the_store(
+    restarted: MaintenanceRunner, restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3
+) -> None:
+    totals = restarted.totals
+    restarted.start()
+    try:
+        until(lambda: all(each.rounds for name, each in totals.items() if name != "rows"))
+        restartable_postgres.stop()
+        until(lambda: all(each.failures for name, each in totals.items() if name != "rows"))
+        restartable_postgres.start()
+        restartable_s3.stop()
+        before = {name: each.rounds for name, each in totals.items()}
+        until(lambda: totals["retention"].rounds > before["retention"])
+        restartable_s3.start()
+        until(lambda: all(each.rounds > before[name] for name, each in totals.items() if name != "rows"))
+    finally:
+        restarted.stop()
