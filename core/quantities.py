@@ -15,3 +15,15 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def human_duration(seconds: int) -> str:
+    """Return a duration in its largest two units, such as `1 d 3 h`."""
+    parts = [
+        (seconds // 86_400, "d"),
+        (seconds // 3_600 % 24, "h"),
+        (seconds // 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    first = next((index for index, (value, _) in enumerate(parts) if value), len(parts) - 1)
+    return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2])

@@ -64,7 +64,7 @@ def collect_garbage(
     report = GarbageReport()
     remove_expired(catalog, report)
     fence_silent(catalog, settings, report)
-    remove_deleted_topics(catalog, report)
+    remove_deleted_topics(catalog, settings, report)
     collect_dead_files(catalog, store, clock, settings, report)
     collect_orphans(catalog, store, clock, settings, report)
     if catalog.expiry.claim_periodic_task("producers", settings.producer_check_ms):
@@ -91,9 +91,11 @@ def release_silent_jobs(catalog: Catalog, settings: GarbageSettings, report: Gar
     report.released_jobs += len(released)
 
 
-def remove_deleted_topics(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
-    """Remove the rows of deleted topics."""
-    while removed := catalog.garbage.remove_deleted():
+def remove_deleted_topics(
+    catalog: Catalog, settings: GarbageSettings, report: GarbageReport, progress: Progress = _no_progress
+) -> None:
+    """Remove the rows of topics that were deleted `topic_delete_delay_ms` ago."""
+    while removed := catalog.garbage.remove_deleted(delay_ms=settings.topic_delete_delay_ms):
         report.removed_rows += removed
         progress()
 

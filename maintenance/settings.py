@@ -25,6 +25,11 @@ class GarbageSettings:
         ge=0,
     )
     job_silence_ms: int = internal(60_000, "Silence after which a job attempt is marked as silent.", ge=0)
+    topic_delete_delay_ms: int = setting(
+        DAY_MS,
+        "Time for which a deleted topic keeps its data, and `siltstone topics undelete` brings it back.",
+        ge=0,
+    )
     unfinished_upload_ms: int = internal(
         DAY_MS, "Age from which unfinished uploads of unknown owners are aborted.", ge=0
     )

@@ -48,7 +48,7 @@ def maintenance_tasks(
         garbage_collection.remove_expired(catalog, report, progress)
 
     def topics(report: GarbageReport, progress: Progress) -> None:
-        garbage_collection.remove_deleted_topics(catalog, report, progress)
+        garbage_collection.remove_deleted_topics(catalog, settings, report, progress)
 
     def dead_files(report: GarbageReport, progress: Progress) -> None:
         require_bound(store, catalog.store_binding)

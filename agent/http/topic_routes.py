@@ -1,6 +1,7 @@
 """Routes of topics, their configuration and the bounds of their partitions: `/v1/topics`."""
 
 from functools import partial
+from uuid import UUID
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
@@ -76,10 +77,28 @@ def router(context: HttpContext) -> APIRouter:
         responses=error_responses(404, 422, 503),
     )
     async def delete_topic(topic: str) -> Response:
-        """Delete a topic and all its records. This cannot be undone."""
+        """Delete a topic and all its records. It can be undeleted for `topic_delete_delay_ms`."""
         await pool.run(partial(catalog.delete, topic))
         context.directory.invalidate(topic)
         return Response(status_code=204)
+
+    @routes.post(
+        "/{topic}/undelete",
+        response_description="The topic exists again.",
+        responses=error_responses(404, 409, 422, 503),
+    )
+    async def undelete_topic(
+        topic: str, topic_id: UUID | None = None, new_name: str | None = None
+    ) -> TopicResponse:
+        """Bring a deleted topic back with its records, settings and committed offsets.
+
+        `topic_id` chooses one of several deleted topics of that name. `new_name` is for a name that another
+        topic has now.
+        """
+        undelete = partial(catalog.deleted.undelete, topic, topic_id=topic_id, new_name=new_name)
+        found = await pool.run(undelete)
+        context.directory.invalidate(found.name)
+        return topic_response(found)
 
     @routes.get(
         "/{topic}/partitions",

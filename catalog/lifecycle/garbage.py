@@ -100,21 +100,24 @@ class Garbage:
         rows = self._database.read("garbage.known_files", _SQL["known_files"], params)
         return [_file_from_row(row) for row in rows]
 
-    def remove_deleted(self, limit: int = MAX_REMOVED) -> int:
-        """Remove up to `limit` extents of deleted topics; return the number of removed rows.
+    def remove_deleted(self, limit: int = MAX_REMOVED, *, delay_ms: int = 0) -> int:
+        """Remove up to `limit` extents of topics that were deleted `delay_ms` ago; return the number of rows.
 
-        The result is 0 once there is nothing to remove. Concurrent callers work on different topics.
+        The result is 0 once there is nothing to remove. Concurrent callers work on different topics. A topic
+        can be undeleted until the first removal.
         """
 
         def work(transaction: Transaction) -> int:
-            topics = transaction.rows(_SQL["pick_deleted_topic"])
-            return _remove_some(transaction, topics[0].topic_id, limit, transaction.now_ms()) if topics else 0
+            now_ms = transaction.now_ms()
+            topics = transaction.rows(_SQL["pick_deleted_topic"], {"before_ms": now_ms - delay_ms})
+            return _remove_some(transaction, topics[0].topic_id, limit, now_ms) if topics else 0
 
         return self._database.transact("garbage.remove_deleted", work)
 
 
 def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: int) -> int:
     params = {"topic_id": topic_id, "limit": limit}
+    transaction.send(_SQL["begin_purge"], {"topic_id": topic_id, "now_ms": now_ms})
     rows = transaction.rows(_SQL["remove_extents_of_topic"], params)
     removals = [FileRemoval(row.file_id, row.extents, row.claimed_extents, row.length) for row in rows]
     subtract_from_files(transaction, removals, now_ms)

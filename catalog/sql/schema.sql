@@ -50,14 +50,16 @@ CROSS JOIN LATERAL (
            CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END AS flushed
 ) AS s;
 
--- Topics. A deleted topic keeps its row until its extents are removed; its name is free at once.
+-- Topics. A deleted topic keeps its row until its extents are removed; its name is free at once. It can be
+-- undeleted until garbage collection begins to remove its extents, at purged_ms.
 CREATE TABLE topics (
     topic_id uuid PRIMARY KEY,
     name text NOT NULL,
     partition_count integer NOT NULL CHECK (partition_count > 0),
     config jsonb NOT NULL,
     created_ms bigint NOT NULL,
-    deleted_ms bigint
+    deleted_ms bigint,
+    purged_ms bigint
 );
 -- Names that differ only by '.' and '_' collide, as in Kafka.
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
@@ -103,6 +105,16 @@ CREATE TABLE leader_epochs (
     start_offset bigint NOT NULL CHECK (start_offset >= 0),
     PRIMARY KEY (topic_id, partition, leader_epoch),
     FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
+);
+
+-- The rows of the partitions of deleted topics, as they were at the deletion, and the first offsets of their
+-- leader epochs.
+CREATE TABLE deleted_partitions (
+    topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,
+    partition integer NOT NULL,
+    state jsonb NOT NULL,
+    leader_epochs jsonb NOT NULL,
+    PRIMARY KEY (topic_id, partition)
 );
 
 -- Sessions of agents. A session may commit files below its own object prefix until closed_ms, when it ends or

@@ -19,6 +19,7 @@ from catalog.errors import (
 )
 from catalog.model import PartitionId
 from catalog.rows import state_from_row, topic_from_row
+from catalog.topics.deleted import DeletedTopics
 from catalog.topics.names import check_partition_count, check_topic_name
 from core.errors import SiltstoneError
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
-    from catalog.lifecycle.garbage import Garbage
     from catalog.model import PartitionState, Topic
     from core.ids import Ids
 
@@ -54,10 +54,10 @@ class NewTopic:
 class Topics:
     """Topics of a catalog; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database, ids: Ids, garbage: Garbage) -> None:
+    def __init__(self, database: Database, ids: Ids) -> None:
+        self.deleted = DeletedTopics(database)
         self._database = database
         self._ids = ids
-        self._garbage = garbage
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str] | None = None) -> Topic:
         """Create a topic.
@@ -192,11 +192,11 @@ class Topics:
         return self.by_id(topic.topic_id)
 
     def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
-        """Delete a topic and then its extents, in transactions of bounded size; return its id.
+        """Delete a topic; return its id.
 
-        With `topic_id`, TopicNotFoundError is raised if the topic of that name has another id. After the
-        first transaction, the name is free and commits to the topic are rejected. If the process dies before
-        the last one, `garbage.remove_deleted` continues.
+        With `topic_id`, TopicNotFoundError is raised if the topic of that name has another id. From then on
+        the name is free and commits to the topic are rejected. Garbage collection removes the data later, and
+        until then `deleted.undelete` brings the topic back.
         """
         found = self.get(name).topic_id
         if topic_id not in {None, found}:
@@ -208,11 +208,10 @@ class Topics:
             transaction.send(_SQL["mark_topic_deleted"], deleted)
             transaction.send(_SQL["lock_topic_partitions"], params)
             transaction.send(_SQL["record_deleted_topic"], deleted)
+            transaction.send(_SQL["keep_deleted_partitions"], params)
             transaction.send(_SQL["delete_partitions"], params)
 
         self._database.transact("topics.delete", work)
-        while self._garbage.remove_deleted():
-            pass
         return found
 
     def partitions(self, topic_id: UUID) -> list[PartitionState]:

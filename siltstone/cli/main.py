@@ -35,7 +35,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 COMMANDS = {
     "agent": "Run an agent, the broker that serves Kafka and HTTP clients.",
-    "topics": "Create, list, describe and delete topics.",
+    "topics": "Create, list, describe, delete and undelete topics.",
     "produce": "Send lines of standard input or of FILES to TOPIC, as a Kafka producer.",
     "consume": "Print the records of TOPIC, as a Kafka consumer.",
     "plan": "Show the compaction jobs that would be planned now, with the reasons.",

@@ -1,4 +1,4 @@
-"""`siltstone topics`: create, list, describe and delete topics in the catalog; no agent needs to run.
+"""`siltstone topics`: create, list, describe, delete and undelete topics in the catalog, without an agent.
 
 Only the offsets of topics with `storage.mode=local` are requested from the agents that lead their partitions.
 """
@@ -11,13 +11,15 @@ import click
 
 from catalog.config.definitions import TOPIC_SETTINGS
 from core.errors import InvalidInputError
-from core.quantities import count
+from core.quantities import count, human_duration
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from catalog.model import PartitionState, Topic
     from siltstone.kafka_client.local_offsets import LocalOffsets
     from siltstone.settings.configuration import Settings
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, delete and undelete topics."""
 
 
 @command.command()
@@ -55,10 +57,14 @@ def create(
 
 
 @command.command(name="list")
+@click.option("--deleted", is_flag=True, help="List the deleted topics that can be undeleted.")
 @json_option
 @with_settings()
-def list_topics(settings: Settings, *, as_json: bool) -> None:
+def list_topics(settings: Settings, *, deleted: bool, as_json: bool) -> None:
     """List every topic."""
+    if deleted:
+        _list_deleted(settings, as_json=as_json)
+        return
     with open_context(settings, check_binding=False, create=False) as context:
         topics = sorted(context.catalog.topics.list(), key=lambda topic: topic.name)
     if as_json:
@@ -68,6 +74,53 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
     else:
         rows = [(each.name, each.partition_count, each.config.cleanup_policy) for each in topics]
         report_console().print(table(None, "topic", ">partitions", "cleanup.policy", rows=rows))
+
+
+def _list_deleted(settings: Settings, *, as_json: bool) -> None:
+    """List the deleted topics with the time until garbage collection removes their records."""
+    delay_ms = settings.garbage_settings().topic_delete_delay_ms
+    with open_context(settings, check_binding=False, create=False) as context:
+        found = [each for each in context.catalog.topics.deleted.list() if not each.topic.is_local]
+        now_ms = context.clock.now_ms()
+    left = {
+        each.topic.topic_id: max(0, each.deleted_ms + delay_ms - now_ms) // 1000
+        for each in found
+        if not each.is_purged
+    }
+    topics = [each.topic for each in found if each.topic.topic_id in left]
+    if as_json:
+        fields = [{**_topic_fields(each), "seconds_left": left[each.topic_id]} for each in topics]
+        emit_json({"deleted_topics": fields})
+    elif not topics:
+        click.echo("no deleted topic can be undeleted")
+    else:
+        rows = [
+            (each.name, str(each.topic_id), each.partition_count, human_duration(left[each.topic_id]))
+            for each in topics
+        ]
+        report_console().print(table(None, "topic", "id", ">partitions", ">time left", rows=rows))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--id", "topic_id", type=click.UUID, help="Identifier, if several deleted topics had NAME.")
+@click.option("--as", "new_name", metavar="NEWNAME", help="New name, if NAME is used again.")
+@json_option
+@with_settings()
+def undelete(
+    settings: Settings, *, name: str, topic_id: UUID | None, new_name: str | None, as_json: bool
+) -> None:
+    """Bring deleted topic NAME back with its records, settings and committed offsets.
+
+    This works for topic_delete_delay_ms after the deletion. Topics with storage.mode=local cannot be
+    undeleted.
+    """
+    with open_context(settings, check_binding=False, create=False) as context:
+        topic = context.catalog.topics.deleted.undelete(name, topic_id=topic_id, new_name=new_name)
+    if as_json:
+        emit_json(_topic_fields(topic))
+    else:
+        click.echo(f"undeleted {name}" if topic.name == name else f"undeleted {name} as {topic.name}")
 
 
 @command.command()
@@ -105,7 +158,11 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
 @json_option
 @with_settings()
 def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
-    """Delete topic NAME and every record in it."""
+    """Delete topic NAME and every record in it.
+
+    The name is free at once. The records stay for topic_delete_delay_ms, and siltstone topics undelete brings
+    the topic back until then.
+    """
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.get(name)
         if not yes and not click.confirm(f"Delete topic {name} and every record in it?", err=True):
@@ -115,7 +172,7 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
     else:
-        click.echo(f"deleted {name}; the next garbage collection deletes its files")
+        click.echo(f"deleted {name}; until its records are removed: siltstone topics undelete {name}")
 
 
 def _assignment(text: str) -> tuple[str, str]:

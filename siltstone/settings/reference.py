@@ -31,6 +31,7 @@ _SECTIONS: Final = {
     "agent": "Agent",
     "agent.groups": "Consumer groups",
     "planner": "Compaction",
+    "maintenance": "Maintenance",
 }
 
 

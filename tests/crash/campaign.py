@@ -329,7 +329,9 @@ class Campaign:
         self.catalog.jobs.release_expired(0, 0)
         for job in self.catalog.jobs.list({JobState.SUBMITTED, JobState.RUNNING}):
             self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
-        no_grace = GarbageSettings(grace_ms=0, session_silence_ms=0, unfinished_upload_ms=0)
+        no_grace = GarbageSettings(
+            grace_ms=0, session_silence_ms=0, topic_delete_delay_ms=0, unfinished_upload_ms=0
+        )
         end = time.monotonic() + TIMEOUT_SECONDS / 3
         while True:
             time.sleep(1.1)  # S3's clock has whole seconds

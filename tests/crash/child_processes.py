@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 GRACE_MS = 2_000
 LEASE_MS = 2_000
 MAX_JOBS = 10
-GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=2_000, fence_confirm_ms=1_000)
+GARBAGE = GarbageSettings(
+    grace_ms=GRACE_MS, session_silence_ms=2_000, fence_confirm_ms=1_000, topic_delete_delay_ms=0
+)
 PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 
 

@@ -73,7 +73,9 @@ def watch(directory: str) -> None:
     def open_instrumented_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
         return instrument_catalog(open_catalog(url, clock, ids), points)
 
-    garbage_settings = partial(GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000)
+    garbage_settings = partial(
+        GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000, topic_delete_delay_ms=0
+    )
     measure = watcher.Watcher._measure_backlog
 
     def measure_and_collect(self: watcher.Watcher) -> None:

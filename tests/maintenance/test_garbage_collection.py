@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 GRACE_S = 60
-SETTINGS = GarbageSettings(grace_ms=GRACE_S * 1000, session_silence_ms=10 * GRACE_S * 1000)
+SETTINGS = GarbageSettings(
+    grace_ms=GRACE_S * 1000, session_silence_ms=10 * GRACE_S * 1000, topic_delete_delay_ms=0
+)
 
 
 def collect(system: System, settings: GarbageSettings = SETTINGS) -> GarbageReport:

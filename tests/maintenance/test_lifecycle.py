@@ -42,7 +42,9 @@ pytestmark = pytest.mark.integration
 
 GRACE_MS = 60_000
 SILENCE_MS = 300_000
-GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=0, batch=3)
+GARBAGE = GarbageSettings(
+    grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=0, topic_delete_delay_ms=0, batch=3
+)
 ROWS: st.SearchStrategy[list[Row]] = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=4)), min_size=1, max_size=4
 )

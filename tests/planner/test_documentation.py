@@ -50,6 +50,7 @@ def test_every_bound_of_the_planner_is_explained() -> None:
     """Settings of the process are in one table, fixed bounds with their values in another."""
     bounds = [each for kind in (PlannerSettings, GarbageSettings) for each in fields(kind)]
     assert [each.name for each in bounds if f"`{each.name}`" not in PLANNER] == []
+    # The settings of maintenance are explained in the section about it.
     settings = [name for cells in rows(PLANNER, "Settings") for name in names(cells[0])]
     assert set(settings) == {each.name for each in fields(PlannerSettings) if each.name in SETTINGS}
     fixed = {names(cells[0])[0]: int(cells[1]) for cells in rows(PLANNER, "Fixed bounds")}

@@ -66,7 +66,10 @@ class Rules:
 
     garbage: GarbageSettings = field(
         default_factory=lambda: GarbageSettings(
-            grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=CONFIRM_MS
+            grace_ms=GRACE_MS,
+            session_silence_ms=SILENCE_MS,
+            fence_confirm_ms=CONFIRM_MS,
+            topic_delete_delay_ms=0,
         )
     )
     fault_rates: tuple[float, float, float] | None = None

@@ -89,8 +89,8 @@ FROM locked AS l
 WHERE p.topic_id = l.topic_id AND p.partition = l.partition;
 
 -- name: delete_idle_producers
--- Delete the idle producers of a page, in key order, that may continue with any sequence number. Rows that a
--- commit has locked are skipped. Return the page's last key and the number of deleted rows.
+-- Delete the idle producers of a page, in key order, that may continue with any sequence number. Producers of
+-- deleted topics stay as long as these, and rows that a commit has locked are skipped. Return the page's last key and the number of deleted rows.
 WITH page AS (
     SELECT topic_id, partition, producer_id, updated_ms
     FROM producers
@@ -102,9 +102,9 @@ locked AS (
     SELECT p.topic_id, p.partition, p.producer_id
     FROM page
     JOIN producers AS p USING (topic_id, partition, producer_id)
-    LEFT JOIN partitions AS log USING (topic_id, partition)
+    JOIN partitions AS log USING (topic_id, partition)
     WHERE page.updated_ms < %(before_ms)s AND p.updated_ms < %(before_ms)s
-      AND (log.topic_id IS NULL OR p.producer_id < log.first_new_producer_id)
+      AND p.producer_id < log.first_new_producer_id
     FOR UPDATE OF p SKIP LOCKED
 ),
 deleted AS (

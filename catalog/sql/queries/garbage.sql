@@ -1,10 +1,15 @@
 -- name: pick_deleted_topic
--- Lock one deleted topic that still has rows; skip topics that another transaction has locked.
+-- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has
+-- locked.
 SELECT topic_id FROM topics
-WHERE deleted_ms IS NOT NULL
+WHERE deleted_ms <= %(before_ms)s
 ORDER BY deleted_ms
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
+
+-- name: begin_purge
+-- Record that the removal of a deleted topic's rows has begun: from now on it cannot be undeleted.
+UPDATE topics SET purged_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND purged_ms IS NULL;
 
 -- name: remove_extents_of_topic
 -- Remove a bounded number of a deleted topic's extents, in the order of the key; return counts by file.

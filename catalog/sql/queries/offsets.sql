@@ -78,7 +78,7 @@ WHERE committed_offsets.group_id = %(group_id)s
     AND committed_offsets.partition = unwanted.partition;
 
 -- name: expire_offsets
--- Delete the expired offsets of some groups. Offsets of deleted topics expire at once. A group with members
+-- Delete the expired offsets of some groups. Offsets of a deleted topic stay until its row is removed. A group with members
 -- keeps the offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry
 -- time of the commit applies to all other offsets. Without one, the age counts from when the last member left
 -- a classic group that had members, otherwise from the commit.
@@ -87,21 +87,17 @@ USING consumer_groups AS g, topics AS t
 WHERE o.group_id = ANY(%(group_ids)s)
     AND g.group_id = o.group_id
     AND t.topic_id = o.topic_id
+    AND t.deleted_ms IS NULL
     AND (
-        t.deleted_ms IS NOT NULL
-        OR (
-            (
-                g.member_count = 0
-                OR g.subscribed_topics IS NOT NULL AND t.name <> ALL(g.subscribed_topics)
-            )
-            AND CASE
-                WHEN o.expires_ms IS NOT NULL THEN o.expires_ms <= %(now_ms)s
-                WHEN g.group_type = 'classic' AND g.member_count = 0 AND g.protocol_type IS NOT NULL
-                    THEN g.state_ms <= %(before_ms)s
-                ELSE o.committed_ms <= %(before_ms)s
-            END
-        )
-    );
+        g.member_count = 0
+        OR g.subscribed_topics IS NOT NULL AND t.name <> ALL(g.subscribed_topics)
+    )
+    AND CASE
+        WHEN o.expires_ms IS NOT NULL THEN o.expires_ms <= %(now_ms)s
+        WHEN g.group_type = 'classic' AND g.member_count = 0 AND g.protocol_type IS NOT NULL
+            THEN g.state_ms <= %(before_ms)s
+        ELSE o.committed_ms <= %(before_ms)s
+    END;
 
 -- name: lock_unused_groups
 -- Lock those of some groups that have had no members for long; skip rows that another transaction has locked.

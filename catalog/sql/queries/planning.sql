@@ -1,5 +1,6 @@
 -- name: files_to_compact
--- Return the oldest ingestion files with unclaimed extents, in commit order, without quarantine candidates.
+-- Return the oldest ingestion files with unclaimed extents, in commit order, without quarantine candidates and
+-- without files that have only extents of deleted topics.
 -- The total of these extents is bounded, except that the first file may exceed the bound.
 SELECT file_id, object_name, size
 FROM (
@@ -11,6 +12,10 @@ FROM (
         FROM files AS f
         WHERE kind = 'ingestion' AND live_extents > claimed_extents
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+          AND (SELECT true FROM extents AS e
+               WHERE e.file_id = f.file_id AND e.job_id IS NULL
+                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+               LIMIT 1)
         ORDER BY sequence
         LIMIT %(limit)s
     ) AS oldest
@@ -123,7 +128,8 @@ WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AN
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: files_to_merge
--- Return compacted files without claimed extents, except quarantine candidates. Two groups alternate: small
+-- Return compacted files without claimed extents, except quarantine candidates and files that have only extents
+-- of deleted topics. Two groups alternate: small
 -- files from a size on, smallest first, and files with many dead bytes by amount and by share, most dead
 -- bytes first. Small files below that size follow, largest first. Small files with very many extents are left
 -- out, because they are not merged whole.
@@ -136,6 +142,10 @@ FROM (
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+          AND (SELECT true FROM extents AS e
+               WHERE e.file_id = f.file_id
+                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+               LIMIT 1)
         ORDER BY live_bytes, file_id
         LIMIT %(limit)s
     )
@@ -148,6 +158,10 @@ FROM (
           AND initial_bytes - live_bytes >= %(dead_bytes)s
           AND initial_bytes - live_bytes >= %(dead_share)s::double precision * initial_bytes
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+          AND (SELECT true FROM extents AS e
+               WHERE e.file_id = f.file_id
+                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+               LIMIT 1)
         ORDER BY initial_bytes - live_bytes DESC, file_id
         LIMIT %(limit)s
     )
@@ -158,6 +172,10 @@ FROM (
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes < least(%(from_bytes)s, %(below_bytes)s) AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+          AND (SELECT true FROM extents AS e
+               WHERE e.file_id = f.file_id
+                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+               LIMIT 1)
         ORDER BY live_bytes DESC, file_id
         LIMIT %(limit)s
     )
@@ -217,7 +235,7 @@ FROM files
 GROUP BY 1, 2;
 
 -- name: backlog
--- Return the backlog of compaction: ingestion files with unclaimed extents, and quarantine candidates, which
+-- Return the backlog of compaction: ingestion files with unclaimed extents of existing topics, and quarantine candidates, which
 -- do not count among them.
 SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.oldest_ms,
        candidates.quarantine_candidate_files, candidates.quarantined_files
@@ -227,6 +245,10 @@ FROM (
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
       AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
+      AND (SELECT true FROM extents AS e
+           WHERE e.file_id = f.file_id AND e.job_id IS NULL
+             AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+           LIMIT 1)
 ) AS ingestion, (
     SELECT count(*) AS quarantine_candidate_files, count(quarantined_ms) AS quarantined_files
     FROM quarantine_candidates

@@ -90,6 +90,17 @@ SET first_new_producer_id = greatest(deleted.first_new_producer_id, excluded.fir
 -- Wait for running commits to a topic; lock in the order in which commits lock.
 SELECT partition FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
 
+-- name: keep_deleted_partitions
+-- Keep the rows of a deleted topic's partitions, so that it can be undeleted.
+INSERT INTO deleted_partitions (topic_id, partition, state, leader_epochs)
+SELECT topic_id, partition, to_jsonb(p), (
+    SELECT coalesce(jsonb_agg(jsonb_build_array(e.leader_epoch, e.start_offset)), '[]') FROM leader_epochs AS e
+    WHERE e.topic_id = p.topic_id AND e.partition = p.partition
+)
+FROM partitions AS p
+WHERE topic_id = %(topic_id)s
+ON CONFLICT DO NOTHING;
+
 -- name: delete_partitions
 -- Delete the partitions of a deleted topic; later commits to them are rejected.
 DELETE FROM partitions WHERE topic_id = %(topic_id)s;

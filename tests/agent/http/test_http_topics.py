@@ -36,6 +36,13 @@ async def test_a_topic_is_created_described_and_deleted(agents: Agents) -> None:
         assert (await http.get("/v1/topics/flights")).status_code == 404
         assert (await http.get("/v1/topics/flights/partitions/0/records")).status_code == 404
         assert (await http.post("/v1/topics/flights/records", json={"records": []})).status_code == 404
+        assert (await http.post("/v1/topics", json={"name": "flights"})).status_code == 201
+        assert (await http.post("/v1/topics/flights/undelete")).status_code == 409
+        renamed = await http.post("/v1/topics/flights/undelete", params={"new_name": "restored"})
+        assert (renamed.status_code, renamed.json()["topic_id"]) == (200, topic["topic_id"])
+        assert (await http.post("/v1/topics/flights/undelete")).status_code == 404
+        bounds = (await http.get("/v1/topics/restored/partitions")).json()["partitions"]
+        assert sum(each["high_watermark"] for each in bounds) == 1
 
 
 async def test_an_invalid_topic_is_rejected_with_the_reason(agents: Agents) -> None:

@@ -31,17 +31,13 @@ def _wait_for_a_blocked_connection(url: str) -> None:
             time.sleep(0.02)
 
 
-def test_a_publication_locks_extents_before_files(
-    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_publication_locks_extents_before_files(scene: Scene, catalog_url: str) -> None:
     """The removal of a deleted topic's extents uses the same order, so the two cannot deadlock."""
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
     scene.catalog.commits.commit(scene.file(sections))
     job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
-    with monkeypatch.context() as patched:
-        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # left to another process
-        scene.catalog.topics.delete("deleted")
+    scene.catalog.topics.delete("deleted")
 
     with ThreadPoolExecutor(1) as pool, psycopg.connect(catalog_url) as remover:
         remover.execute("SELECT FROM siltstone.extents WHERE topic_id = %s FOR UPDATE", (deleted.topic_id,))

@@ -1,0 +1,122 @@
+"""Deleted topics, which can be undeleted until garbage collection begins to remove their extents.
+
+A deletion moves the rows of the topic's partitions aside. Nothing that looks at partitions (commits, readers,
+retention, the planner) sees the topic any more, and its extents, producers and committed offsets stay as they
+are. Undeleting moves the rows back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import errors as pg
+
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
+from catalog.rows import topic_from_row
+from catalog.topics.names import check_topic_name
+from core.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from catalog.database.pool import Database, Transaction
+    from catalog.model import Topic
+
+_SQL = load_queries("deleted_topics")
+_TOPICS = load_queries("topics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """Deleted topic. Its data is kept for some time after `deleted_ms`, unless `is_purged`."""
+
+    topic: Topic
+    deleted_ms: int
+    is_purged: bool
+
+
+class DeletedTopics:
+    """Deleted topics of a catalog; part of `Topics`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def list(self) -> list[DeletedTopic]:
+        """Return the deleted topics whose rows are not removed yet, the last deleted first."""
+        return [
+            DeletedTopic(topic=topic_from_row(row), deleted_ms=row.deleted_ms, is_purged=row.is_purged)
+            for row in self._database.read("topics.list_deleted", _SQL["list_deleted"])
+        ]
+
+    def undelete(self, name: str, *, topic_id: UUID | None = None, new_name: str | None = None) -> Topic:
+        """Bring a deleted topic back with its records, settings and committed offsets; return it.
+
+        TopicNotFoundError: no such topic can be brought back. TopicExistsError: another topic has the name
+        now. InvalidTopicError: several deleted topics had the name, or agents had the records on their disks.
+        """
+        target = name if new_name is None else new_name
+        check_topic_name(target)
+        topic = _choose(self.list(), name, topic_id).topic
+        if topic.is_local:
+            raise InvalidTopicError(
+                f"topic {name!r} had its records on the disks of agents, which delete them",
+                remedy="restore the log directories from a copy; the object store has no such records",
+            )
+
+        def work(transaction: Transaction) -> None:
+            params = {"topic_id": topic.topic_id, "name": target, "topic_ids": arrays.uuids([topic.topic_id])}
+            rows = transaction.rows(_SQL["lock_deleted"], params)
+            if not rows or rows[0].is_purged:
+                raise _purged(name)
+            if transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [target]}):
+                raise _taken(target)
+            transaction.send(_SQL["undelete"], params)
+            transaction.send(_TOPICS["insert_partitions"], params)
+            if transaction.count(_SQL["restore_partitions"], params) != topic.partition_count:
+                raise _purged(name)  # an earlier version deleted it, and kept no rows
+            transaction.send(_SQL["restore_leader_epochs"], params)
+            transaction.send(_SQL["forget_deleted_partitions"], params)
+
+        try:
+            self._database.transact("topics.undelete", work)
+        except FatalError as error:
+            if isinstance(error.__cause__, pg.UniqueViolation):  # created at the same time
+                raise _taken(target) from error
+            raise
+        (row,) = self._database.read("topics.by_id", _TOPICS["topic_by_id"], {"topic_id": topic.topic_id})
+        return topic_from_row(row)
+
+
+def _choose(deleted: Sequence[DeletedTopic], name: str, topic_id: UUID | None) -> DeletedTopic:
+    found = [each for each in deleted if each.topic.name == name and topic_id in {None, each.topic.topic_id}]
+    if not found:
+        which = repr(name) if topic_id is None else f"{name!r} with identifier {topic_id}"
+        raise TopicNotFoundError(
+            f"there is no deleted topic {which}", remedy="list them: siltstone topics list --deleted"
+        )
+    if len(found) > 1:
+        ids = ", ".join(str(each.topic.topic_id) for each in found)
+        raise InvalidTopicError(
+            f"several deleted topics had the name {name!r}", remedy=f"choose one by its identifier: {ids}"
+        )
+    if found[0].is_purged:
+        raise _purged(name)
+    return found[0]
+
+
+def _purged(name: str) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"garbage collection has begun to remove the records of deleted topic {name!r}",
+        remedy="raise topic_delete_delay_ms for the next time",
+    )
+
+
+def _taken(name: str) -> TopicExistsError:
+    return TopicExistsError(
+        f"another topic has the name {name!r} now, or one that differs only by '.' and '_'",
+        remedy="undelete under another name: siltstone topics undelete NAME --as NEWNAME",
+    )

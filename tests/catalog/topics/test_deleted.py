@@ -1,0 +1,178 @@
+"""Deleted topics come back as they were until garbage collection begins to remove them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
+from catalog.groups.offsets import CommittedOffset
+from catalog.model import PartitionId, RunRefusal
+from core.clock import ManualClock
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from tests.catalog.scene import Scene
+
+HOUR_MS = 3_600_000
+
+
+def purge(catalog: Catalog, delay_ms: int = 0) -> None:
+    while catalog.garbage.remove_deleted(delay_ms=delay_ms):
+        pass
+
+
+def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
+    """Records, bounds, totals, settings, producers and committed offsets; compaction continues."""
+    catalog = scene.catalog
+    topic = scene.topic("t", partitions=3, retention_ms="-1")
+    scene.commit(topic, run_of(5, producer=(7, 0, 0)))
+    scene.commit(topic, run_of(3), partition=2)
+    catalog.retention.advance_log_start(topic.topic_id, 0, 2)
+    claim_id = scene.ids.new_uuid()
+    catalog.groups.claim("g", claim_id, create=True)
+    offset = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=3)
+    catalog.group_offsets.commit("g", claim_id, None, [offset])
+    before = (
+        catalog.topics.get("t"),
+        catalog.planning.partition_sizes([topic.topic_id]),
+        scene.extents(topic),
+        catalog.group_offsets.fetch_all(["g"]),
+        catalog.planning.backlog(),
+    )
+
+    catalog.topics.delete("t")
+    assert catalog.topics.list() == []
+    assert scene.commit(topic, run_of(1)).runs[0].refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION
+    assert catalog.group_offsets.fetch_all(["g"]) == {"g": []}
+    assert catalog.group_offsets.expire(["g"], 0) == []
+    assert catalog.planning.backlog().ingestion_files == 0
+    catalog.expiry.expire_producers(-HOUR_MS)
+    (deleted,) = catalog.topics.deleted.list()
+    assert (deleted.topic, deleted.is_purged) == (topic, False)
+
+    assert catalog.topics.deleted.undelete("t") == topic
+    after = (
+        catalog.topics.get("t"),
+        catalog.planning.partition_sizes([topic.topic_id]),
+        scene.extents(topic),
+        catalog.group_offsets.fetch_all(["g"]),
+        catalog.planning.backlog(),
+    )
+    assert after == before
+    assert catalog.topics.deleted.list() == []
+    (again,) = scene.commit(topic, run_of(2, producer=(7, 0, 5))).runs
+    assert again.refusal is None
+    job = scene.claimed(scene.extents(topic, 2))
+    catalog.jobs.complete(scene.result(job))
+    catalog.topics.delete("t")
+    assert catalog.topics.deleted.undelete("t") == topic
+
+
+def test_data_is_kept_until_the_delay_ends(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    catalog = scene.catalog
+    topic = scene.topic("t", retention_ms="1")
+    scene.commit(topic, run_of(5))
+    catalog.topics.delete("t")
+    clock.advance(HOUR_MS / 1000 - 1)
+    purge(catalog, HOUR_MS)
+    assert catalog.garbage.dead_files(2**62, 10) == []
+    catalog.topics.deleted.undelete("t")
+    assert len(scene.extents(topic)) == 1
+    catalog.topics.delete("t")
+    clock.advance(HOUR_MS / 1000)
+    purge(catalog, HOUR_MS)
+    assert len(catalog.garbage.dead_files(2**62, 10)) == 1
+    with pytest.raises(TopicNotFoundError, match="no deleted topic 't'"):
+        catalog.topics.deleted.undelete("t")
+
+
+def test_a_topic_whose_removal_has_begun_cannot_be_undeleted(scene: Scene) -> None:
+    topic = scene.topic_with_extents(3)
+    scene.catalog.topics.delete(topic.name)
+    assert scene.catalog.garbage.remove_deleted(limit=1) == 1
+    with pytest.raises(TopicNotFoundError, match="has begun to remove"):
+        scene.catalog.topics.deleted.undelete(topic.name)
+    (deleted,) = scene.catalog.topics.deleted.list()
+    assert deleted.is_purged
+
+
+def test_a_topic_deleted_by_an_earlier_version_cannot_be_undeleted(scene: Scene, catalog_url: str) -> None:
+    """That version kept no rows of its partitions."""
+    topic = scene.topic_with_extents(1)
+    scene.catalog.topics.delete(topic.name)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("DELETE FROM siltstone.deleted_partitions")
+    with pytest.raises(TopicNotFoundError, match="has begun to remove"):
+        scene.catalog.topics.deleted.undelete(topic.name)
+    assert scene.catalog.topics.list() == []
+
+
+def test_a_name_that_is_used_again_needs_another_one(scene: Scene) -> None:
+    catalog = scene.catalog
+    old = scene.topic("t.a")
+    scene.commit(old, run_of(5))
+    catalog.topics.delete("t.a")
+    new = scene.topic("t_a")
+    with pytest.raises(TopicExistsError, match="--as NEWNAME"):
+        catalog.topics.deleted.undelete("t.a")
+    found = catalog.topics.deleted.undelete("t.a", new_name="restored")
+    assert (found.topic_id, found.name) == (old.topic_id, "restored")
+    assert len(scene.extents(old)) == 1
+    assert {topic.topic_id for topic in catalog.topics.list()} == {old.topic_id, new.topic_id}
+
+
+def test_one_of_several_deleted_topics_of_a_name_is_chosen_by_its_id(scene: Scene) -> None:
+    catalog = scene.catalog
+    first = scene.topic("t")
+    catalog.topics.delete("t")
+    second = scene.topic("t")
+    catalog.topics.delete("t")
+    with pytest.raises(InvalidTopicError, match=f"by its identifier: .*{first.topic_id}"):
+        catalog.topics.deleted.undelete("t")
+    assert catalog.topics.deleted.undelete("t", topic_id=second.topic_id) == second
+    with pytest.raises(TopicNotFoundError, match="list --deleted"):
+        catalog.topics.deleted.undelete("t", topic_id=second.topic_id)
+
+
+def test_a_local_topic_cannot_be_undeleted(scene: Scene) -> None:
+    scene.catalog.topics.create("local", 1, {"storage.mode": "local"})
+    scene.catalog.topics.delete("local")
+    with pytest.raises(InvalidTopicError, match="on the disks of agents"):
+        scene.catalog.topics.deleted.undelete("local")
+
+
+def test_undeleting_and_removing_at_once_is_decided_once(scene: Scene) -> None:
+    """Either the topic is back with everything, or it is gone."""
+    catalog = scene.catalog
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(10):
+            topic = scene.topic(f"t{number}")
+            for _ in range(3):
+                scene.commit(topic, run_of(1))
+            catalog.topics.delete(topic.name)
+            removal = threads.submit(purge, catalog)
+            undeletion = threads.submit(catalog.topics.deleted.undelete, topic.name)
+            removal.result()
+            back = undeletion.exception() is None
+            assert back or isinstance(undeletion.exception(), TopicNotFoundError)
+            assert len(scene.extents(topic)) == (3 if back else 0)
+            assert (topic in catalog.topics.list()) == back
+
+
+def test_files_of_a_deleted_topic_do_not_hold_up_planning(scene: Scene) -> None:
+    """They are the oldest ones, and have unclaimed extents as long as the topic can be undeleted."""
+    deleted, kept = scene.topic_with_extents(3), scene.topic("kept")
+    scene.catalog.topics.delete(deleted.name)
+    scene.commit(kept, run_of(5))
+    files = scene.catalog.planning.ingestion_files(limit=2)
+    assert len(files) == 1
+    (extent,) = scene.extents(kept)
+    assert files[0].file_id == extent.file_id
+    assert scene.catalog.topics.states([PartitionId(deleted.topic_id, 0)]) == []

@@ -1,0 +1,66 @@
+"""`siltstone topics` on a real catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from click.testing import CliRunner
+
+from core.quantities import human_duration
+from siltstone.cli.main import cli
+from tests.catalog.scene import Scene, run_of
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+
+def test_a_deleted_topic_is_listed_and_undeleted(
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+) -> None:
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+
+    def topics(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(cli, ["topics", *arguments, *where])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    def report(*arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads(topics(*arguments, "--json").splitlines()[-1])
+        return found
+
+    scene = Scene.set_up(catalog, ids)
+    topic = scene.topic("flights")
+    scene.commit(topic, run_of(3))
+    assert report("list", "--deleted") == {"deleted_topics": []}
+    assert "no deleted topic" in topics("list", "--deleted")
+    assert "siltstone topics undelete flights" in topics("delete", "flights", "--yes")
+    assert report("list")["topics"] == []
+    (deleted,) = report("list", "--deleted")["deleted_topics"]
+    assert (deleted["name"], deleted["topic_id"]) == ("flights", str(topic.topic_id))
+    assert 0 < deleted["seconds_left"] <= 86_400
+    assert "flights" in topics("list", "--deleted")
+
+    topics("create", "flights")
+    assert "--as NEWNAME" in topics("undelete", "flights", code=1)
+    found = report("undelete", "flights", "--id", str(topic.topic_id), "--as", "old-flights")
+    assert (found["name"], found["topic_id"]) == ("old-flights", str(topic.topic_id))
+    assert len(scene.extents(topic)) == 1
+    assert "list --deleted" in topics("undelete", "flights", code=1)
+    topics("delete", "old-flights", "--yes")
+    assert topics("undelete", "old-flights").strip() == "undeleted old-flights"
+
+
+def test_durations_have_two_units() -> None:
+    assert [human_duration(each) for each in (0, 59, 60, 3_600, 90_061, 7 * 86_400)] == [
+        "0 s",
+        "59 s",
+        "1 min 0 s",
+        "1 h 0 min",
+        "1 d 1 h",
+        "7 d 0 h",
+    ]
