@@ -450,6 +450,10 @@ class Agent:
         self.exclusion = error
         self._request_stop()
 
+    async def _stop_maintenance(self) -> None:
+        if self._maintenance is not None:
+            await self._maintenance.stop()
+
     async def stop(self) -> None:
         """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.
 
@@ -462,8 +466,8 @@ class Agent:
         else:
             await self.session.stop()  # so that this version commits nothing more
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
-        if self._maintenance is not None:
-            await _run_before(deadline, "stop maintenance", self._maintenance.stop())
+        # At the same time: a round may be in a call to a store that does not respond.
+        maintenance = loop.create_task(self._stop_maintenance(), name="stop maintenance")
         self.commit_notifier.release_waiters()
         self.write_path.drain()
         if self._groups is not None:
@@ -481,6 +485,7 @@ class Agent:
         await self.write_path.abandon()
         await _run_before(deadline, "close the local logs", self.local_logs.stop())
         await _run_before(deadline, "announce the last commits", self._announcer.stop())
+        await _run_before(deadline, "stop maintenance", maintenance)
         await _run_before(deadline, "end the session", self.session.stop())
         await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
         await self.loop_lag.stop()

@@ -93,6 +93,8 @@ class MaintenanceRunner:
     def stop(self) -> None:
         """End the rounds at their next progress, for some seconds, and release all leases; blocks."""
         self._stopped.set()
+        if not self._threads:
+            return  # never started, so it holds no lease
         deadline = self.clock.monotonic() + _STOP_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - self.clock.monotonic()))

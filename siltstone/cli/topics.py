@@ -172,7 +172,8 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
     else:
-        click.echo(f"deleted {name}; until its records are removed: siltstone topics undelete {name}")
+        undo = "" if topic.is_local else f"; until its records are removed: siltstone topics undelete {name}"
+        click.echo(f"deleted {name}{undo}")
 
 
 def _assignment(text: str) -> tuple[str, str]:
