@@ -97,6 +97,11 @@ class Scene:
         settings |= {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)
 
+    def remove_deleted_topics(self) -> None:
+        """Remove the data of deleted topics, as garbage collection does after their delay."""
+        while self.catalog.garbage.remove_deleted():
+            pass
+
     def topic_with_extents(self, count: int) -> Topic:
         """Create a topic and commit `count` extents of five records to its partition."""
         topic = self.topic()

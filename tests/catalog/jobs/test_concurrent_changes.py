@@ -95,6 +95,7 @@ def test_a_recreated_topic_gets_no_records_of_the_old_one(scene: Scene) -> None:
     scene.catalog.jobs.complete(scene.result(job))
     assert scene.extents(new) == []
     assert scene.catalog.jobs.get(job.spec.job_id).state is JobState.COMPLETED
+    scene.remove_deleted_topics()
     dead = scene.catalog.garbage.dead_files(2**62, 10)
     assert {each.kind for each in dead} == {FileKind.INGESTION, FileKind.COMPACTED}
 

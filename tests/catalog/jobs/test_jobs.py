@@ -236,6 +236,7 @@ def test_a_publication_skips_deleted_topics(scene: Scene) -> None:
     scene.catalog.jobs.complete(scene.result(job))
     assert len(scene.extents(kept)) == 1
     assert scene.extents(deleted) == []
+    scene.remove_deleted_topics()
     assert [file.kind for file in scene.catalog.garbage.dead_files(2**62, 10)] == [FileKind.INGESTION]
 
 

@@ -68,8 +68,7 @@ def test_a_deleted_topic_can_be_recreated_empty(scene: Scene) -> None:
     assert new.topic_id != old.topic_id
     assert scene.extents(new) == []
     assert scene.catalog.garbage.dead_files(2**62, 10) == []
-    while scene.catalog.garbage.remove_deleted():
-        pass
+    scene.remove_deleted_topics()
     assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 1
 
 
