@@ -60,7 +60,6 @@ from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.loss_recovery import LossRecovery
 from agent.write.write_path import WritePath
 from core.outage import Outage
-from maintenance.metrics import MaintenanceCollector
 from object_store.binding import probe as probe_identity
 
 if TYPE_CHECKING:
@@ -277,10 +276,7 @@ class Agent:
                 incarnations=catalog.incarnations,
             ),
         )
-        self._maintenance: AgentMaintenance | None = None
-        if maintenance is not None:
-            self._maintenance = AgentMaintenance(maintenance)
-            self.metrics.expose(MaintenanceCollector(maintenance))
+        self._maintenance = AgentMaintenance(maintenance, self.metrics)
         self._services = HttpContext(
             settings=settings,
             topics=catalog.topics,
@@ -330,8 +326,7 @@ class Agent:
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
             self._start_health()
-            if self._maintenance is not None:
-                self._maintenance.start()
+            self._maintenance.start()
         except BaseException:
             listener.close()
             if kafka_listener is not None:
@@ -450,10 +445,6 @@ class Agent:
         self.exclusion = error
         self._request_stop()
 
-    async def _stop_maintenance(self) -> None:
-        if self._maintenance is not None:
-            await self._maintenance.stop()
-
     async def stop(self) -> None:
         """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.
 
@@ -467,7 +458,7 @@ class Agent:
             await self.session.stop()  # so that this version commits nothing more
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         # At the same time: a round may be in a call to a store that does not respond.
-        maintenance = loop.create_task(self._stop_maintenance(), name="stop maintenance")
+        maintenance = loop.create_task(self._maintenance.stop(), name="stop maintenance")
         self.commit_notifier.release_waiters()
         self.write_path.drain()
         if self._groups is not None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent.runtime.work_pool import WorkPool
-from catalog.database.connection import DatabaseLimits
+from catalog.open import DatabaseLimits
+from maintenance.metrics import MaintenanceCollector
 
 if TYPE_CHECKING:
+    from agent.runtime.metrics import AgentMetrics
     from maintenance.runner import MaintenanceRunner
 
 CATALOG_LIMITS: Final = DatabaseLimits(max_connections=1)
@@ -19,19 +21,24 @@ CATALOG_LIMITS: Final = DatabaseLimits(max_connections=1)
 
 
 class AgentMaintenance:
-    """Life of the maintenance tasks of one agent. Belongs to the event loop."""
+    """Life of the maintenance tasks of one agent, which may have none. Belongs to the event loop."""
 
-    def __init__(self, runner: MaintenanceRunner) -> None:
+    def __init__(self, runner: MaintenanceRunner | None, metrics: AgentMetrics) -> None:
         self._runner = runner
-        self._pool = WorkPool("maintenance", threads=1, max_waiting=1)
+        if runner is not None:
+            metrics.expose(MaintenanceCollector(runner))
 
     def start(self) -> None:
         """Start the tasks."""
-        self._runner.start()
+        if self._runner is not None:
+            self._runner.start()
 
     async def stop(self) -> None:
         """End the tasks and release their leases, so that another agent continues at once."""
+        if self._runner is None:
+            return
+        pool = WorkPool("maintenance", threads=1, max_waiting=1)
         try:
-            await self._pool.run(self._runner.stop)
+            await pool.run(self._runner.stop)
         finally:
-            self._pool.close(wait=False)
+            pool.close(wait=False)

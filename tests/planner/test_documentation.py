@@ -13,7 +13,9 @@ from agent.app import Agent
 from agent.settings import AgentSettings
 from core.clock import SystemClock
 from maintenance.fsck.report import DifferenceKind
-from maintenance.garbage_collection import GarbageSettings
+from maintenance.runner import MaintenanceRunner
+from maintenance.settings import GarbageSettings
+from maintenance.tasks import maintenance_tasks
 from planner.settings import PlannerSettings
 from siltstone.compaction.watcher import WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector
@@ -73,7 +75,15 @@ async def test_metrics_for_operators_exist(system: System, ids: Ids) -> None:
     """Agents and the watcher of compaction serve them."""
     documented = set(re.findall(r"`(siltstone_[a-z_]+)`", OPERATIONS))
     clock = SystemClock()
-    agent = Agent(settings=AgentSettings(), store=system.store, catalog=system.catalog, clock=clock, ids=ids)
+    tasks = maintenance_tasks(system.catalog, system.store, GarbageSettings())
+    agent = Agent(
+        settings=AgentSettings(),
+        store=system.store,
+        catalog=system.catalog,
+        clock=clock,
+        ids=ids,
+        maintenance=MaintenanceRunner(tasks, system.catalog, clock=clock, ids=ids),
+    )
     families = [*agent.metrics.registry.collect(), *WatcherCollector(WatcherStatus()).collect()]
     agent.pools.close()
     served = {family.name + ("_total" if family.type == "counter" else "") for family in families}

@@ -109,7 +109,9 @@ def test_a_topic_deletion_during_commits_leaves_no_rows(scene: Scene) -> None:
         for commit in commits:
             commit.result()
         assert scene.catalog.planning.ingestion_files(100) == []
-        assert scene.catalog.garbage.remove_deleted() == 0
+        scene.remove_deleted_topics()
+        assert scene.catalog.topics.deleted.list() == []
+    assert InvariantChecker(scene.catalog).violations() == []
 
 
 def test_concurrent_drivers_claim_different_jobs(scene: Scene) -> None:

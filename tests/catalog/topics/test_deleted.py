@@ -34,6 +34,11 @@ def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
     scene.commit(topic, run_of(5, producer=(7, 0, 0)))
     scene.commit(topic, run_of(3), partition=2)
     catalog.retention.advance_log_start(topic.topic_id, 0, 2)
+    catalog.incarnations.declare_restore("a test")
+    scene.session_id = scene.ids.new_uuid()
+    scene.catalog.sessions.register(scene.session_id, "in the next epoch")
+    scene.commit(topic, run_of(1), partition=1)
+    key = PartitionId(topic.topic_id, 1)
     claim_id = scene.ids.new_uuid()
     catalog.groups.claim("g", claim_id, create=True)
     offset = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=3)
@@ -44,6 +49,7 @@ def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
         scene.extents(topic),
         catalog.group_offsets.fetch_all(["g"]),
         catalog.planning.backlog(),
+        catalog.leader_epochs.of_partitions([key])[key]._entries,
     )
 
     catalog.topics.delete("t")
@@ -63,6 +69,7 @@ def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
         scene.extents(topic),
         catalog.group_offsets.fetch_all(["g"]),
         catalog.planning.backlog(),
+        catalog.leader_epochs.of_partitions([key])[key]._entries,
     )
     assert after == before
     assert catalog.topics.deleted.list() == []
