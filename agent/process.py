@@ -93,8 +93,8 @@ def run(
             ids=ids,
         )
 
-        def new_agent() -> Agent:
-            return parts(maintenance=new_runner())
+        def new_agent(request_stop: Callable[[], None]) -> Agent:
+            return parts(request_stop=request_stop, maintenance=new_runner())
 
         runner.run(_serve(new_agent, on_ready, wait))
 
@@ -120,7 +120,7 @@ def freeze_garbage() -> None:
 
 
 async def _serve(
-    new_agent: Callable[..., Agent],
+    new_agent: Callable[[Callable[[], None]], Agent],
     on_ready: Callable[[Mapping[str, str]], None],
     wait: StartWait,
 ) -> None:
@@ -140,7 +140,7 @@ async def _serve(
         loop.add_signal_handler(number, stop)
     outage = wait.outage("starting the agent")
     while not stop_requested.is_set():
-        agent = new_agent(request_stop=stop_requested.set)
+        agent = new_agent(stop_requested.set)
         try:
             addresses = await agent.start()
         except RetryableError as error:  # the agent has stopped what it had started
