@@ -1,7 +1,7 @@
 """The epoch of the catalog's incarnation: the leader epoch of every partition in the object store.
 
 An agent learns of a new epoch when its session is registered again, and from the bounds and extents that it
-looks up. What it cached belongs to a history that may have lost its last commits. So it drops that before it
+looks up. Its caches belong to a history that may have lost its last commits. So it drops them before it
 serves anything of the new epoch.
 """
 

@@ -1,4 +1,4 @@
-"""What an ingestion file says about itself: the commit that its agent sent, from the object alone.
+"""Reconstruction of an ingestion file's commit from the object alone.
 
 Ingestion files describe themselves: the header names the session, the sections their partitions, and the
 batches their producers and sequence numbers. The result equals the `FileCommit` of the agent that wrote the

@@ -68,7 +68,7 @@ def lost_file_of(commit: AcknowledgedCommit) -> LostFile:
 
 
 class _Sweep(Enum):
-    """What is known of the objects without rows of one session."""
+    """Knowledge about the objects without rows of one session."""
 
     UNKNOWN = "unknown"  # any of them may be acknowledged
     SETTLED = "settled"  # none of them is, except for those that were reported

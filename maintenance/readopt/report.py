@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(StrEnum):
-    """What a readoption does with a file."""
+    """Result of a readoption for one file."""
 
     WAITING = "waiting"  # dry run: it would be committed again
     DISCARDED = "discarded"  # never acknowledged as far as is known, and not asked for
