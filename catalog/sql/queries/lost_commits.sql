@@ -55,10 +55,15 @@ ORDER BY session_id
 LIMIT %(limit)s;
 
 -- name: count_unverified
--- Count the sessions whose agent lived when the incarnation began a moment ago, and has not compared its commits.
-SELECT count(*) AS sessions FROM sessions
-WHERE unsettled = 'unverified' AND closed_ms - heartbeat_ms < %(silent_ms)s
-  AND closed_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - 30000;
+-- Count the sessions whose agent lived when the incarnation began a moment ago, and has not compared its commits. An
+-- agent lived if its last heartbeat was about as recent as that of any other: there were none during the outage.
+WITH fenced AS (
+    SELECT unsettled, heartbeat_ms FROM sessions
+    WHERE state = 'fenced'
+      AND closed_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - 30000
+)
+SELECT count(*) AS sessions FROM fenced
+WHERE unsettled = 'unverified' AND heartbeat_ms > (SELECT max(heartbeat_ms) FROM fenced) - %(silent_ms)s::bigint;
 
 -- name: lost_commits
 -- Return a page of the lost commits in the order of their files; if requested, only those that wait.
