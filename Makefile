@@ -6,6 +6,7 @@
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel and source archive, and install the wheel once per role
 #   make fuzz        the kernels' tests with bounds checks, and fuzzing for a bounded time
+#   make mutants     mutation testing of the modules that decide about data
 #   make coverage    the tests with branch coverage
 #   make bench       the benchmarks
 #   make cost        simulate the workloads of docs/explanation/cost.md and update its figures
@@ -23,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again fuzz check docs dist coverage bench cost references format lock kafka-tools clean
+.PHONY: demo test test-again fuzz check docs dist coverage mutants bench cost references format lock kafka-tools clean
 
 demo: $(VENV)/.installed
 	$(BIN)/siltstone demo
@@ -66,6 +67,9 @@ dist: $(VENV)/.installed-dev
 # Hot loops run as machine code and are measured by their callers' results, not by coverage.
 coverage: $(VENV)/.installed-dev kafka-tools $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal --cov --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
+
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,119 @@
+"""Mutants of a module by Cosmic Ray, without those that cannot change what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cosmic_ray import plugins
+from cosmic_ray.ast import ast_nodes, get_ast_from_path
+from cosmic_ray.ast.ast_query import ASTQuery
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.work_item import MutationSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# One replacement of each operator: its neighbour or its opposite. The others make mutants that the same tests
+# kill, and would take ten times as long.
+_OPERATORS: Final = re.compile(
+    r"core/(AddNot|Replace(TrueWithFalse|FalseWithTrue|AndWithOr|OrWithAnd|BreakWithContinue|ContinueWithBreak)"
+    r"|NumberReplacer|ZeroIterationForLoop|ReplaceUnaryOperator_(USub_UAdd|Delete_Not|Delete_Invert)"
+    r"|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Is_IsNot|IsNot_Is)"
+    r"|ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Add|Div_Mul|FloorDiv_Mul|Mod_Mul|BitAnd_BitOr|BitOr_BitAnd"
+    r"|BitXor_BitAnd|LShift_RShift|RShift_LShift))$"
+)
+
+
+class Mutant(NamedTuple):
+    """One change of a module. `before` and `after` are its changed lines; they identify it in reviews."""
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identity that other changes of the module leave alone."""
+        return self.module, self.before, self.after
+
+    @property
+    def spec(self) -> MutationSpec:
+        """Return the mutation for Cosmic Ray."""
+        return MutationSpec(
+            module_path=Path(self.module),
+            operator_name=self.operator,
+            occurrence=self.occurrence,
+            start_pos=(self.line, 0),
+            end_pos=(self.line, 1),
+        )
+
+
+def mutants_of(root: Path, module: str) -> Iterator[Mutant]:
+    """Yield the mutants of a module below `root`."""
+    path = root / module
+    source = path.read_text()
+    idle = _idle_positions(source)
+    tree = get_ast_from_path(path)
+    for name in sorted(filter(_OPERATORS.match, plugins.operator_names())):
+        operator = plugins.get_operator(name)()
+        positions = (
+            (node, start) for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node)
+        )
+        for occurrence, (node, start) in enumerate(positions):
+            if _is_idle(start, idle) or ASTQuery(node).get_definition_name() is None:
+                continue
+            changed = mutate_code(source, operator, occurrence)
+            if changed is None or _same_code(source, changed):
+                continue
+            before, after = _changed_lines(source, changed)
+            yield Mutant(module, name, occurrence, start[0], before, after)
+
+
+def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the spans of annotations and of messages of errors, which do not decide anything."""
+    spans = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            spans.append(_span(node.annotation))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            spans.append(_span(node.returns))
+        elif isinstance(node, ast.JoinedStr):
+            spans.append(_span(node))
+    return spans
+
+
+def _span(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _is_idle(position: tuple[int, int], spans: list[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
+    return any(start <= position < end for start, end in spans)
+
+
+def _same_code(source: str, changed: str) -> bool:
+    """Return True if Python sees no difference, or no valid code."""
+    try:
+        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(changed))
+    except SyntaxError:
+        return True
+
+
+def _changed_lines(source: str, changed: str) -> tuple[str, str]:
+    """Return the lines that differ, without indentation; a mutation changes adjacent lines only."""
+    old, new = source.splitlines(), changed.splitlines()
+    start = next(
+        (index for index, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+        min(len(old), len(new)),
+    )
+    same_tail = 0
+    while same_tail < min(len(old), len(new)) - start and old[-1 - same_tail] == new[-1 - same_tail]:
+        same_tail += 1
+    return tuple(
+        " ".join(line.strip() for line in lines[start : len(lines) - same_tail]) for lines in (old, new)
+    )  # type: ignore[return-value]  # two lists make two strings

@@ -1,0 +1,54 @@
+"""The runner of mutation tests, without running any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.mutation.__main__ import ROOT, explained
+from tests.mutation.mutants import mutants_of
+from tests.mutation.targets import TARGETS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SOURCE = '''"""A module."""
+
+
+def check(count: int | None, low: int = 1) -> bool:
+    """Docstring with 5 < 6."""
+    if count is None:
+        raise ValueError(f"{count + 1} is missing")
+    return low < count
+'''
+
+
+def test_mutants_change_decisions_and_nothing_else(tmp_path: Path) -> None:
+    """Annotations, docstrings and messages stay."""
+    (tmp_path / "module.py").write_text(_SOURCE)
+    assert sorted({(each.before, each.after) for each in mutants_of(tmp_path, "module.py")}) == [
+        (
+            "def check(count: int | None, low: int = 1) -> bool:",
+            "def check(count: int | None, low: int = 0) -> bool:",
+        ),
+        (
+            "def check(count: int | None, low: int = 1) -> bool:",
+            "def check(count: int | None, low: int = 2) -> bool:",
+        ),
+        ("if count is None:", "if count is not None:"),
+        ("if count is None:", "if not count is None:"),
+        ("return low < count", "return low <= count"),
+    ]
+
+
+def test_every_target_names_existing_files() -> None:
+    for target in TARGETS.values():
+        assert all((ROOT / name).is_file() for name in (*target.modules, *target.tests))
+
+
+def test_explanations_are_of_code_that_exists() -> None:
+    """An entry whose line has changed must be reviewed."""
+    modules = {name for target in TARGETS.values() for name in target.modules}
+    for module, before, _ in explained():
+        assert module in modules
+        lines = " ".join(line.strip() for line in (ROOT / module).read_text().splitlines())
+        assert before in lines
