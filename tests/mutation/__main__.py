@@ -72,6 +72,18 @@ def judge(mutant: Mutant, target: Target, copies: Path) -> str:
     return str((outcome or TestOutcome.INCOMPETENT).value)
 
 
+def require_sound(targets: Sequence[Target], copies: Path) -> None:
+    """Run the tests of each target on the unchanged code. If they failed, no mutant could survive."""
+    copy = copies / "unchanged"
+    copy_tree(copy)
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    for target in targets:
+        command = shlex.split(test_command(target.tests, copy))
+        done = subprocess.run(command, cwd=copy, env=environment, check=False, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"the tests fail without a mutation:\n{done.stdout[-2000:]}")
+
+
 def test_command(tests: Sequence[str], copy: Path) -> str:
     """Return the command that judges a mutant. Its examples are the same each time."""
     options = "-q -x -p no:randomly -p no:cacheprovider"
@@ -98,17 +110,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     reasons = explained()
-    work = list(
-        chosen_mutants(
-            options.targets or [name for name, each in TARGETS.items() if not each.is_slow], options.most
-        )
-    )
+    names = options.targets or [name for name, each in TARGETS.items() if not each.is_slow]
+    work = list(chosen_mutants(names, options.most))
     os.environ.setdefault("HYPOTHESIS_PROFILE", "ci")
     survivors: list[Mutant] = []
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as directory,
         ProcessPoolExecutor(options.processes) as pool,
     ):
+        require_sound([TARGETS[name] for name in names], Path(directory))
         todo = [each for each in work if each[0].key not in reasons]
         outcomes = pool.map(partial(_judge_one, copies=Path(directory)), todo)
         for (mutant, _), outcome in zip(todo, outcomes, strict=True):

@@ -21,7 +21,11 @@ class Target(NamedTuple):
 TARGETS: Final = {
     "sequences": Target(
         ("catalog/commit/sequences.py", "catalog/commit/assignment.py"),
-        ("tests/catalog/commit/test_sequences.py", "tests/catalog/commit/test_bulk_assignment.py"),
+        (
+            "tests/catalog/commit/test_sequences.py",
+            "tests/catalog/commit/test_bulk_assignment.py",
+            "tests/catalog/commit/test_commit.py",
+        ),
     ),
     "commit": Target(
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -98,6 +98,7 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
         section = _section(runs_of(*runs))
         assignment = assign_section(section.runs, end, producers, first_new_producer_id)
         covered = []
+        appended = []
         for run, result in zip(section.runs, assignment.runs, strict=True):
             identity += 1
             expected = model.append(identity, run)
@@ -107,6 +108,7 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
                 expected.refusal,
             )
             if result.refusal is None and not result.duplicate:
+                appended.append(run)
                 covered += [
                     (result.base_offset + record, run.first_offset + record)
                     for record in range(run.offset_count)
@@ -117,6 +119,12 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
             for extent in extents
             for offset in range(extent.base_offset, extent.last_offset + 1)
         ] == covered
+        assert sum(extent.record_count for extent in extents) == sum(run.record_count for run in appended)
+        for extent in extents:
+            first, last = extent.base_offset - extent.offset_shift, extent.last_offset - extent.offset_shift
+            inside = [run for run in appended if first <= run.first_offset <= last]
+            assert extent.min_timestamp == min(run.min_timestamp for run in inside)
+            assert extent.max_timestamp == max(run.max_timestamp for run in inside)
         shifts = [extent.offset_shift for extent in extents]
         assert all(one != other for one, other in pairwise(shifts)), "not coalesced"
         producers |= assignment.producers
@@ -179,23 +187,34 @@ def test_a_part_of_a_batch_is_not_a_duplicate() -> None:
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
-def test_an_inconsistent_commit_is_rejected() -> None:
-    def commit(*sections: SectionCommit) -> FileCommit:
-        return FileCommit(
-            file_id=_ID,
-            object_name="x",
-            size=1,
-            directory_length=1,
-            session_id=_ID,
-            sections=sections,
-        )
+def _commit(*sections: SectionCommit) -> FileCommit:
+    return FileCommit(
+        file_id=_ID, object_name="x", size=1, directory_length=1, session_id=_ID, sections=sections
+    )
 
-    for sections in (
-        (_section(()),),
-        (_section((run_of(1, first=1),)),),
-        (_section((run_of(1), run_of(1))),),
-        (_section((run_of(0),)),),
-        (_section((run_of(1),)), _section((run_of(1),))),
-    ):
-        with pytest.raises(InvalidCommitError, match="partition 0"):
-            check_commit(commit(*sections))
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ((_section(()),), "the section is empty"),
+        ((_section((run_of(1, first=1),)),), "begins at 1 with 1 offsets, the one before ends at 0"),
+        ((_section((run_of(1), run_of(1))),), "begins at 0 with 1 offsets, the one before ends at 1"),
+        (
+            (_section((run_of(2), run_of(1, first=3))),),
+            "begins at 3 with 1 offsets, the one before ends at 2",
+        ),
+        ((_section((run_of(0),)),), "begins at 0 with 0 offsets"),
+        ((_section((replace(run_of(2), record_count=3),)),), "has 3 records at 2 offsets"),
+        ((_section((replace(run_of(2), record_count=-1),)),), "has -1 records at 2 offsets"),
+        ((_section((run_of(1),)), _section((run_of(1),))), "the partition has two sections"),
+    ],
+)
+def test_an_inconsistent_commit_is_rejected(sections: tuple[SectionCommit, ...], problem: str) -> None:
+    with pytest.raises(InvalidCommitError, match=f"partition 0: .*{problem}"):
+        check_commit(_commit(*sections))
+
+
+def test_a_consistent_commit_is_accepted() -> None:
+    """Runs may lack records, even all of them, but no offset."""
+    section = _section((run_of(1), run_of(2, first=1), replace(run_of(3, first=3), record_count=0)))
+    check_commit(_commit(section, replace(_section((run_of(1),)), partition=1)))
