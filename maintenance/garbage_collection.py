@@ -26,7 +26,7 @@ from catalog.lifecycle.expiry import OwnerKind
 from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership
 from maintenance.report import GarbageReport
-from maintenance.retention import expire
+from maintenance.retention import RetentionReport, expire
 from maintenance.settings import DAY_MS, GarbageSettings
 from object_store import names
 from object_store.accounting import Purpose
@@ -74,9 +74,12 @@ def collect_garbage(
 
 def remove_expired(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
     """Remove the extents that have expired by retention."""
-    expired = expire(catalog, progress)
-    report.expired_extents += expired.extents
-    report.expired_bytes += expired.size
+    expired = RetentionReport()
+    try:
+        expire(catalog, progress, expired)
+    finally:  # also what a round removed before it was stopped
+        report.expired_extents += expired.extents
+        report.expired_bytes += expired.size
 
 
 def fence_silent(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:

@@ -30,9 +30,11 @@ class RetentionReport:
     size: int = 0
 
 
-def expire(catalog: Catalog, progress: Progress = lambda: None) -> RetentionReport:
-    """Run one round over all topics, by the catalog's clock."""
-    report = RetentionReport()
+def expire(
+    catalog: Catalog, progress: Progress = lambda: None, report: RetentionReport | None = None
+) -> RetentionReport:
+    """Run one round over all topics, by the catalog's clock; add what it removes to `report`."""
+    report = report or RetentionReport()
     rules = {topic.topic_id: RetentionRule.of(topic.config) for topic in catalog.topics.list()}
     page = catalog.retention.due(rules)
     while page.last is not None:
