@@ -31,7 +31,8 @@ class Outage:
 
     After failure n the pause is min(cap, first * 2^n) seconds, half of it random ("equal jitter" of
     M. Brooker, "Exponential Backoff And Jitter"). One line is logged when an outage begins, one when its kind
-    of error changes, and one when it ends.
+    of error changes, and one when it ends. Their event names the activity, because the log summarizes equal
+    events.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Outage:
         if type(error) is not self._kind:
             self._kind = type(error)
             reason = str(error) if isinstance(error, SiltstoneError) else repr(error)
-            _log.warning("outage; retrying until it ends", activity=self._activity, reason=reason)
+            _log.warning(f"outage: {self._activity}", reason=reason)
         doublings = min(self.failures, _MAX_DOUBLINGS)
         self.failures += 1
         pause = min(self._max_pause_seconds, self._first_pause_seconds * 2.0**doublings)
@@ -75,8 +76,7 @@ class Outage:
         if self._since is None:
             return
         _log.warning(
-            "the outage has ended",
-            activity=self._activity,
+            f"outage ended: {self._activity}",
             seconds=round(self.seconds, 1),
             failures=self.failures,
         )

@@ -35,9 +35,9 @@ def test_an_outage_logs_its_beginning_each_new_kind_of_error_and_its_end() -> No
         outage.succeeded()
 
     assert [(line["event"], line.get("reason"), line.get("seconds")) for line in logs] == [
-        ("outage; retrying until it ends", "no route", None),
-        ("outage; retrying until it ends", "changed", None),
-        ("the outage has ended", None, 120.0),
+        ("outage: reading", "no route", None),
+        ("outage: reading", "changed", None),
+        ("outage ended: reading", None, 120.0),
     ]
     assert outage.seconds == 0
 

@@ -54,6 +54,6 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(clock: Clock,
         await works.wait()
         await notifier.stop()
     assert [(event["event"], event.get("failures")) for event in log] == [
-        ("outage; retrying until it ends", None),
-        ("the outage has ended", _FAILURES),
+        ("outage: notifications", None),
+        ("outage ended: notifications", _FAILURES),
     ]

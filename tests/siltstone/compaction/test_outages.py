@@ -82,8 +82,8 @@ def test_a_watcher_survives_outages_and_logs_their_begin_and_end(
             stop.requested.set()
             running.join(TIMEOUT_SECONDS)
     events = [line["event"] for line in log if "outage" in line["event"]]
-    assert events == ["outage; retrying until it ends", "the outage has ended"] * 2
-    assert all(line["seconds"] > 0 for line in log if line["event"] == "the outage has ended")
+    assert events == ["outage: compaction", "outage ended: compaction"] * 2
+    assert all(line["seconds"] > 0 for line in log if line["event"] == "outage ended: compaction")
 
 
 def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
@@ -115,7 +115,7 @@ def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
             ("opening the catalog", restartable_postgres),
         ):
             for _, read in patient:
-                until(lambda read=read, step=step: f'"activity": "{step}"' in read())  # type: ignore[misc]
+                until(lambda read=read, step=step: f"outage: {step}" in read())  # type: ignore[misc]
             server.start()
         until(lambda: '"ready"' in patient[0][1]())
         until(lambda: "Polling every 0.1 s" in patient[1][1]())
