@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from structlog.testing import capture_logs
 
+from catalog.model import PartitionId
 from catalog.open import DatabaseLimits, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
@@ -25,11 +26,14 @@ from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
 from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment
 from tests.siltstone.compaction.test_watcher import InProcessSession, until
+from tests.spark_jobs.catalog_log import CatalogLog
+from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from catalog.model import Job
     from tests.fixtures.restartable import RestartablePostgres, RestartableS3
 
 pytestmark = pytest.mark.integration
@@ -54,7 +58,7 @@ def watcher(
         )
         yield Watcher(
             context,
-            load_settings({"data_dir": tmp_path}),
+            load_settings({"data_dir": tmp_path, "max_ingestion_age_ms": 0}),
             CompactionOptions(),
             interval_seconds=0.05,
             session=InProcessSession(1),
@@ -64,26 +68,51 @@ def watcher(
 def test_a_watcher_survives_outages_and_logs_their_begin_and_end(
     watcher: Watcher, restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3
 ) -> None:
+    """The catalog is away while it polls, and the store is away while it runs a job."""
     stop = Interrupts()
     status = watcher.status
+    claimed, store_is_away = threading.Event(), threading.Event()
+
+    def wait_for_outage(_job: Job) -> None:
+        claimed.set()
+        store_is_away.wait(TIMEOUT_SECONDS)
+
+    session = watcher._session
+    assert isinstance(session, InProcessSession)
+    session.before = wait_for_outage
     with capture_logs() as log:
         running = threading.Thread(target=watcher.run, args=(stop,))
         running.start()
         try:
-            for server in (restartable_postgres, restartable_s3):
-                before = status.polls_failed
-                server.stop()
-                until(lambda before=before: status.polls_failed >= before + 2)  # type: ignore[misc]
-                assert status.outage_seconds > 0
-                server.start()
-                until(lambda: status.outage_seconds == 0)
-            assert running.is_alive()
+            until(lambda: status.polls > 0)
+            restartable_postgres.stop()
+            until(lambda: status.polls_failed >= 2)
+            assert status.outage_seconds > 0
+            restartable_postgres.start()
+            until(lambda: status.outage_seconds == 0)
+
+            ingest_a_file(watcher)
+            until(claimed.is_set)
+            restartable_s3.stop()
+            store_is_away.set()
+            failed = status.polls_failed
+            until(lambda: status.polls_failed > failed)
+            restartable_s3.start()
+            until(lambda: status.run.compaction.jobs_completed == 1 and status.outage_seconds == 0)
         finally:
             stop.requested.set()
             running.join(TIMEOUT_SECONDS)
     events = [line["event"] for line in log if "outage" in line["event"]]
     assert events == ["outage: compaction", "outage ended: compaction"] * 2
     assert all(line["seconds"] > 0 for line in log if line["event"] == "outage ended: compaction")
+
+
+def ingest_a_file(watcher: Watcher) -> None:
+    """Commit two records of a compacted topic."""
+    context = watcher._context
+    log = CatalogLog(context.catalog, context.store, context.ids)
+    partition = PartitionId(log.create_topic("flights", "compact").topic_id, 0)
+    log.ingest({partition: [batch((b"k", b"old"), (b"k", b"new"))]})
 
 
 def test_processes_wait_at_their_start_for_the_catalog_and_the_store(

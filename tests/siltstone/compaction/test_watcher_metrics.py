@@ -22,7 +22,6 @@ from core.ids import SystemIds
 from object_format.codecs.codec import Codec
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
-from object_store.names import ingestion_name
 from object_store.open import StoreConfig, open_store
 from planner.planner import plan_and_submit
 from siltstone.compaction.compactor import CompactionOptions
@@ -33,6 +32,7 @@ from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
 from spark_jobs import compact as spark_compact
 from spark_jobs.compact import run_jobs
+from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.report import JobFailure
 from spark_jobs.session.spark_session import SparkSettings
 from spark_jobs.session_manager import SparkSessionManager
@@ -163,6 +163,7 @@ class Scene(CatalogLog):
         self.config = config
         self.tmp_path = tmp_path
         self.proxy: FaultProxy | None = None
+        self.session_error: SparkUnavailableError | None = None
         self.moved: set[str] = set()
         self.numbers = itertools.count()
 
@@ -183,7 +184,7 @@ class Scene(CatalogLog):
             load_settings(chosen),
             CompactionOptions(**options),
             interval_seconds=0.01,
-            session=InProcessSession(self.look),
+            session=InProcessSession(self.before_jobs),
         )
         self.before = self.values()
 
@@ -195,6 +196,12 @@ class Scene(CatalogLog):
             ]
             for family in WatcherCollector(self.watcher.status).collect()
         }
+
+    def before_jobs(self) -> None:
+        """Look at the metrics while jobs run, and fail if the session is lost."""
+        self.look()
+        if self.session_error is not None:
+            raise self.session_error
 
     def look(self) -> None:
         """Note which metrics have changed."""
@@ -337,11 +344,11 @@ def the_store_is_unreliable(scene: Scene) -> None:
     scene.poll()
 
 
-@step("outage_seconds polls_failed_total", on_s3=True)
-def the_store_is_away(scene: Scene) -> None:
-    assert scene.proxy is not None
-    scene.proxy.plan(Fault(method="GET", status=503, code="SlowDown", times=100))
-    scene.until_moved(STEPS["the_store_is_away"].moves, scene.poll)
+@step("outage_seconds polls_failed_total")
+def the_session_is_lost(scene: Scene) -> None:
+    scene.fill(scene.topic(), 10, keys=2)
+    scene.session_error = SparkUnavailableError("the session is lost")
+    scene.until_moved(STEPS["the_session_is_lost"].moves, scene.poll)
 
 
 @step("jobs_failed_total quarantine_candidate_files quarantined_files")
@@ -354,15 +361,6 @@ def a_file_is_corrupt(scene: Scene) -> None:
     data[size // 2] ^= 255
     scene.store.put(name, [bytes(data)], purpose=Purpose.CHECK)
     scene.until_moved(STEPS["a_file_is_corrupt"].moves, scene.poll)
-
-
-@step("dead_bytes_total dead_files_total orphan_bytes_total orphans_total", grace_seconds=0)
-def garbage_is_collected(scene: Scene) -> None:
-    """Compaction replaces a file; an agent dies between upload and commit."""
-    scene.fill(scene.topic(), 10, keys=2)
-    scene.store.put(ingestion_name(scene.session_id, scene.ids.new_uuid()), [b"lost"], purpose=Purpose.CHECK)
-    scene.catalog.sessions.end(scene.session_id)
-    scene.until_moved(STEPS["garbage_is_collected"].moves, scene.poll)
 
 
 @pytest.fixture
