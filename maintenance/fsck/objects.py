@@ -111,7 +111,7 @@ class ObjectCheck:
     def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
         if owner.state is Ownership.ENDED:
             owner_state = "its owner can no longer commit it"
-            remedy = "let garbage collection delete it, as `siltstone compact` does at its end"
+            remedy = "let garbage collection delete it: agents and `siltstone maintain` do"
         else:
             owner_state = "the catalog does not know the session or job in its name"
             remedy = (
