@@ -403,6 +403,36 @@ def groups_come_and_go(scene: Scene) -> None:
     scene.until_moved()
 
 
+def restore_an_older_catalog(scene: Scene) -> None:
+    """Remove every commit and let the catalog look like another server, as a restore from a backup does."""
+    with psycopg.connect(scene.catalog._database.conninfo) as connection:
+        for table in ("extents", "commit_results", "files"):
+            connection.execute(f"DELETE FROM {table}".encode())
+        connection.execute(
+            "UPDATE partitions SET last_stable_offset = 0, high_watermark = 0, log_end_offset = 0, "
+            "live_bytes = 0, dirty_bytes = 0, ingestion_extents = 0, max_timestamp = -1"
+        )
+        connection.execute("UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/0')")
+
+
+@step("catalog_epoch lost_files_total lost_records_total readopted_files_total readopted_records_total")
+def the_catalog_loses_a_commit(scene: Scene) -> None:
+    scene.produce("x")
+    restore_an_older_catalog(scene)
+    scene.until_moved(lambda: scene.produce("y"))
+
+
+@step("unsettled_sessions waiting_lost_files", automatic_readoption=False, heartbeat_interval_ms=50)
+def a_lost_commit_waits_for_an_operator(scene: Scene) -> None:
+    """The session of another agent, which has been silent for long, waits as well."""
+    scene.catalog.sessions.register(scene.ids.new_uuid(), "an agent that has died")
+    with psycopg.connect(scene.catalog._database.conninfo) as connection:
+        connection.execute("UPDATE sessions SET heartbeat_ms = 1 WHERE description LIKE '%died'")
+    scene.produce("x")
+    restore_an_older_catalog(scene)
+    scene.until_moved()
+
+
 def join(wire: Wire, member_id: str = "") -> Struct:
     """Join a classic group."""
     return wire.ask(
