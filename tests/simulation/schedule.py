@@ -42,7 +42,7 @@ from tests.simulation.background_tasks import (
     run_operator,
     work,
 )
-from tests.simulation.environment import GRACE_MS, Environment, Producer, Rules, SimulatedAgent
+from tests.simulation.environment import CONFIRM_MS, GRACE_MS, Environment, Producer, Rules, SimulatedAgent
 from tests.simulation.faults import FaultInjector
 from tests.simulation.virtual_time import FiberScheduler, VirtualClock, VirtualLoop
 
@@ -73,6 +73,8 @@ _TRUNCATE_EVERY: Final = 50
 #: A schedule draws one of each: the rate of network faults, of stalls, and of crashes.
 _FAULT_RATES: Final = ((0.0, 0.02, 0.1), (0.0, 0.02, 0.05), (0.0, 0.01, 0.03))
 #: Fraction of schedules that run until idle, and of producers that are not idempotent.
+# Twice within the time after which silence is confirmed, and without a gap that counts as an outage
+_LOOK_SECONDS = CONFIRM_MS / 2000
 _IDLE_SHARE: Final = 0.35
 _NON_IDEMPOTENT_SHARE: Final = 0.25
 #: All tables are tiny: planning a statement again costs more than a better plan could save.
@@ -233,7 +235,8 @@ async def _run_until_idle(env: Environment) -> None:
     planner = BackgroundTask(env, "last planner", 1, plan)
     worker = BackgroundTask(env, "last worker", 1, work)
     await asyncio.sleep(GRACE_MS / 1000)
-    for _ in range(12):
+    for _ in range(24):
+        await asyncio.sleep(_LOOK_SECONDS)
         await planner.once()
         counts = env.catalog.jobs.counts()
         if not counts[JobState.SUBMITTED] + counts[JobState.RUNNING]:
@@ -243,9 +246,11 @@ async def _run_until_idle(env: Environment) -> None:
     else:
         env.violations.append(f"planning must end: jobs are {env.catalog.jobs.counts()}")
     cleaner = BackgroundTask(env, "last cleaner", 1, collect)
-    # Objects of a fenced writer are deleted before its session is.
+    # A silent writer is marked, then fenced. Its objects are deleted before its session is.
     for seconds in (
         GRACE_MS / 1000 + 30,
+        _LOOK_SECONDS,
+        _LOOK_SECONDS,
         GRACE_MS / 1000 + 30,
         env.rules.garbage.owner_keep_ms / 1000 + 1,
     ):
