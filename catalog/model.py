@@ -371,7 +371,10 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Job as stored in the catalog; `finished_ms` is None while it is open."""
+    """Job as stored in the catalog; `finished_ms` is None while it is open.
+
+    A submitted job is not claimed before `not_before_ms`; `failure` is then the reason of its last fault.
+    """
 
     spec: JobSpec
     state: JobState
@@ -382,3 +385,4 @@ class Job:
     failure: str | None
     counts: dict[str, int]
     finished_ms: int | None = None
+    not_before_ms: int = 0

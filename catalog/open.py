@@ -20,6 +20,7 @@ from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.store_binding import StoreBindingRepository
 from catalog.groups.offsets import GroupOffsets
 from catalog.groups.repository import Groups
+from catalog.jobs.circuit_breaker import CircuitBreaker
 from catalog.jobs.planning_queries import Planning
 from catalog.jobs.quarantine import Quarantine
 from catalog.jobs.repository import Jobs
@@ -84,6 +85,7 @@ class Catalog:
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
         self.quarantine = Quarantine(database)
+        self.circuit_breaker = CircuitBreaker(database)
         self.retention = Retention(database)
         self.expiry = Expiry(database)
         self.lost_commits = LostCommits(database)

@@ -10,6 +10,7 @@
     │   └── OffsetOutOfRangeError  it reads outside the log
     └── FatalError          stop: continuing could damage data, or the error is a defect
         └── CorruptDataError  bytes differ from what was written
+            └── CorruptFileError  the bytes of one file, which is named: proof against this file
 
 Packages derive their own errors from these where a caller must distinguish them. `message` names the object
 that is wrong and its location; `remedy` says what to do.
@@ -17,7 +18,12 @@ that is wrong and its location; `remedy` says what to do.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 class SiltstoneError(Exception):
@@ -74,3 +80,15 @@ class FatalError(SiltstoneError):
 
 class CorruptDataError(FatalError):
     """Bytes differ from what was written: truncated, flipped or forged."""
+
+
+class CorruptFileError(CorruptDataError):
+    """The bytes of one segment file differ from what was written.
+
+    Only this error is proof against a file. Every other error of a compaction task may have its cause in the
+    environment of the task: credentials, the store, the disk, memory or versions.
+    """
+
+    def __init__(self, message: str, *, file_id: UUID, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.file_id = file_id

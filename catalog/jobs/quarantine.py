@@ -1,33 +1,36 @@
-"""Quarantine of files that make compaction jobs fail.
+"""Quarantine of files that are proven to make compaction jobs fail.
 
-One file that cannot be read, or whose records no worker can process, makes every job fail that reads it. So
-the files of a permanently failed job become quarantine candidates. The next job with any of them takes at
-most half as many files as the failed one. This bisection isolates the faulty file while jobs over the other
-files succeed. A file that fails alone is quarantined: it stays live and readable, but no job takes it until
-an operator releases it.
+One file that cannot be read, or whose records no worker survives, makes every job fail that reads it. A file
+is suspected for one of two reasons only:
+
+- A task found corrupt bytes in it. The next job with this file has no other one.
+- Processes that worked on its job died repeatedly. All files of the job are suspected then, and the next job
+  with any of them takes at most half as many files. This bisection isolates the faulty file while jobs over
+  the other files succeed.
+
+A suspected file is a quarantine candidate. If a job fails in one of these ways and has no other file, the
+file is quarantined: it stays live and readable, but no job takes it until an operator releases it. Faults of
+the environment never lead here (`catalog.jobs.circuit_breaker`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
     from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.model import JobSpec
 
 _SQL = load_queries("quarantine")
-_MIN_BACKOFF_MS: Final = 60_000
-_MAX_BACKOFF_MS: Final = 60 * 60 * 1000
-# A file that fails alone for temporary reasons is quarantined after this many failures, about seven hours.
-_MAX_TEMPORARY_FAILURES: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,26 +77,18 @@ class Quarantine:
 
 
 def add_candidates(
-    transaction: Transaction,
-    job_id: UUID,
-    file_ids: Sequence[UUID],
-    failure: str,
-    now_ms: int,
-    *,
-    permanent: bool,
+    transaction: Transaction, spec: JobSpec, suspects: Collection[UUID], failure: str, *, max_files: int
 ) -> None:
-    """Make the files of a failed job candidates; `permanent` means that a retry would fail, too."""
+    """Suspect files of a failed job; the next job that takes one of them has at most `max_files` files."""
     transaction.send(
         _SQL["add_candidates"],
         {
-            "job_id": job_id,
-            "file_ids": arrays.uuids(file_ids),
-            "files": len(file_ids),
+            "job_id": spec.job_id,
+            "file_ids": arrays.uuids(suspects),
+            "max_files": max_files,
+            "alone": len(spec.inputs) == 1,
             "failure": failure,
-            "now_ms": now_ms,
-            "min_backoff_ms": 0 if permanent else _MIN_BACKOFF_MS,
-            "max_backoff_ms": _MAX_BACKOFF_MS,
-            "max_failures": 1 if permanent else _MAX_TEMPORARY_FAILURES,
+            "now_ms": transaction.now_ms(),
         },
     )
 

@@ -3,6 +3,15 @@
 A job is submitted, then running, then completed or failed; a lost attempt makes it submitted again. From its
 submission to its end, a job claims its extents: no other job can claim them, and their files are not deleted.
 One attempt at a time owns a running job; reports of other attempts are rejected.
+
+An attempt that does not complete ends in one of these ways:
+
+- It was stopped: the job can be claimed again at once.
+- The environment failed (credentials, store, disk, memory, versions): the job waits, longer with each fault.
+  The circuit breaker counts it (`catalog.jobs.circuit_breaker`).
+- A process died: the same, but after `MAX_DEATHS` deaths the job fails, and all its files are suspected.
+- An input file is proven to be corrupt: the job fails, and this file is suspected.
+- The log has changed: the job fails, and no file is suspected. The planner plans again.
 """
 
 from __future__ import annotations
@@ -14,7 +23,15 @@ from psycopg.types.json import Jsonb
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import ExtentsUnavailableError, JobNotFoundError, JobSupersededError
-from catalog.jobs.json_format import read_spec, write_spec
+from catalog.jobs.circuit_breaker import (
+    BackOff,
+    is_due,
+    lock_pause,
+    record_failure,
+    record_success,
+    set_probe,
+)
+from catalog.jobs.json_format import SPEC_VERSION, read_spec, write_spec
 from catalog.jobs.publish import JobPublication
 from catalog.jobs.quarantine import add_candidates
 from catalog.jobs.validation import check_result, check_spec
@@ -37,7 +54,9 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("jobs")
 _MAX_CLAIMED = 1000
-MAX_ATTEMPTS: Final = 5
+MAX_DEATHS: Final = 5
+_MIN_BACKOFF_MS: Final = 10_000
+_MAX_BACKOFF_MS: Final = 60 * 60 * 1000
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
 
 
@@ -102,7 +121,10 @@ class Jobs:
         return {row.name: row.total for row in rows}
 
     def claim(self, application_id: str, limit: int) -> list[Job]:
-        """Claim up to `limit` submitted jobs, oldest first; each gets a new attempt_id."""
+        """Claim up to `limit` submitted jobs, oldest first; each gets a new attempt_id.
+
+        During a pause of compaction, none is claimed; then one, whose outcome decides whether to continue.
+        """
         if not 1 <= limit <= _MAX_CLAIMED:
             raise InvalidInputError(
                 f"{limit} jobs cannot be claimed at once", remedy=f"claim 1 to {_MAX_CLAIMED}"
@@ -111,13 +133,27 @@ class Jobs:
             "application_id": application_id,
             "limit": limit,
             "attempt_ids": arrays.uuids([self._ids.new_uuid() for _ in range(limit)]),
+            "spec_version": SPEC_VERSION,
         }
 
         def work(transaction: Transaction) -> list[Row]:
-            claim = {**params, "now_ms": transaction.now_ms()}
-            return transaction.rows(_SQL["find_claimed"], params) or transaction.rows(_SQL["claim"], claim)
+            found = transaction.rows(_SQL["find_claimed"], params)
+            return found or self._claim(transaction, params)
 
         return [_job_from_row(row) for row in self._database.transact("jobs.claim", work)]
+
+    @staticmethod
+    def _claim(transaction: Transaction, params: dict[str, object]) -> list[Row]:
+        now_ms = transaction.now_ms()
+        pause = lock_pause(transaction)
+        if pause is None:
+            return transaction.rows(_SQL["claim"], {**params, "now_ms": now_ms, "is_probe": False})
+        if not is_due(pause, now_ms):
+            return []
+        probe = transaction.rows(_SQL["claim"], {**params, "now_ms": now_ms, "is_probe": True, "limit": 1})
+        for job in probe:
+            set_probe(transaction, job.attempt_id)
+        return probe
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
         """Record a heartbeat of an attempt; JobSupersededError if it has lost the job."""
@@ -141,14 +177,45 @@ class Jobs:
             "jobs.release", lambda transaction: transaction.send(_SQL["resubmit"], params)
         )
 
+    def back_off(
+        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+    ) -> BackOff:
+        """Return a job to the queue after a fault of its environment.
+
+        The job waits longer with each fault. `error` is the class of the error, which the circuit breaker
+        compares. With `died`, a process died that worked on the job: after `MAX_DEATHS` of them the job fails
+        and all its files are suspected. Nothing happens if the attempt does not own the job.
+        """
+        params = {
+            "job_id": job_id,
+            "attempt_id": attempt_id,
+            "failure": reason,
+            "deaths": int(died),
+            "min_backoff_ms": _MIN_BACKOFF_MS,
+            "max_backoff_ms": _MAX_BACKOFF_MS,
+        }
+
+        def work(transaction: Transaction) -> BackOff:
+            rows = transaction.rows(_SQL["count_deaths"], params)
+            if not rows:
+                return BackOff(released=False, pause=None)
+            (job,) = rows
+            pause = record_failure(transaction, job_id, attempt_id, error, reason)
+            if died and job.deaths + 1 >= MAX_DEATHS:
+                self._suspect_all(transaction, read_spec(job.spec), attempt_id, reason)
+                return BackOff(released=False, pause=pause)
+            transaction.send(_SQL["back_off"], {**params, "now_ms": transaction.now_ms()})
+            return BackOff(released=True, pause=pause)
+
+        return self._database.transact("jobs.back_off", work)
+
     def release_expired(self, silence_ms: int, confirm_ms: int) -> list[UUID]:
         """Mark silent running jobs, release those whose silence is confirmed, and return the ids of these.
 
-        `catalog.lifecycle.reachability` has the rule. Call it every few seconds. A job whose attempt is lost
-        for the `MAX_ATTEMPTS`th time fails instead, because it may be what kills its workers. Its extents
-        become free.
+        `catalog.lifecycle.reachability` has the rule. Call it every few seconds. A job whose processes
+        have died `MAX_DEATHS` times fails instead: it may be what kills them. Its extents become free.
         """
-        params = {**silence_params(self._database, silence_ms, confirm_ms), "max_attempts": MAX_ATTEMPTS}
+        params = {**silence_params(self._database, silence_ms, confirm_ms), "max_deaths": MAX_DEATHS}
 
         def work(transaction: Transaction) -> Cursor[TupleRow]:
             observe(transaction, self._database.injected_now_ms)
@@ -170,10 +237,18 @@ class Jobs:
             if not rows:
                 return  # it sent a heartbeat meanwhile, or another process was faster
             (job,) = rows
-            failure = f"given up after {job.attempts} attempts; the last one stopped sending heartbeats"
-            self._fail(transaction, read_spec(job.spec), None, failure, permanent=True)
+            failure = f"given up after {job.deaths + 1} attempts; the last one stopped sending heartbeats"
+            self._suspect_all(transaction, read_spec(job.spec), None, failure)
 
         self._database.transact("jobs.fail_exhausted", work)
+
+    def _suspect_all(
+        self, transaction: Transaction, spec: JobSpec, attempt_id: UUID | None, failure: str
+    ) -> None:
+        """Fail a job whose processes die, and suspect all its files: the next jobs with them are smaller."""
+        file_ids = [each.file_id for each in spec.inputs]
+        half = max(1, (len(file_ids) + 1) // 2)
+        self._fail(transaction, spec, attempt_id, failure, suspects=file_ids, max_files=half)
 
     def complete(self, result: JobResult) -> None:
         """Publish an attempt's outputs in place of the job's inputs, in one transaction; idempotent.
@@ -195,14 +270,15 @@ class Jobs:
             self._finish(
                 transaction, result.job_id, JobState.COMPLETED, result.attempt_id, counts=result.counts
             )
+            record_success(transaction)
 
         self._database.transact("jobs.complete", work)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         """Fail a job and release its extents; JobSupersededError if the attempt has lost it.
 
-        Its files become quarantine candidates (`catalog.jobs.quarantine`), so the next jobs that take them
-        are smaller. If the failure is not `permanent`, no job takes them for some time.
+        `suspects` are the input files that are proven to be corrupt. They become quarantine candidates
+        (`catalog.jobs.quarantine`), so that the next job with one of them has no other file.
         """
 
         def work(transaction: Transaction) -> None:
@@ -211,7 +287,7 @@ class Jobs:
                 if owner == attempt_id and state is JobState.FAILED:
                     return
                 raise _superseded(job_id, attempt_id)
-            self._fail(transaction, spec, attempt_id, reason, permanent=permanent)
+            self._fail(transaction, spec, attempt_id, reason, suspects=suspects, max_files=1)
 
         self._database.transact("jobs.fail", work)
 
@@ -222,13 +298,13 @@ class Jobs:
         attempt_id: UUID | None,
         failure: str,
         *,
-        permanent: bool,
+        suspects: Collection[UUID],
+        max_files: int,
     ) -> None:
         _release_extents(transaction, spec.job_id)
         self._finish(transaction, spec.job_id, JobState.FAILED, attempt_id, failure=failure)
-        file_ids = [each.file_id for each in spec.inputs]
-        now_ms = transaction.now_ms()
-        add_candidates(transaction, spec.job_id, file_ids, failure, now_ms, permanent=permanent)
+        if suspects:
+            add_candidates(transaction, spec, suspects, failure, max_files=max_files)
 
     def cancel(self, job_id: UUID, reason: str) -> bool:
         """Fail an open job of any owner; return False if it has finished already."""
@@ -249,6 +325,12 @@ class Jobs:
         if not rows:
             raise _unknown(job_id)
         return _job_from_row(rows[0])
+
+    def claimable(self) -> int:
+        """Return the number of jobs that can be claimed now, unless compaction is paused."""
+        params = {"now_ms": self._database.now_ms()}
+        (row,) = self._database.read("jobs.claimable", _SQL["count_claimable"], params)
+        return int(row.jobs)
 
     def counts(self) -> dict[JobState, int]:
         """Return the number of jobs in each state."""
@@ -367,4 +449,5 @@ def _job_from_row(row: Row) -> Job:
         failure=row.failure,
         counts=row.counts,
         finished_ms=row.finished_ms,
+        not_before_ms=row.not_before_ms,
     )

@@ -269,7 +269,9 @@ CREATE TABLE producers (
 
 -- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget.
 -- swept_ms is when the objects of superseded attempts were deleted; failures, retry_ms and suspected_ms are
--- as in sessions.
+-- as in sessions. deaths counts attempts that ended with the
+-- death of a process, faults those that failed for reasons outside the input. A submitted job is not claimed
+-- before not_before_ms.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -289,6 +291,9 @@ CREATE TABLE jobs (
     failures integer NOT NULL DEFAULT 0,
     retry_ms bigint,
     suspected_ms bigint,
+    deaths integer NOT NULL DEFAULT 0,
+    faults integer NOT NULL DEFAULT 0,
+    not_before_ms bigint NOT NULL DEFAULT 0,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )
@@ -308,8 +313,22 @@ CREATE TABLE job_files (
 );
 CREATE INDEX job_files_job ON job_files (job_id);
 
--- Live files of failed jobs. A job that takes one of them has at most max_files files, half of those of the
--- failed job, until the faulty file is alone. It is quarantined then, and no job takes it.
+-- At most one row: jobs with disjoint inputs that failed alike, in a row. Once there are several, compaction is
+-- paused until not_before_ms. One job, the probe, may run then.
+CREATE TABLE compaction_breaker (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    error text NOT NULL,
+    message text NOT NULL,
+    job_ids uuid[] NOT NULL,
+    failed_ms bigint NOT NULL,
+    pauses integer NOT NULL DEFAULT 0,
+    paused_ms bigint,
+    not_before_ms bigint,
+    probe_attempt_id uuid
+);
+
+-- Live files under suspicion. A job that takes one of them has at most max_files files: half of those of the
+-- failed job, or one if the failure named the file. A file that fails alone is quarantined, and no job takes it.
 CREATE TABLE quarantine_candidates (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
     max_files integer NOT NULL CHECK (max_files > 0),

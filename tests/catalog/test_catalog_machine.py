@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from catalog.errors import ExtentsUnavailableError, JobSupersededError
-from catalog.jobs.repository import MAX_ATTEMPTS
+from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
@@ -170,7 +170,7 @@ class CatalogMachine(RuleBasedStateMachine):
         """Attempts stop their heartbeats; others take over a few times, and the old ones are rejected."""
         self.clock.advance(100)
         expired = self.catalog.jobs.release_expired(50_000, 0)
-        assert set(expired) == {job.spec.job_id for job in self.jobs if job.attempts < MAX_ATTEMPTS}
+        assert set(expired) == {job.spec.job_id for job in self.jobs if job.attempts < MAX_DEATHS}
         old, self.jobs = self.jobs, self.catalog.jobs.claim("other", len(expired)) if expired else []
         for job in old:
             with pytest.raises(JobSupersededError):

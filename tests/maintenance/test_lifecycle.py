@@ -163,7 +163,7 @@ class Lifecycle(RuleBasedStateMachine):
         if end == "complete":
             self.catalog.jobs.complete(result)
         elif end == "fail":
-            self.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a test", permanent=False)
+            self.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a test")
         else:
             self.catalog.jobs.release(job.spec.job_id, job.attempt_id)
             if end == "vanish":

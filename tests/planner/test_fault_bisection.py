@@ -8,7 +8,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from catalog.jobs.repository import MAX_ATTEMPTS
+from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import FileKind, JobState, PartitionId
 from core.errors import CorruptDataError
 from maintenance.fsck import DifferenceKind, fsck
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 LIMITS = PlannerSettings(force=True)
+DAMAGED: set[str] = set()
+"""Names of the objects that a test has damaged."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_damaged() -> None:
+    DAMAGED.clear()
 
 
 def corrupt(system: System, name: str) -> None:
@@ -37,6 +44,11 @@ def corrupt(system: System, name: str) -> None:
     content[60] ^= 0xFF
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
+    DAMAGED.add(name)
+
+
+def is_damaged(name: str) -> bool:
+    return name in DAMAGED
 
 
 def produce(system: System, topic: Topic, count: int) -> list[str]:
@@ -44,8 +56,11 @@ def produce(system: System, topic: Topic, count: int) -> list[str]:
     return [system.produce({key: [(b"a", b"%d" % number)]}).object_name for number in range(count)]
 
 
-def compact(system: System, *, permanent: bool = True) -> tuple[int, int]:
-    """Plan and run until no job is planned; return the numbers of completed and failed jobs."""
+def compact(system: System) -> tuple[int, int]:
+    """Plan and run until no job is planned; return the numbers of completed and failed jobs.
+
+    The store has a file's content under its name, so the first damaged input of a job is the proof.
+    """
     ended = failed = 0
     while plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs:
         for job in system.catalog.jobs.claim("a test", 100):
@@ -53,7 +68,11 @@ def compact(system: System, *, permanent: bool = True) -> tuple[int, int]:
             try:
                 result = system.write_outputs(job)
             except CorruptDataError as error:
-                system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, error.message, permanent=permanent)
+                suspects = [each.file_id for each in job.spec.inputs if is_damaged(each.object_name)]
+                assert suspects
+                system.catalog.jobs.fail(
+                    job.spec.job_id, job.attempt_id, error.message, suspects=suspects[:1]
+                )
                 failed += 1
             else:
                 system.catalog.jobs.complete(result)
@@ -72,12 +91,12 @@ def quarantined(system: System) -> set[str]:
 
 @pytest.mark.parametrize("bad", [{0}, {11}, {3, 8}], ids=str)
 def test_corrupt_files_are_quarantined_and_all_others_compacted(system: System, bad: Collection[int]) -> None:
-    """The number of failures is bounded, planning ends, and no object is deleted."""
+    """A file is quarantined after a second failure without other files; no object is deleted."""
     names = produce(system, system.topic("plain"), 12)
     for number in bad:
         corrupt(system, names[number])
     _, failed = compact(system)
-    assert failed <= 1 + 4 * len(bad)
+    assert failed == 2 * len(bad)
     expected = {names[number] for number in bad}
     assert quarantined(system) == live(system, FileKind.INGESTION) == expected
     objects = {info.name for info in system.store.list("", purpose=Purpose.GC)}
@@ -126,37 +145,44 @@ def test_a_released_file_is_retried(
     (decision,) = plan(system.catalog, system.clock, LIMITS, explain="plain").explain("plain")
     assert "quarantine" in decision.reason
     system.path_of(names[1]).write_bytes(sound)
+    DAMAGED.discard(names[1])
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
     planned = orjson.loads(CliRunner().invoke(cli, ["plan", *where]).stdout)
     (each,) = planned["quarantined"]
     assert (each["object"], planned["candidates"]) == (names[1], [])
     result = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
-    assert orjson.loads(result.stdout) == {"retried": 1, "quarantined": [], "candidates": []}
+    report = orjson.loads(result.stdout)
+    assert (report["retried"], report["quarantined"], report["candidates"]) == (1, [], [])
+    assert (report["resumed"], report["pause"]) == (False, None)
     assert compact(system) == (1, 0)
     assert live(system, FileKind.INGESTION) == set()
     assert fsck(system.catalog, system.store, system.clock).differences == ()
 
 
-def test_temporary_failures_are_retried_with_growing_pauses(system: System) -> None:
-    """A file is quarantined only if it fails alone for hours."""
-    names = produce(system, system.topic("plain"), 1)
-    corrupt(system, names[0])
-    pauses = []
-    while not quarantined(system):
-        assert compact(system, permanent=False) == (0, 1)
-        (candidate,) = system.catalog.quarantine.list()
-        pauses.append((candidate.not_before_ms - system.clock.now_ms()) // 60_000)
-        system.clock.advance(candidate.not_before_ms / 1000 - system.clock.now_ms() / 1000 - 1)
-        assert plan(system.catalog, system.clock, LIMITS).jobs == ()
-        system.clock.advance(2)
-    assert pauses == [1, 2, 4, 8, 16, 32, *[60] * 6]
+@pytest.mark.parametrize("deadly", [0, 5])
+def test_a_file_that_kills_workers_is_isolated_by_bisection(system: System, deadly: int) -> None:
+    """All other files are compacted, although every job with the deadly file fails."""
+    names = produce(system, system.topic("plain"), 8)
+    while plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs:
+        while jobs := system.catalog.jobs.claim("a test", 100):
+            for job in jobs:
+                assert job.attempt_id is not None
+                if names[deadly] in {each.object_name for each in job.spec.inputs}:
+                    system.catalog.jobs.back_off(
+                        job.spec.job_id, job.attempt_id, error="WorkerDiedError", reason="killed", died=True
+                    )
+                else:
+                    system.catalog.jobs.complete(system.write_outputs(job))
+            system.clock.advance(3600)
+
+    assert quarantined(system) == live(system, FileKind.INGESTION) == {names[deadly]}
 
 
 def test_a_file_that_kills_every_worker_is_quarantined(system: System) -> None:
     """The attempts end without heartbeats."""
     names = produce(system, system.topic("plain"), 1)
     assert plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_DEATHS):
         system.catalog.jobs.claim("a worker that dies", 1)
         system.clock.advance(61)
         system.catalog.jobs.release_expired(60_000, 0)

@@ -76,19 +76,22 @@ ON CONFLICT DO NOTHING;
 
 -- name: find_claimed
 -- Return the jobs that an earlier attempt of the same claim took, if its result was lost.
-SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
+       not_before_ms
 FROM jobs
 WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
 ORDER BY sequence;
 
 -- name: claim
--- Claim submitted jobs, oldest first; skip jobs that another driver has locked.
+-- Claim submitted jobs, oldest first; skip jobs that another driver has locked, that have to wait, or whose
+-- specification this process cannot read. A probe is the job with the fewest faults, and need not wait.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
         SELECT job_id, sequence FROM jobs
-        WHERE state = 'submitted'
-        ORDER BY sequence
+        WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
+            AND (spec ->> 'version')::integer = %(spec_version)s
+        ORDER BY CASE WHEN %(is_probe)s THEN faults ELSE 0 END, sequence
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS unclaimed
@@ -104,7 +107,8 @@ claimed AS (
     WHERE j.job_id = picked.job_id
     RETURNING j.*
 )
-SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
+       not_before_ms
 FROM claimed
 ORDER BY sequence;
 
@@ -119,6 +123,25 @@ WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
+
+-- name: back_off
+-- Make a running job claimable again after a pause that doubles with each fault.
+UPDATE jobs
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL,
+    failure = %(failure)s, deaths = deaths + %(deaths)s, faults = faults + 1,
+    not_before_ms = %(now_ms)s::bigint
+        + least(%(max_backoff_ms)s::bigint, %(min_backoff_ms)s::bigint * (1 << least(faults, 20)))
+WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
+
+-- name: count_deaths
+-- Return how many attempts of a running job ended with the death of a process; lock the job.
+SELECT deaths, spec::text AS spec FROM jobs
+WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s
+FOR UPDATE;
+
+-- name: count_claimable
+-- Count the submitted jobs that may be claimed now.
+SELECT count(*) AS jobs FROM jobs WHERE state = 'submitted' AND not_before_ms <= %(now_ms)s;
 
 -- name: mark_silent_jobs
 -- Mark the running jobs without a recent heartbeat. Rows that another transaction has locked wait for the next
@@ -138,12 +161,13 @@ WHERE j.job_id = l.job_id;
 
 -- name: resubmit_suspected
 -- Make the running jobs claimable again that sent no heartbeat since they were marked, if the catalog was
--- reachable for long enough since then, unless their attempts are exhausted.
+-- reachable for long enough since then, unless their processes have died too often.
 UPDATE jobs
-SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL,
+    deaths = deaths + 1
 WHERE job_id IN (
     SELECT job_id FROM jobs, reachability
-    WHERE state = 'running' AND attempts < %(max_attempts)s AND suspected_ms > heartbeat_ms
+    WHERE state = 'running' AND deaths + 1 < %(max_deaths)s AND suspected_ms > heartbeat_ms
       AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
     ORDER BY sequence
     FOR UPDATE OF jobs SKIP LOCKED
@@ -155,16 +179,16 @@ RETURNING job_id;
 SELECT count(*) AS jobs FROM jobs WHERE state = 'running' AND suspected_ms > heartbeat_ms;
 
 -- name: find_exhausted
--- Return the running jobs that `resubmit_suspected` left because their attempts are exhausted.
+-- Return the running jobs that `resubmit_suspected` left because their processes have died too often.
 SELECT job_id FROM jobs, reachability
-WHERE state = 'running' AND attempts >= %(max_attempts)s AND suspected_ms > heartbeat_ms
+WHERE state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
 ORDER BY sequence;
 
 -- name: lock_exhausted
 -- Lock one of these jobs, if the condition still holds.
-SELECT attempts, spec::text AS spec FROM jobs, reachability
-WHERE job_id = %(job_id)s AND state = 'running' AND attempts >= %(max_attempts)s AND suspected_ms > heartbeat_ms
+SELECT deaths, spec::text AS spec FROM jobs, reachability
+WHERE job_id = %(job_id)s AND state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
 FOR UPDATE OF jobs SKIP LOCKED;
 
@@ -202,13 +226,15 @@ DELETE FROM job_files WHERE job_id = %(job_id)s;
 
 -- name: find_job
 -- Return one job.
-SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
+       not_before_ms
 FROM jobs
 WHERE job_id = %(job_id)s;
 
 -- name: list_jobs
 -- Return the newest jobs in one of the given states.
-SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
+SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
+       not_before_ms
 FROM jobs
 WHERE state = ANY (%(states)s::text[])
 ORDER BY sequence DESC

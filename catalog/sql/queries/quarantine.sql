@@ -1,13 +1,10 @@
 -- name: add_candidates
--- Make the live files of a failed job quarantine candidates. The only file of a job is quarantined, unless
--- the failure is temporary and has not occurred often enough. Until the back-off has passed, no job takes the
--- files.
+-- Make live files of a failed job quarantine candidates; quarantine them if the job had no other file.
 INSERT INTO quarantine_candidates AS c (
     file_id, max_files, failures, job_id, reason, failed_ms, not_before_ms, quarantined_ms
 )
-SELECT file_id, greatest(1, (%(files)s::integer + 1) / 2), 1, %(job_id)s, %(failure)s, %(now_ms)s,
-       %(now_ms)s::bigint + %(min_backoff_ms)s::bigint,
-       CASE WHEN %(files)s::integer = 1 AND %(max_failures)s::integer <= 1 THEN %(now_ms)s::bigint END
+SELECT file_id, %(max_files)s, 1, %(job_id)s, %(failure)s, %(now_ms)s, %(now_ms)s,
+       CASE WHEN %(alone)s THEN %(now_ms)s::bigint END
 FROM files
 WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NULL
 ORDER BY file_id
@@ -17,11 +14,8 @@ SET max_files = least(c.max_files, excluded.max_files),
     job_id = excluded.job_id,
     reason = excluded.reason,
     failed_ms = excluded.failed_ms,
-    not_before_ms = %(now_ms)s::bigint
-        + least(%(max_backoff_ms)s::bigint, %(min_backoff_ms)s::bigint * (1 << least(c.failures, 20))),
-    quarantined_ms = CASE
-        WHEN %(files)s::integer = 1 AND c.failures + 1 >= %(max_failures)s::integer THEN %(now_ms)s::bigint
-    END;
+    not_before_ms = excluded.not_before_ms,
+    quarantined_ms = coalesce(excluded.quarantined_ms, c.quarantined_ms);
 
 -- name: list_candidates
 -- Return a bounded number of quarantine candidates in commit order, quarantined files first.

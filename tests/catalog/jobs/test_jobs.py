@@ -15,7 +15,7 @@ from catalog.errors import (
     JobOutputError,
     JobSupersededError,
 )
-from catalog.jobs.repository import MAX_ATTEMPTS
+from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import FileKind, JobState, PartitionId
 from core.clock import ManualClock
 from core.errors import InvalidInputError
@@ -131,12 +131,12 @@ def test_a_job_that_kills_all_its_workers_fails(scene: Scene, clock: Clock) -> N
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     spec = scene.submitted(scene.extents(topic))
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    for attempt in range(1, MAX_DEATHS + 1):
         (job,) = scene.catalog.jobs.claim("application", 5)
         assert job.attempts == attempt
         clock.advance(20)
         released = scene.catalog.jobs.release_expired(15_000, 0)
-        assert released == ([spec.job_id] if attempt < MAX_ATTEMPTS else [])
+        assert released == ([spec.job_id] if attempt < MAX_DEATHS else [])
     failed = scene.catalog.jobs.get(spec.job_id)
     assert failed.state is JobState.FAILED
     assert failed.failure == "given up after 5 attempts; the last one stopped sending heartbeats"
@@ -177,8 +177,8 @@ def test_a_failed_job_releases_its_extents(scene: Scene) -> None:
     scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "disk full")
     failed = scene.catalog.jobs.get(job.spec.job_id)
     assert (failed.state, failed.failure) == (JobState.FAILED, "disk full")
-    assert scene.catalog.planning.ingestion_files(10) == []  # its file is a quarantine candidate
-    (file,) = scene.catalog.planning.inputs_of_candidates(scene.catalog.quarantine.list())
+    assert scene.catalog.quarantine.list() == []  # nothing is proven against its file
+    (file,) = scene.catalog.planning.ingestion_files(10)
     assert file.extents == tuple(scene.extents(topic))
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
 

@@ -1,0 +1,151 @@
+"""Circuit breaker of compaction: a pause while unrelated jobs fail alike.
+
+An expired token or a full disk makes every job fail, whatever its input. Once `FAILURES` jobs with disjoint
+inputs have failed in a row with errors of one class, and none of the failures is proof against a file, no
+driver claims a job until a pause is over. One job may run then, the *probe*. If it fails, a longer pause
+follows. Any completed job ends the pause: waiting jobs become claimable at once, and their faults are
+forgotten, because the environment caused them.
+
+The state is one row of the catalog, so that all drivers share it. It is locked after a job that is reported,
+and before jobs that are claimed, which are never waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.database.connection import Row
+    from catalog.database.pool import Database, Transaction
+
+_SQL = load_queries("circuit_breaker")
+FAILURES: Final = 3
+"""Number of jobs that must fail alike."""
+FIRST_PAUSE_MS: Final = 60_000
+_MAX_PAUSE_MS: Final = 60 * 60 * 1000
+_MAX_MESSAGE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPause:
+    """Pause of compaction, and the failures that caused it.
+
+    `jobs` jobs failed with errors of class `error`; `message` is that of the last one. No job is claimed
+    before `not_before_ms`. With `is_probing`, one job runs, and its outcome decides.
+    """
+
+    error: str
+    message: str
+    jobs: int
+    paused_ms: int
+    not_before_ms: int
+    is_probing: bool
+
+
+class BackOff(NamedTuple):
+    """Outcome of a job's fault: whether the job returned to the queue, and the pause of compaction."""
+
+    released: bool
+    pause: CompactionPause | None
+
+
+class CircuitBreaker:
+    """Circuit breaker of a catalog; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def pause(self) -> CompactionPause | None:
+        """Return the pause that holds now, or that a probe may end; None if jobs may be claimed freely."""
+        return _pause_of(self._database.read("circuit_breaker.find", _SQL["find"]))
+
+    def reset(self) -> bool:
+        """End a pause, because its cause was removed; return False if there is none."""
+        return self._database.transact("circuit_breaker.reset", record_success)
+
+
+def is_due(pause: CompactionPause, now_ms: int) -> bool:
+    """Return True if a probe may be claimed."""
+    return not pause.is_probing and pause.not_before_ms <= now_ms
+
+
+def lock_pause(transaction: Transaction) -> CompactionPause | None:
+    """Return the pause, locked until the transaction ends; do not lock if there is none."""
+    if _pause_of(transaction.rows(_SQL["find"])) is None:
+        return None
+    return _pause_of(transaction.rows(_SQL["lock"]))
+
+
+def set_probe(transaction: Transaction, attempt_id: UUID) -> None:
+    """Record the attempt whose outcome decides about the pause that is locked."""
+    transaction.send(_SQL["set_probe"], {"attempt_id": attempt_id})
+
+
+def record_failure(
+    transaction: Transaction, job_id: UUID, attempt_id: UUID, error: str, message: str
+) -> CompactionPause | None:
+    """Record that an open job failed without proof against a file; return the pause, if there is one."""
+    now_ms = transaction.now_ms()
+    params: dict[str, object] = {"error": error, "message": message[:_MAX_MESSAGE], "now_ms": now_ms}
+    transaction.send(_SQL["insert"], params)
+    rows = transaction.rows(_SQL["lock"])
+    if not rows:  # a job was completed at this moment
+        return None
+    (row,) = rows
+    if row.pauses and row.probe_attempt_id != attempt_id:  # the job was claimed before the pause
+        return _pause_of(rows)
+    job_ids = _failed_alike(transaction, row, job_id, error)
+    pauses = row.pauses + (bool(row.pauses) or len(job_ids) >= FAILURES)
+    paused_ms = row.paused_ms if row.pauses else now_ms
+    pause_ms = min(_MAX_PAUSE_MS, FIRST_PAUSE_MS << min(pauses - 1, 20)) if pauses else 0
+    transaction.send(
+        _SQL["update"],
+        {
+            **params,
+            "job_ids": arrays.uuids(job_ids),
+            "pauses": pauses,
+            "paused_ms": paused_ms if pauses else None,
+            "not_before_ms": now_ms + pause_ms if pauses else None,
+        },
+    )
+    return _pause_of(transaction.rows(_SQL["find"]))
+
+
+def record_success(transaction: Transaction) -> bool:
+    """Record that a job was completed; return True if this ends a pause."""
+    if not transaction.rows(_SQL["find"]):  # almost always
+        return False
+    was_paused = any(row.pauses for row in transaction.rows(_SQL["delete"]))
+    if was_paused:
+        transaction.send(_SQL["end_back_off"])
+    return was_paused
+
+
+def _failed_alike(transaction: Transaction, row: Row, job_id: UUID, error: str) -> list[UUID]:
+    """Return the jobs with disjoint inputs that failed with errors of this class, in a row."""
+    if row.error != error:
+        return [job_id]
+    params = {"job_id": job_id, "job_ids": arrays.uuids(row.job_ids)}
+    if transaction.rows(_SQL["shares_input"], params):
+        return list(row.job_ids)
+    return [*row.job_ids, job_id][-FAILURES:]
+
+
+def _pause_of(rows: list[Row]) -> CompactionPause | None:
+    if not rows or not rows[0].pauses:
+        return None
+    (row,) = rows
+    return CompactionPause(
+        error=row.error,
+        message=row.message,
+        jobs=len(row.job_ids),
+        paused_ms=row.paused_ms,
+        not_before_ms=row.not_before_ms,
+        is_probing=row.is_probing,
+    )

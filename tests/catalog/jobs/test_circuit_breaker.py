@@ -1,0 +1,233 @@
+"""Faults of the environment: back-off of jobs, and the pause of compaction that several drivers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS
+from catalog.jobs.repository import MAX_DEATHS
+from catalog.model import JobState, PartitionId
+from core.clock import ManualClock
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from catalog.jobs.circuit_breaker import BackOff
+    from catalog.model import Job
+    from core.clock import Clock
+    from tests.catalog.scene import Scene
+
+EXPIRED = "StoreAccessError"
+
+
+def submit(scene: Scene, count: int) -> None:
+    """Submit jobs with one file each."""
+    topic = scene.topic(partitions=count)
+    for partition in range(count):
+        scene.commit(topic, run_of(5), partition=partition)
+        scene.submitted(scene.extents(topic, partition))
+
+
+def claim(scene: Scene, limit: int = 100) -> list[Job]:
+    """Claim jobs as a new driver does."""
+    return scene.catalog.jobs.claim("a driver", limit)
+
+
+def fault(scene: Scene, job: Job, error: str = EXPIRED, *, died: bool = False) -> BackOff:
+    assert job.attempt_id is not None
+    return scene.catalog.jobs.back_off(
+        job.spec.job_id, job.attempt_id, error=error, reason=f"{error}: renew the token", died=died
+    )
+
+
+def complete(scene: Scene, job: Job) -> None:
+    scene.catalog.jobs.complete(scene.result(job))
+
+
+@pytest.fixture
+def manual_clock(clock: Clock) -> ManualClock:
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def test_a_job_waits_longer_after_each_fault_and_no_file_is_suspected(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    submit(scene, 1)
+    waits = []
+    for _ in range(12):
+        (job,) = claim(scene)
+        assert fault(scene, job).released
+        assert (claim(scene), scene.catalog.jobs.claimable()) == ([], 0)
+        waiting = scene.catalog.jobs.get(job.spec.job_id)
+        assert (waiting.state, waiting.failure) == (JobState.SUBMITTED, f"{EXPIRED}: renew the token")
+        waits.append((waiting.not_before_ms - manual_clock.now_ms()) // 1000)
+        manual_clock.advance(waits[-1])
+
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]
+    assert scene.catalog.jobs.claimable() == 1
+    assert scene.catalog.quarantine.list() == []
+    assert scene.catalog.circuit_breaker.pause() is None  # one job alone is no sign of a common cause
+
+
+def test_jobs_that_fail_alike_pause_all_drivers(scene: Scene, manual_clock: ManualClock) -> None:
+    submit(scene, 6)
+    jobs = claim(scene, 4)
+    outcomes = [fault(scene, job) for job in jobs[:FAILURES]]
+
+    assert [each.pause is not None for each in outcomes] == [False, False, True]
+    assert claim(scene) == []  # two jobs were never claimed
+    late = fault(scene, jobs[FAILURES])
+    assert late.pause == outcomes[-1].pause == scene.catalog.circuit_breaker.pause()
+    assert late.pause is not None
+    assert (late.pause.error, late.pause.jobs) == (EXPIRED, 3)
+    assert late.pause.not_before_ms == manual_clock.now_ms() + FIRST_PAUSE_MS
+
+
+def test_one_probe_decides_whether_compaction_continues(scene: Scene, manual_clock: ManualClock) -> None:
+    """A failed probe doubles the pause, and the next probe is another job. A success ends it for all jobs."""
+    submit(scene, 5)
+    for job in claim(scene, FAILURES):
+        fault(scene, job)
+    pauses: list[float] = []
+    probes: list[Job] = []
+    for _ in range(3):
+        pause = scene.catalog.circuit_breaker.pause()
+        assert pause is not None
+        pauses.append((pause.not_before_ms - manual_clock.now_ms()) // 1000)
+        manual_clock.advance(pauses[-1] - 0.001)
+        assert claim(scene) == []
+        manual_clock.advance(0.001)
+        (probe,) = claim(scene)
+        assert claim(scene) == []  # another driver
+        running = scene.catalog.circuit_breaker.pause()
+        assert running is not None
+        assert running.is_probing
+        probes.append(probe)
+        if len(probes) < 3:
+            fault(scene, probe, "AnotherError")
+
+    complete(scene, probes[-1])
+
+    assert pauses == [60, 120, 240]
+    assert len({probe.spec.job_id for probe in probes}) == 3
+    assert scene.catalog.circuit_breaker.pause() is None
+    assert (scene.catalog.jobs.claimable(), len(claim(scene))) == (4, 4)
+
+
+def test_a_probe_whose_driver_dies_is_replaced(scene: Scene, manual_clock: ManualClock) -> None:
+    submit(scene, 3)
+    for job in claim(scene):
+        fault(scene, job)
+    manual_clock.advance(60)
+    assert len(claim(scene)) == 1
+    manual_clock.advance(61)
+    scene.catalog.jobs.release_expired(60_000, 0)
+
+    assert len(claim(scene)) == 1
+
+
+def test_only_failures_in_a_row_of_one_class_and_disjoint_inputs_count(scene: Scene) -> None:
+    submit(scene, 8)
+    jobs = claim(scene)
+    for job, error in zip(jobs[:4], ["one", "one", "two", "one"], strict=True):
+        assert fault(scene, job, error).pause is None
+    complete(scene, jobs[4])
+    assert fault(scene, jobs[5], "one").pause is None
+    assert fault(scene, jobs[6], "one").pause is None
+    assert fault(scene, jobs[7], "one").pause is not None
+
+
+def test_jobs_that_share_a_file_count_once(scene: Scene) -> None:
+    topic = scene.topic(partitions=4)
+    scene.catalog.commits.commit(
+        scene.file({PartitionId(topic.topic_id, each): [run_of(5)] for each in range(4)})
+    )
+    for partition in range(4):
+        scene.submitted(scene.extents(topic, partition))
+    jobs = claim(scene)
+
+    assert len(jobs) == 4
+    assert [fault(scene, job).pause for job in jobs] == [None] * 4
+
+
+def test_an_operator_can_end_a_pause(scene: Scene) -> None:
+    submit(scene, 4)
+    for job in claim(scene, 3):
+        fault(scene, job)
+
+    assert scene.catalog.circuit_breaker.reset()
+
+    assert not scene.catalog.circuit_breaker.reset()
+    assert len(claim(scene)) == 4
+
+
+def test_repeated_deaths_suspect_all_files_of_a_job(scene: Scene, manual_clock: ManualClock) -> None:
+    """Stops and faults of the environment are no deaths."""
+    topic = scene.topic()
+    for _ in range(3):
+        scene.commit(topic, run_of(5))
+    scene.submitted(scene.extents(topic))
+    for died in [True, False, True, True, False, False, True]:
+        (job,) = claim(scene)
+        assert job.attempt_id is not None
+        scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+        (job,) = claim(scene)
+        assert fault(scene, job, died=died).released
+        manual_clock.advance(3600)
+    assert scene.catalog.quarantine.list() == []
+
+    (job,) = claim(scene)
+    outcome = fault(scene, job, died=True)
+
+    assert not outcome.released
+    assert scene.catalog.jobs.get(job.spec.job_id).state is JobState.FAILED
+    candidates = scene.catalog.quarantine.list()
+    assert [(each.max_files, each.quarantined_ms) for each in candidates] == [(2, None)] * 3
+    assert MAX_DEATHS == 5
+
+
+def test_only_the_file_that_is_proven_to_be_corrupt_is_suspected(scene: Scene) -> None:
+    """It is quarantined if it fails a second time, without other files."""
+    topic = scene.topic()
+    for _ in range(64):
+        scene.commit(topic, run_of(1))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    corrupt = job.spec.inputs[40].file_id
+
+    scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum", suspects=[corrupt])
+
+    (candidate,) = scene.catalog.quarantine.list()
+    assert (candidate.file_id, candidate.max_files, candidate.quarantined_ms) == (corrupt, 1, None)
+    again = scene.claimed([each for each in scene.extents(topic) if each.file_id == corrupt])
+    assert again.attempt_id is not None
+    scene.catalog.jobs.fail(again.spec.job_id, again.attempt_id, "a checksum", suspects=[corrupt])
+    (candidate,) = scene.catalog.quarantine.list(quarantined=True)
+    assert candidate.file_id == corrupt
+
+
+def test_a_fault_that_is_reported_twice_counts_once(scene: Scene) -> None:
+    """The response to the first report was lost."""
+    submit(scene, 1)
+    (job,) = claim(scene)
+    assert fault(scene, job).released
+    waiting = scene.catalog.jobs.get(job.spec.job_id)
+
+    assert not fault(scene, job).released
+
+    assert scene.catalog.jobs.get(job.spec.job_id) == waiting
+
+
+def test_a_job_of_another_version_is_left_for_its_drivers(scene: Scene, catalog_url: str) -> None:
+    submit(scene, 2)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute(
+            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '2')::json"
+            " WHERE sequence = (SELECT min(sequence) FROM jobs)"
+        )
+
+    assert len(claim(scene)) == 1
+    assert scene.catalog.jobs.counts()[JobState.SUBMITTED] == 1
