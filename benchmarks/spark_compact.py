@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from catalog.jobs.circuit_breaker import BackOff
     from catalog.model import JobResult
     from object_store.interface import ObjectStore
     from spark_jobs.report import CompactionReport
@@ -90,10 +91,16 @@ class Results:
         """Remember the result, so that its files can be deleted."""
         self.results.append(result)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         """End the benchmark."""
-        del permanent
+        del suspects
         raise AssertionError(f"attempt {attempt_id} at job {job_id}: {reason}")
+
+    def back_off(
+        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+    ) -> BackOff:
+        """End the benchmark."""
+        raise AssertionError(f"attempt {attempt_id} at job {job_id}: {error}: {reason} ({died=})")
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """End the benchmark."""

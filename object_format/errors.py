@@ -73,15 +73,23 @@ class MalformedBatchError(CorruptDataError):
     """Bytes are not valid record batches.
 
     `position` counts bytes from the start of the input. It is exact in an uncompressed batch, and the start
-    of the batch in a compressed one.
+    of the batch in a compressed one. `origin` says where the bytes come from, if the caller that receives the
+    error does not know it.
     """
 
     def __init__(
-        self, message: str, *, position: int, fault: Fault = Fault.NONE, remedy: str | None = None
+        self,
+        message: str,
+        *,
+        position: int,
+        fault: Fault = Fault.NONE,
+        remedy: str | None = None,
+        origin: str = "",
     ) -> None:
         super().__init__(message, remedy=remedy)
         self.position = position
         self.fault = fault
+        self.origin = origin
 
     @classmethod
     def at(cls, fault: int, position: int) -> MalformedBatchError:

@@ -6,6 +6,7 @@
     v2/<hash>/compact/<job>/<attempt>/<file>.seg    compacted file of one attempt at a job
 
     siltstone-store.json                            identity of the store: see `object_store.binding`
+    v2/write-check                                  written by workers to check their permissions
 
 `<hash>` is two hexadecimal digits of a hash of the session or job. S3 spreads a bucket over servers by the
 first bytes of the names. Sessions and jobs are UUIDv7, which begin with the time, so that without the hash
@@ -45,6 +46,9 @@ ROOT_PREFIXES: Final = (UNHASHED_PREFIX, HASHED_PREFIX)
 COMMON_PREFIX: Final = "v"
 #: Identity of the store; outside ROOT_PREFIXES, where fsck and garbage collection never look.
 IDENTITY_NAME: Final = "siltstone-store.json"
+
+#: Written by each worker of Spark before it runs jobs, and never read.
+WRITE_CHECK_NAME: Final = f"{HASHED_PREFIX}write-check"
 
 #: The local store keeps unfinished files below this name; no object may have it.
 RESERVED_COMPONENT: Final = ".unfinished"

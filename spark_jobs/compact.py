@@ -1,9 +1,13 @@
 """Run claimed compaction jobs on Spark; the catalog alone publishes their results.
 
-While Spark works, a thread of the driver renews the attempts in the catalog. A job ends in one of four ways:
-the catalog publishes its result in one transaction; the catalog rejects the result because the log has
-changed; the job fails permanently; or it returns to the queue, because it may succeed later or the run was
-interrupted.
+While Spark works, a thread of the driver renews the attempts in the catalog. Each job is reported as soon as
+it ends, in one of these ways:
+
+- The catalog publishes its result in one transaction.
+- A file is proven to be corrupt, or the log has changed: the job fails.
+- A worker died, or the environment failed: the job returns to the queue and waits there. If unrelated jobs
+  fail alike, the catalog pauses compaction, and the run stops.
+- The run was interrupted, or Spark is gone: the job returns to the queue at once.
 """
 
 from __future__ import annotations
@@ -12,31 +16,33 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from core.errors import SiltstoneError, StaleStateError
-from spark_jobs.errors import JobCancelledError
+from spark_jobs.errors import JobCancelledError, SparkUnavailableError, WorkerDiedError
 from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
 from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import CompactionReport, CutFile, JobFailure
+from spark_jobs.session.executor_watch import ExecutorWatch
 from spark_jobs.session.worker_memory import fit_table, worker_limit_bytes
+from spark_jobs.settings import DEFAULT_WAIT_SECONDS
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 from spark_jobs.write_amplification import with_amplification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from uuid import UUID
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
+    from catalog.jobs.circuit_breaker import BackOff
     from catalog.model import Job, JobResult, JobSpec
     from core.clock import Clock
     from core.ids import Ids
     from object_store.open import StoreConfig
     from spark_jobs.shuffle.plan import ShufflePlan
 
-MAX_ATTEMPTS = 3
 _POLL_SECONDS = 0.25
 _MAX_MS = (1 << 63) - 1  # of a bigint column
 
@@ -47,8 +53,13 @@ class JobBook(Pulse, Protocol):
     def complete(self, result: JobResult) -> None:
         """Publish in one transaction. Raise StaleStateError if the attempt or an input has changed."""
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
-        """Fail the job; `permanent` says that another attempt would fail, too."""
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
+        """Fail the job; `suspects` are the files that are proven to be corrupt."""
+
+    def back_off(
+        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+    ) -> BackOff:
+        """Return the job to the queue after a fault, unless its processes died too often."""
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """Return the job to the queue."""
@@ -79,16 +90,19 @@ def run_jobs(
     progress: Callable[[JobOutcome], None] = _say_nothing,
     cancelled: threading.Event | None = None,
     plan: PlanChoice = PlanChoice.AUTO,
+    executor_wait_seconds: float = DEFAULT_WAIT_SECONDS,
 ) -> CompactionReport:
     """Run claimed jobs to their end and report on them; a job that fails does not affect the others.
 
     Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` chooses one
     way for all. `store` must mean the same to the executors. If `cancelled` is set, or the call is
     interrupted, Spark's tasks are stopped, unfinished jobs return to the catalog's queue, and
-    JobCancelledError (or the interrupt) is raised.
+    JobCancelledError (or the interrupt) is raised. The same happens, with NoExecutorError, if the cluster
+    runs no task for `executor_wait_seconds`. If the catalog pauses compaction, unfinished jobs return to the
+    queue, and the report is returned.
     """
     run = _Run(jobs, book, clock, progress, cancelled or threading.Event())
-    return run.run(spark, store, ids, plan)
+    return run.run(spark, store, ids, plan, executor_wait_seconds)
 
 
 class _Run:
@@ -106,9 +120,17 @@ class _Run:
         self._progress = progress
         self._cancelled = cancelled
         self._report = CompactionReport(jobs=len(jobs))
+        self._paused = False
         self._plans: dict[UUID, ShufflePlan] = {}
 
-    def run(self, spark: SparkSession, store: StoreConfig, ids: Ids, plan: PlanChoice) -> CompactionReport:
+    def run(
+        self,
+        spark: SparkSession,
+        store: StoreConfig,
+        ids: Ids,
+        plan: PlanChoice,
+        executor_wait_seconds: float,
+    ) -> CompactionReport:
         begin = self._clock.monotonic()
         limit_bytes = worker_limit_bytes(spark)
         now_ms = self._clock.now_ms()
@@ -117,15 +139,17 @@ class _Run:
         try:
             with (
                 Heartbeats(self._book, self._running.values()) as heartbeats,
+                ExecutorWatch(spark, self._clock, executor_wait_seconds) as watch,
                 JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries,
             ):
-                while self._running:
+                while self._running and not self._paused:
                     finished = queries.next_outcome(_POLL_SECONDS)
                     if finished is not None:
                         self._finish(*finished)
                         heartbeats.drop(finished[0])
                     elif self._cancelled.is_set():
                         raise JobCancelledError("the run was stopped", remedy="run it again")
+                    watch.check()
         finally:
             self._release_rest()
         self._report.seconds["total"] = self._clock.monotonic() - begin
@@ -156,14 +180,9 @@ class _Run:
         return None
 
     def _give_back(self, job: Job, failure: JobFailure) -> JobFailure:
-        """Release a job that may succeed later and was not tried too often; otherwise fail it."""
-        released = failure.retryable and job.attempts < MAX_ATTEMPTS
+        """Fail a job that cannot succeed; otherwise return it to the queue."""
         try:
-            if released:
-                self._book.release(job.spec.job_id, attempt_of(job))
-            else:
-                reason = failure.message
-                self._book.fail(job.spec.job_id, attempt_of(job), reason, permanent=not failure.retryable)
+            released = self._report_failure(job.spec.job_id, attempt_of(job), failure)
         except StaleStateError:  # another process has it, or it is finished
             return failure
         except SiltstoneError as error:  # the attempt ends when its heartbeats stop
@@ -171,6 +190,20 @@ class _Run:
                 failure, message=f"{failure.message}; and the catalog could not be reached: {error}"
             )
         return replace(failure, released=released)
+
+    def _report_failure(self, job_id: UUID, attempt_id: UUID, failure: JobFailure) -> bool:
+        """Report a failure to the catalog; return True if the job returned to the queue."""
+        if failure.is_final:
+            suspects = [] if failure.file_id is None else [UUID(failure.file_id)]
+            self._book.fail(job_id, attempt_id, failure.message, suspects=suspects)
+            return False
+        if failure.error == SparkUnavailableError.__name__:
+            self._book.release(job_id, attempt_id)
+            return True
+        died = failure.error == WorkerDiedError.__name__
+        done = self._book.back_off(job_id, attempt_id, error=failure.error, reason=failure.message, died=died)
+        self._paused = self._paused or done.pause is not None
+        return done.released
 
     def _release_rest(self) -> None:
         release_jobs(self._book, self._running.values())

@@ -1,10 +1,8 @@
 """Packed jobs as Spark queries, on classic Spark and on Spark Connect alike.
 
-A job is one task, or a separate query if its shuffle plan spreads it. Jobs of one task share a bounded
-number of concurrent queries, so that results arrive as they are ready, while Spark alone decides where and
-when each task runs. A query fails as a whole when one of its tasks returns no row in any of Spark's attempts,
-because its worker was killed or its executor lost. Each of its jobs is then tried alone, so that only the job
-that cannot run fails.
+Each job is a separate query, so that its result arrives as soon as it is ready, and a driver that dies loses
+only the jobs that are not finished. A job is one task, or many if its shuffle plan spreads it. Spark alone
+decides where and when each task runs. A query fails if one of its tasks fails in each of Spark's attempts.
 """
 
 from __future__ import annotations
@@ -16,17 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # py4j carries no types
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
 from pyspark.errors import PySparkException
 
-from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.report import JobFailure
+from spark_jobs.query_failures import failure_of
 from spark_jobs.session.spark_session import is_classic
 from spark_jobs.shuffle.query import run_shuffled
 from spark_jobs.task.entry import RESULT_SCHEMA, JobFunction, PackedJob, read_result_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
     from uuid import UUID
 
@@ -34,9 +31,10 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
     from object_store.open import StoreConfig
+    from spark_jobs.report import JobFailure
     from spark_jobs.shuffle.plan import ShufflePlan
 
-MAX_QUERIES = 32
+MAX_QUERIES = 100
 _INTERRUPT_SECONDS = 1.0
 
 
@@ -48,33 +46,20 @@ class QueryJob:
     shuffle: ShufflePlan | None = None
 
 
-class JobQueries:
-    """Context manager for queries in flight over `jobs`; leaving it cancels what still runs.
+class TaggedQueries:
+    """Context manager for threads that run queries; leaving it cancels the queries that still run.
 
     `tag` must be unique to this run: Spark cancels queries by tag.
     """
 
-    def __init__(
-        self, spark: SparkSession, store: StoreConfig, jobs: Sequence[QueryJob], *, tag: str
-    ) -> None:
+    def __init__(self, spark: SparkSession, threads: int, *, tag: str) -> None:
         self._spark = spark
-        self._store = store
         self._tag = tag
-        whole = [job for job in jobs if job.shuffle is None]
-        spread = [job for job in jobs if job.shuffle is not None]
-        self._groups = [
-            tuple(spread[start : start + 1]) for start in range(len(spread))
-        ]  # first, because they take longest
-        self._groups += [tuple(whole[start::MAX_QUERIES]) for start in range(min(MAX_QUERIES, len(whole)))]
-        self._outcomes: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
+        self._running: list[Future[None]] = []
         self._stopped = threading.Event()
-        self._running: set[Future[None]] = set()
-        self._threads = ThreadPoolExecutor(
-            min(max(len(self._groups), 1), MAX_QUERIES), thread_name_prefix="spark-query"
-        )
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="spark-query")
 
     def __enter__(self) -> Self:
-        self._running = {self._threads.submit(self._run_group, group) for group in self._groups}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,45 +71,15 @@ class JobQueries:
             running = wait(running, timeout=_INTERRUPT_SECONDS).not_done
         self._threads.shutdown()
 
-    def next_outcome(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
-        """Return the next finished job with its result or failure; None if none finishes in time."""
-        with suppress(queue.Empty):
-            return self._outcomes.get(timeout=timeout_seconds)
-        return None
+    def submit(self, query: Callable[[], None]) -> None:
+        """Run a function with queries in a thread, unless the queries are cancelled before."""
+        self._running.append(self._threads.submit(self._run, query))
 
-    def _run_group(self, group: tuple[QueryJob, ...]) -> None:
-        failure = self._try(group)
-        if failure is None:
-            return
-        for job in group:
-            alone = failure if len(group) == 1 else self._try((job,))
-            if alone is not None:
-                job_id = job.packed.job_id
-                self._outcomes.put((job_id, JobFailure.of(job_id, alone)))
-
-    def _try(self, jobs: tuple[QueryJob, ...]) -> Exception | None:
-        """Run one query and queue its outcomes; return the error if the query failed."""
+    def _run(self, query: Callable[[], None]) -> None:
         if self._stopped.is_set():
-            return SparkUnavailableError("the run was stopped before the job began")
-        try:
-            for job_id, outcome in self._outcomes_of(jobs):
-                self._outcomes.put((job_id, outcome))
-        except Exception as error:  # noqa: BLE001 -- the caller waits for these jobs, so every error must reach it
-            return SparkUnavailableError(f"Spark could not finish the job: {_reason(error)}")
-        return None
-
-    def _outcomes_of(self, jobs: tuple[QueryJob, ...]) -> Iterator[tuple[UUID, JobResult | JobFailure]]:
-        self._mark_thread()
-        packed = tuple(job.packed for job in jobs)
-        count = len(packed)
-        plan = jobs[0].shuffle
-        if plan is not None:
-            yield packed[0].job_id, run_shuffled(self._spark, self._store, packed[0], plan)
             return
-        function = JobFunction(self._store, packed)
-        rows = self._spark.range(0, count, 1, count).mapInArrow(function.results, RESULT_SCHEMA).collect()
-        for row in rows:
-            yield packed[row["job"]].job_id, read_result_row(row.asDict())
+        self._mark_thread()
+        query()
 
     def _mark_thread(self) -> None:
         """Tag the queries of this thread so that they can be cancelled.
@@ -145,7 +100,44 @@ class JobQueries:
             self._spark.interruptTag(self._tag)
 
 
-def _reason(error: Exception) -> str:
-    """Return an exception's message in one line; a Java exception has it on the second line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[1].removeprefix(": ") if isinstance(error, Py4JJavaError) and lines[1:] else lines[0]
+class JobQueries:
+    """Context manager for queries in flight over `jobs`; leaving it cancels what still runs."""
+
+    def __init__(
+        self, spark: SparkSession, store: StoreConfig, jobs: Sequence[QueryJob], *, tag: str
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        # Shuffled jobs first, because they take longest
+        self._jobs = sorted(jobs, key=lambda job: job.shuffle is None)
+        self._outcomes: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
+        self._queries = TaggedQueries(spark, min(max(len(jobs), 1), MAX_QUERIES), tag=tag)
+
+    def __enter__(self) -> Self:
+        self._queries.__enter__()
+        for job in self._jobs:
+            self._queries.submit(lambda job=job: self._run(job))  # type: ignore[misc]  # bind the job now
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._queries.__exit__(*details)
+
+    def next_outcome(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
+        """Return the next finished job with its result or failure; None if none finishes in time."""
+        with suppress(queue.Empty):
+            return self._outcomes.get(timeout=timeout_seconds)
+        return None
+
+    def _run(self, job: QueryJob) -> None:
+        try:
+            outcome = self._outcome_of(job)
+        except Exception as error:  # noqa: BLE001 -- the caller waits for the job, so every error must reach it
+            outcome = failure_of(job.packed.job_id, error)
+        self._outcomes.put((job.packed.job_id, outcome))
+
+    def _outcome_of(self, job: QueryJob) -> JobResult | JobFailure:
+        if job.shuffle is not None:
+            return run_shuffled(self._spark, self._store, job.packed, job.shuffle)
+        function = JobFunction(self._store, (job.packed,))
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(function.results, RESULT_SCHEMA).collect()
+        return read_result_row(row.asDict())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import (
     CorruptDataError,
+    CorruptFileError,
     FatalError,
     InvalidInputError,
     RetryableError,
@@ -14,6 +15,7 @@ from core.errors import (
     StaleStateError,
 )
 from core.quantities import count
+from spark_jobs.errors import IncompleteShuffleError, JobCancelledError
 from spark_jobs.write_amplification import INGESTED, REWRITTEN, TopicBytes, ratio
 
 if TYPE_CHECKING:
@@ -91,19 +93,25 @@ _KINDS = (
     ("fatal", FatalError),
 )
 
+# Errors that no single task can correct
+_OF_THE_WHOLE_QUERY: Final = frozenset({IncompleteShuffleError.__name__, JobCancelledError.__name__})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
     """The reason that a job failed.
 
-    `kind` is the kind of error in `core.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
-    retryable failure returns to the catalog's queue (`released`) until it has been tried too often.
+    `error` is the class of the error, and `kind` its kind in `core.errors`: retryable, stale, invalid,
+    corrupt or fatal. `file_id` is the input file that is proven to be corrupt. The job returns to the
+    catalog's queue (`released`) unless a file is proven to be corrupt, the log has changed, or processes died
+    too often.
     """
 
     job_id: str
     kind: str
     error: str
     message: str
+    file_id: str | None = None
     released: bool = False
 
     @classmethod
@@ -111,12 +119,20 @@ class JobFailure:
         """Return the failure for an exception; an exception that is not ours is a bug and therefore fatal."""
         kind = next((name for name, family in _KINDS if isinstance(error, family)), "fatal")
         message = str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
-        return cls(job_id=str(job_id), kind=kind, error=type(error).__name__, message=message)
+        file_id = str(error.file_id) if isinstance(error, CorruptFileError) else None
+        return cls(
+            job_id=str(job_id), kind=kind, error=type(error).__name__, message=message, file_id=file_id
+        )
 
     @property
-    def retryable(self) -> bool:
-        """Return True if the same job may succeed later."""
-        return self.kind == "retryable"
+    def is_final(self) -> bool:
+        """Return True if the job cannot succeed: a file is corrupt, or the log has changed."""
+        return self.file_id is not None or self.kind == "stale"
+
+    @property
+    def is_worth_another_executor(self) -> bool:
+        """Return True if the same task may succeed elsewhere."""
+        return not self.is_final and self.error not in _OF_THE_WHOLE_QUERY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,22 @@
-"""A Spark session that is started when it is first needed, and again after it died."""
+"""A Spark session that is started and checked when it is first needed, and again after it died."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from core.errors import InvalidInputError
+from core.errors import InvalidInputError, SiltstoneError
 from spark_jobs.compact import run_jobs
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.preflight import check_workers
 from spark_jobs.session.spark_session import spark_session, task_slots
+from spark_jobs.settings import DEFAULT_WAIT_SECONDS
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
     from typing import Self
+    from uuid import UUID
 
     from pyspark.sql import SparkSession
 
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 class SparkSessionManager:
     """Context manager that owns at most one session; leaving it ends the session. Not for several threads."""
 
-    def __init__(self, settings: SparkSettings) -> None:
+    def __init__(
+        self, settings: SparkSettings, *, executor_wait_seconds: float = DEFAULT_WAIT_SECONDS
+    ) -> None:
         self._settings = settings
+        self._executor_wait_seconds = executor_wait_seconds
         self._open = ExitStack()
         self._spark: SparkSession | None = None
 
@@ -54,6 +60,24 @@ class SparkSessionManager:
         """
         if self._spark is None:
             self._spark = self._open.enter_context(spark_session(self._settings))
+
+    def check(self, store: StoreConfig, store_id: UUID | None, *, clock: Clock, ids: Ids) -> None:
+        """Check the workers as `check_workers` does; end the session if they cannot run jobs.
+
+        Another session has new workers, which load the versions that are installed then.
+        """
+        try:
+            check_workers(
+                self._started(),
+                store,
+                store_id,
+                clock=clock,
+                ids=ids,
+                executor_wait_seconds=self._executor_wait_seconds,
+            )
+        except SiltstoneError:
+            self.drop()
+            raise
 
     @property
     def slots(self) -> int:
@@ -89,6 +113,7 @@ class SparkSessionManager:
             progress=progress,
             cancelled=cancelled,
             plan=plan,
+            executor_wait_seconds=self._executor_wait_seconds,
         )
         if report.failures and all(each.error == SparkUnavailableError.__name__ for each in report.failures):
             self.drop()

@@ -48,7 +48,7 @@ _GROUP_BYTES: Final = 1 << 20
 
 def _with_origin(piece: RetainedPiece, error: MalformedBatchError) -> MalformedBatchError:
     """Return the error with the origin of the piece."""
-    return MalformedBatchError(f"{piece.origin}: {error.message}", position=error.position, fault=error.fault)
+    return MalformedBatchError(error.message, position=error.position, fault=error.fault, origin=piece.origin)
 
 
 class SurvivorFinder:

@@ -30,8 +30,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from core.errors import InvalidInputError
-from spark_jobs.errors import SparkUnavailableError
+from core.errors import InvalidInputError, SiltstoneError
+from spark_jobs.errors import SparkUnavailableError, SparkVersionError
 from spark_jobs.session.java import find_java, write_java_home
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _SLOTS_UNKNOWN = 8
 _LOG = "standard-error.log"
 _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15002
+_MIN_SPARK = (4, 1)  # the first version with `repartitionById`
 _CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
 _ABANDON_SECONDS = 0.1
@@ -124,17 +125,23 @@ class SparkSettings:
 def start_session(settings: SparkSettings) -> SparkSession:
     """Return a session for `settings`, or the active one of this process.
 
-    Raise JavaNotFoundError or SparkUnavailableError. The caller ends the session with `stop_session`.
+    Raise JavaNotFoundError, SparkUnavailableError, or SparkVersionError for a server that is too old. The
+    caller ends the session with `stop_session`.
     """
     if settings.is_quiet:
         _silence_python()
     if settings.is_connect:
-        return _with_query_conf(_connect(settings))
+        spark = _connect(settings)
+        try:
+            return _with_query_conf(_of_known_version(spark))
+        except SiltstoneError:
+            stop_session(spark)
+            raise
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and this process
-        return _with_query_conf(_build(settings, {}))
+        return _with_query_conf(_of_known_version(_build(settings, {})))
     active = SparkSession.getActiveSession()
     if active is not None:
-        return _with_query_conf(active)
+        return _with_query_conf(_of_known_version(active))
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
@@ -228,6 +235,22 @@ def _connect(settings: SparkSettings) -> SparkSession:
         raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
 
 
+def _of_known_version(spark: SparkSession) -> SparkSession:
+    """Return the session. Raise SparkVersionError if its server is too old."""
+    try:
+        version = spark.version
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkUnavailableError(f"Spark does not state its version: {_first_line(error)}") from error
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < _MIN_SPARK:
+        needed = ".".join(map(str, _MIN_SPARK))
+        raise SparkVersionError(
+            f"the Spark server has version {version}, but compaction needs repartitionById of Spark {needed}",
+            remedy=f"run jobs on Spark {needed} or later",
+        )
+    return spark
+
+
 def _with_query_conf(spark: SparkSession) -> SparkSession:
     """Set our query settings on a session of another owner, where it has none of its own."""
     present = spark.conf.getAll
@@ -314,7 +337,11 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         conf["spark.master"] = _with_task_attempts(settings.master)
     if "NUMBA_CACHE_DIR" in os.environ:
         conf["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
-    if settings.is_local:
+    if not settings.is_local:
+        # A task that failed is tried on another executor. Not for the whole application: once credentials are
+        # renewed, every executor works again.
+        conf["spark.excludeOnFailure.taskAndStage.enabled"] = "true"
+    else:
         conf["spark.driver.extraJavaOptions"] += f" {_QUICK_COMPILER}"
         conf |= {
             "spark.driver.bindAddress": _LOOPBACK,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from catalog.model import JobResult
 from core.clock import SystemClock
-from core.errors import CorruptDataError, SiltstoneError
+from core.errors import CorruptDataError, CorruptFileError, SiltstoneError
 from core.ids import SystemIds
 from object_store.open import open_store
 from spark_jobs.errors import IncompleteShuffleError
@@ -35,7 +35,14 @@ from spark_jobs.shuffle.stages import (
     judge_buckets,
     write_share,
 )
-from spark_jobs.task.entry import RESULT_SCHEMA, PackedJob, parent_watch, read_result_row, result_row
+from spark_jobs.task.entry import (
+    RESULT_SCHEMA,
+    PackedJob,
+    failure_result,
+    parent_watch,
+    read_result_row,
+    result_row,
+)
 from spark_jobs.task.worker_gc import freeze_loaded_objects
 from spark_jobs.transport import pack_result, unpack_spec
 
@@ -54,9 +61,9 @@ if TYPE_CHECKING:
 class StageFunctions:
     """Picklable functions for `mapInArrow`, one for each stage.
 
-    An error of a job is a result, not a failure of the task: it travels to every task of the next stage, and
-    the last stage returns it. The functions are pickled by reference to this installed module, as
-    `JobFunction` is.
+    An error that is a job's result (`spark_jobs.task.entry`) travels to every task of the next stage, and the
+    last stage returns it. Any other error fails the task. The functions are pickled by reference to this
+    installed module, as `JobFunction` is.
     """
 
     def __init__(self, store: StoreConfig, job: PackedJob, plan: ShufflePlan) -> None:
@@ -92,14 +99,14 @@ class StageFunctions:
         try:
             with self._open_store() as store:
                 yield from cut_share(self._context(), share, store)
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
-            yield from failed_cut(self._plan, share, JobFailure.of(self._job.job_id, error))
+        except Exception as error:  # noqa: BLE001 -- some errors are results, see above
+            yield from failed_cut(self._plan, share, failure_result(self._job.job_id, error))
 
     def _judge(self, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
         try:
             yield from judge_buckets(self._context(), rows)
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
-            yield from failed_judging(self._plan, 0, JobFailure.of(self._job.job_id, error))
+        except Exception as error:  # noqa: BLE001 -- some errors are results, see above
+            yield from failed_judging(self._plan, 0, failure_result(self._job.job_id, error))
 
     def _write(self, share: int, known: ShareInput) -> tuple[bool, bytes]:
         failure = next((report.failure for report in known.reports if report.failure is not None), None)
@@ -111,8 +118,8 @@ class StageFunctions:
                 return True, pack_result(
                     write_share(self._context(), share, known, store, self._job.attempt_id, ids)
                 )
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
-            return False, orjson.dumps(JobFailure.of(self._job.job_id, error))
+        except Exception as error:  # noqa: BLE001 -- some errors are results, see above
+            return False, orjson.dumps(failure_result(self._job.job_id, error))
 
     def _context(self) -> StageContext:
         return StageContext(
@@ -196,7 +203,9 @@ def unite_results(
 def _check_records(spec: JobSpec, found: int) -> None:
     """Check the total of records, because shares of one file have the counted records only together."""
     counted = sum(extent.record_count for each in spec.inputs for extent in each.extents)
-    if found != counted:
-        raise CorruptDataError(
-            f"job {spec.job_id}: its input files have {found} records, but the catalog counts {counted}"
-        )
+    if found == counted:
+        return
+    message = f"job {spec.job_id}: its input files have {found} records, but the catalog counts {counted}"
+    if len(spec.inputs) == 1:
+        raise CorruptFileError(message, file_id=spec.inputs[0].file_id)
+    raise CorruptDataError(message)

@@ -25,7 +25,7 @@ from spark_jobs.shuffle.shares import runs_of
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.task.counts import TaskCounts
-from spark_jobs.task.input_pass import InputPass, located
+from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.output_files import OutputFiles
 from spark_jobs.task.partition_writer import PartitionWriter
 
@@ -131,7 +131,7 @@ def _blobs(
     counts.at_least("largest_buffer_bytes", cutter.nbytes)
     for part in work.parts:
         for piece, extent, location in reader.pieces(work, part):
-            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), located(location):
+            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), reader.located(location):
                 blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
             yield from blobs
     yield from cutter.flush()

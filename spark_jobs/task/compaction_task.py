@@ -30,7 +30,7 @@ from object_format.dedupe import EarlyFilter, KeyTable, SurvivorFinder, Survivor
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.counts import TaskCounts
-from spark_jobs.task.input_pass import InputPass, located
+from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.output_files import OutputFiles, OutputPolicy
 from spark_jobs.task.partition_writer import PartitionWriter, rewriting_of
 
@@ -84,7 +84,7 @@ def run_compaction(
     """Run the job and return the result that the catalog publishes.
 
     `store` belongs to this task alone, so that its request counts are the job's. Raise InvalidInputError for
-    an inconsistent job, CorruptDataError if an input disagrees with the catalog, and the store's errors.
+    an inconsistent job, CorruptFileError if an input disagrees with the catalog, and the store's errors.
     After any error, also one raised by `hooks.check`, the uploads are aborted.
     """
     task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks())
@@ -177,16 +177,16 @@ class _Task:
                 continue
             finder.begin_section(unique_keys=all(extent.unique_keys for extent in part.extents))
             for piece, extent, location in self._pass1.pieces(work, part):
-                with self._counts.timed("kernels_ms"), located(location):
+                with self._counts.timed("kernels_ms"), self._pass1.located(location):
                     finder.feed(
                         piece.batches,
                         offset_shift=extent.offset_shift,
                         leader_epoch=extent.leader_epoch,
                         origin=location,
                     )
-            with self._counts.timed("kernels_ms"):
+            with self._counts.timed("kernels_ms"), self._pass1.located():
                 finder.end_section()
-        with self._counts.timed("kernels_ms"):
+        with self._counts.timed("kernels_ms"), self._pass1.located():
             survivors = finder.finish()
         for name in ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid"):
             self._counts.add(name, getattr(survivors, name))

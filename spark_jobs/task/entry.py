@@ -1,7 +1,8 @@
-"""Entry point of a Spark task: take a packed job, run it, and return one row in every case.
+"""Entry point of a Spark task: take a packed job, run it, and return one row.
 
-An error of a job is a result, not a failure of the task: the object store client has already retried, and the
-other jobs of the query must not suffer. Spark's own retries are for tasks that die without returning a row.
+If an input file is proven to be corrupt, or the log has changed, the error is the job's result: another
+executor would find the same. Every other error may be due to this executor: its credentials, disk, memory or
+versions. It fails the task, so that Spark tries another executor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 from core.clock import SystemClock
 from core.ids import SystemIds
 from object_store.open import open_store
-from spark_jobs.errors import JobCancelledError
+from spark_jobs.errors import JobCancelledError, TaskFaultError
 from spark_jobs.report import JobFailure
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from spark_jobs.task.worker_gc import freeze_loaded_objects
@@ -76,8 +77,8 @@ class JobFunction:
                 )
             finally:
                 store.close()
-        except Exception as error:  # noqa: BLE001 -- an error of a job is its result, see above
-            return False, orjson.dumps(JobFailure.of(job.job_id, error))
+        except Exception as error:  # noqa: BLE001 -- some errors are results, see above
+            return False, orjson.dumps(failure_result(job.job_id, error))
         return True, pack_result(result)
 
 
@@ -91,6 +92,14 @@ def read_result_row(row: dict[str, object]) -> JobResult | JobFailure:
     result = row["result"]
     assert isinstance(result, bytes)
     return unpack_result(result) if row["done"] else JobFailure(**orjson.loads(result))
+
+
+def failure_result(job_id: UUID, error: Exception) -> JobFailure:
+    """Return the failure that is a job's result. Raise TaskFaultError if another executor may succeed."""
+    failure = JobFailure.of(job_id, error)
+    if failure.is_worth_another_executor:
+        raise TaskFaultError(f"{failure.error}: {' '.join(failure.message.split())}") from error
+    return failure
 
 
 def parent_watch() -> Callable[[], None]:

@@ -1,4 +1,9 @@
-"""One pass over a job's inputs: batches by extent, with record counts checked against the catalog."""
+"""One pass over a job's inputs: batches by extent, with record counts checked against the catalog.
+
+Here corrupt bytes become proof against a file (`CorruptFileError`). An error that may have another cause
+never names a file: bytes that changed between the passes, or an object that is missing from a store without
+a marker.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,17 @@ from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from core.errors import CorruptDataError
-from object_format.errors import MalformedBatchError
+from core.errors import CorruptDataError, CorruptFileError
+from object_format.errors import Fault, MalformedBatchError
+from object_store.binding import read_identity
+from object_store.errors import ObjectNotFoundError, StoreUnavailableError
 from spark_jobs.task.extent_cut import ExtentCutter
 from spark_jobs.task.section_stream import SectionStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from catalog.model import Extent, JobSpec
+    from catalog.model import Extent, JobInput, JobSpec
     from object_store.interface import ObjectStore
     from spark_jobs.task.arrangement import InputPart, InputUse, PartitionWork
     from spark_jobs.task.counts import TaskCounts
@@ -40,6 +47,7 @@ class InputPass:
         counts: TaskCounts,
     ) -> None:
         self._inputs = spec.inputs
+        self._store = store
         self._check = check
         self._streams = {
             index: SectionStream(store, spec.inputs[index], end=use.end, read_size=read_size, counts=counts)
@@ -54,11 +62,11 @@ class InputPass:
     def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:
         """Pass the part's batches to `take`, extent by extent; they are valid only during the call.
 
-        Raise CorruptDataError, with file and position, for malformed batches (also those that `take` finds),
+        Raise CorruptFileError, with file and position, for malformed batches (also those that `take` finds),
         and if an extent does not have as many records as the catalog counts.
         """
         for piece, extent, location in self.pieces(work, part):
-            with located(location):
+            with self.located(location):
                 take(piece, extent)
 
     def pieces(self, work: PartitionWork, part: InputPart) -> Iterator[tuple[Piece, Extent, str]]:
@@ -67,8 +75,13 @@ class InputPass:
         The caller processes each piece inside `located(text)`. Raises as `read` does.
         """
         extents = [extent for extent in part.extents if extent.length]
-        if not extents:
-            return
+        if extents:
+            with self._proving(part.input_index):
+                yield from self._pieces(work, part, extents)
+
+    def _pieces(
+        self, work: PartitionWork, part: InputPart, extents: list[Extent]
+    ) -> Iterator[tuple[Piece, Extent, str]]:
         name = self._inputs[part.input_index].object_name
         stream = self._streams[part.input_index]
         cutter = ExtentCutter(extents)
@@ -77,7 +90,7 @@ class InputPass:
             self._check()
             self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
             location = f"{name}: partition {work.name}, block at byte {block.position}"
-            with located(location):
+            with self.located(location):
                 pieces = cutter.pieces(block.payload)
             for piece in pieces:
                 found[piece.extent_index] += piece.record_count
@@ -100,14 +113,16 @@ class InputPass:
         part = work.parts[0]
         if not part.cut_before:
             return work.partition.base_offset
-        return self._streams[part.input_index].first_offset(work.partition_id, part)
+        with self._proving(part.input_index):
+            return self._streams[part.input_index].first_offset(work.partition_id, part)
 
     def end_offset(self, work: PartitionWork) -> int:
         """Return the offset after the work, which has been read to its end."""
         part = work.parts[-1]
         if not part.cut_behind:
             return work.partition.upper_offset
-        return self._streams[part.input_index].end_offset(part)
+        with self._proving(part.input_index):
+            return self._streams[part.input_index].end_offset(part)
 
     @property
     def opened(self) -> set[int]:
@@ -124,11 +139,43 @@ class InputPass:
         for stream in self._streams.values():
             stream.close()
 
+    @contextmanager
+    def located(self, location: str = "") -> Iterator[None]:
+        """Turn errors about batches into proof against their file; `location` begins with its name."""
+        try:
+            yield
+        except MalformedBatchError as error:
+            where = error.origin or location
+            message = f"{where}: {error.message}"
+            name = where.partition(": ")[0]
+            file = next((each for each in self._inputs if each.object_name == name), None)
+            if file is None or error.fault is Fault.SURVIVORS:
+                raise CorruptDataError(message, remedy=error.remedy) from error
+            raise CorruptFileError(message, file_id=file.file_id, remedy=error.remedy) from error
 
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Add the location to an error about batches."""
-    try:
-        yield
-    except MalformedBatchError as error:
-        raise CorruptDataError(f"{where}: {error.message}", remedy=error.remedy) from error
+    @contextmanager
+    def _proving(self, input_index: int) -> Iterator[None]:
+        """Turn errors of reading an input into proof against it."""
+        file = self._inputs[input_index]
+        try:
+            yield
+        except ObjectNotFoundError as error:
+            raise self._judge_missing(file, error) from error
+        except CorruptFileError:
+            raise
+        except CorruptDataError as error:
+            if isinstance(error, MalformedBatchError) and error.fault is Fault.SURVIVORS:
+                raise
+            raise CorruptFileError(error.message, file_id=file.file_id, remedy=error.remedy) from error
+
+    def _judge_missing(self, file: JobInput, error: ObjectNotFoundError) -> Exception:
+        """Return the error for an object that the catalog has and the store has not.
+
+        Every object is missing from a directory that is not mounted; so is the store's marker.
+        """
+        if read_identity(self._store) is None:
+            return StoreUnavailableError(
+                f"{error.message}, and the store {self._store.url} has no marker",
+                remedy="check that this worker reaches the catalog's store: its mount, bucket and prefix",
+            )
+        return CorruptFileError(error.message, file_id=file.file_id, remedy=error.remedy)

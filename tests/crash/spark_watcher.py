@@ -89,7 +89,7 @@ def watch(directory: str) -> None:
     patch.object(compactor, "RUN_CONFIRM_MS", 1_000).start()
     patch.object(configuration.Settings, "garbage_settings", lambda _self: garbage_settings()).start()
     patch.object(watcher.Watcher, "_measure_backlog", measure_and_collect).start()
-    patch.object(watcher, "SparkSettings", spark_settings).start()
+    patch.object(compactor, "SparkSettings", spark_settings).start()
     siltstone.cli.main()
 
 

@@ -74,11 +74,7 @@ def run_claimed(
         return run_jobs(
             spark.session,
             catalog.jobs.claim("a test", 10),
-            store=store_config,
-            book=catalog.jobs,
-            clock=clock,
-            ids=ids,
-            **more,
+            **{"store": store_config, "book": catalog.jobs, "clock": clock, "ids": ids, **more},
         )
 
     return run

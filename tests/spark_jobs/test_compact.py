@@ -9,19 +9,31 @@ from uuid import UUID
 
 import pytest
 
+from catalog.jobs.circuit_breaker import BackOff, CompactionPause
 from catalog.model import Job, JobPartition, JobResult, JobSpec, JobState
 from core.clock import ManualClock
-from core.errors import InvalidInputError, RetryableError, StaleStateError
+from core.errors import (
+    CorruptDataError,
+    CorruptFileError,
+    InvalidInputError,
+    RetryableError,
+    StaleStateError,
+)
 from core.ids import SeededIds
 from object_store.open import StoreConfig
 from spark_jobs import compact
-from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
-from spark_jobs.errors import JobCancelledError
+from spark_jobs.compact import JobOutcome, run_jobs
+from spark_jobs.errors import (
+    JobCancelledError,
+    NoExecutorError,
+    SparkUnavailableError,
+    WorkerDiedError,
+)
 from spark_jobs.report import CompactionReport, JobFailure
 from spark_jobs.transport import unpack_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -67,6 +79,7 @@ class RecordingCatalog:
 
     calls: list[tuple[str, int]] = field(default_factory=list)
     errors: dict[str, Exception] = field(default_factory=dict)
+    pause: CompactionPause | None = None
 
     def _record(self, call: str, job_id: UUID) -> None:
         self.calls.append((call, job_id.int))
@@ -80,15 +93,30 @@ class RecordingCatalog:
     def complete(self, result: JobResult) -> None:
         self._record("complete", result.job_id)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, permanent: bool = True) -> None:
-        assert isinstance(permanent, bool)
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         assert reason
         assert attempt_id.int == 100 + job_id.int
-        self._record("fail", job_id)
+        self._record("suspect" if suspects else "fail", job_id)
+
+    def back_off(
+        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+    ) -> BackOff:
+        assert error
+        assert reason
+        assert attempt_id.int == 100 + job_id.int
+        self._record("count death" if died else "back off", job_id)
+        return BackOff(released=True, pause=self.pause)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         assert attempt_id.int == 100 + job_id.int
         self._record("release", job_id)
+
+
+def session_without_tasks() -> SimpleNamespace:
+    """Return the part of a Connect session that a run uses besides its queries."""
+    return SimpleNamespace(
+        conf={}, registerProgressHandler=lambda _handler: None, removeProgressHandler=lambda _handler: None
+    )
 
 
 @pytest.fixture
@@ -137,7 +165,7 @@ class Driver:
 
         monkeypatch.setattr(compact, "JobQueries", Queries)
         return run_jobs(
-            cast("SparkSession", SimpleNamespace(conf={})),  # the test replaces the queries
+            cast("SparkSession", session_without_tasks()),  # the test replaces the queries
             jobs,
             store=StoreConfig("/nowhere"),
             book=self.catalog,
@@ -225,22 +253,33 @@ def test_gets_per_file_exclude_files_that_one_pass_reads(
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts", "call", "kind"),
+    ("error", "call", "kind", "released"),
     [
-        (RetryableError("busy"), 1, "release", "retryable"),
-        (RetryableError("busy"), MAX_ATTEMPTS, "fail", "retryable"),
-        (InvalidInputError("wrong"), 1, "fail", "invalid"),
-        (ZeroDivisionError("a bug"), 1, "fail", "fatal"),
+        (RetryableError("busy"), "back off", "retryable", True),
+        (InvalidInputError("wrong"), "back off", "invalid", True),
+        (ZeroDivisionError("a bug"), "back off", "fatal", True),
+        (CorruptDataError("some file"), "back off", "corrupt", True),
+        (WorkerDiedError("killed"), "count death", "retryable", True),
+        (SparkUnavailableError("gone"), "release", "retryable", True),
+        (CorruptFileError("this file", file_id=UUID(int=9)), "suspect", "corrupt", False),
+        (StaleStateError("changed"), "fail", "stale", False),
     ],
 )
-def test_only_retryable_failures_return_a_job_to_the_queue(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, call: str, kind: str
+def test_only_a_corrupt_file_or_a_changed_log_fails_a_job(
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    call: str,
+    kind: str,
+    *,
+    released: bool,
 ) -> None:
-    report = driver.run(monkeypatch, [job(1, attempts)], failed(1, error))
+    """After any other failure the job returns to the queue, and no file is suspected."""
+    report = driver.run(monkeypatch, [job(1, attempts=99)], failed(1, error))
 
     assert driver.catalog.calls == [(call, 1)]
     (failure,) = report.failures
-    assert (failure.kind, failure.error, failure.released) == (kind, type(error).__name__, call == "release")
+    assert (failure.kind, failure.error, failure.released) == (kind, type(error).__name__, released)
     assert driver.outcomes[0].failure == failure
 
 
@@ -268,7 +307,7 @@ def test_a_job_that_another_attempt_owns_is_only_reported(
 
 
 def test_a_failure_mentions_an_unavailable_catalog(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.catalog.errors["fail"] = RetryableError("no response")
+    driver.catalog.errors["back off"] = RetryableError("no response")
 
     report = driver.run(monkeypatch, [job(1)], failed(1, InvalidInputError("wrong")))
 
@@ -284,6 +323,37 @@ def test_an_interrupt_releases_unfinished_jobs(
         driver.run(monkeypatch, [job(1), job(2), job(3)], succeeded(2), interrupt)
 
     assert driver.catalog.calls == [("complete", 2), ("release", 1), ("release", 3)]
+
+
+def test_a_pause_of_compaction_releases_the_jobs_that_still_run(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.catalog.pause = CompactionPause(
+        error="StoreAccessError",
+        message="the token has expired",
+        jobs=3,
+        paused_ms=0,
+        not_before_ms=1,
+        is_probing=False,
+    )
+
+    report = driver.run(
+        monkeypatch, [job(1), job(2), job(3)], succeeded(2), failed(3, RetryableError("the token"))
+    )
+
+    assert driver.catalog.calls == [("complete", 2), ("back off", 3), ("release", 1)]
+    assert (report.jobs_completed, len(report.failures)) == (1, 1)
+
+
+def test_a_cluster_without_executors_gets_no_jobs_to_keep(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says how long Spark ran no task."""
+    with pytest.raises(NoExecutorError, match="no task for 300 s"):
+        driver.run(monkeypatch, [job(1), job(2)], *[None] * 1300)
+
+    assert driver.catalog.calls == [("release", 1), ("release", 2)]
+    assert driver.clock.monotonic() == pytest.approx(300, abs=2)
 
 
 def test_an_unclaimed_job_is_rejected(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

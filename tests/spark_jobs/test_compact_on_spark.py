@@ -15,7 +15,6 @@ import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
 from object_store.binding import verify_binding
-from spark_jobs import queries
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import JobFailure
@@ -75,7 +74,9 @@ def test_a_failed_job_does_not_affect_other_jobs_of_the_run(
     assert (report.records_in, report.records_out, report.records_dropped) == (12, 2, 10)
     assert (report.input_files, report.get_requests, report.get_requests_per_input_file) == (6, 12, 2.0)
     (failure,) = report.failures
-    assert (failure.kind, failure.released) == ("corrupt", False)
+    assert (failure.error, failure.released) == ("CorruptFileError", False)
+    assert failure.file_id is not None
+    assert path.name == f"{failure.file_id}.seg"
     assert path.name in failure.message
     (failed,) = catalog.jobs.list({JobState.FAILED})
     assert failed.failure == failure.message
@@ -158,15 +159,9 @@ def query_job(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> Que
 
 
 def test_a_dying_worker_fails_only_its_own_job(
-    spark: SparkForTests,
-    catalog_log: CatalogLog,
-    store_config: StoreConfig,
-    catalog: Catalog,
-    ids: Ids,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkForTests, catalog_log: CatalogLog, store_config: StoreConfig, catalog: Catalog, ids: Ids
 ) -> None:
-    """Both jobs share a query, which dies in all of Spark's attempts. Then each job runs alone."""
-    monkeypatch.setattr(queries, "MAX_QUERIES", 1)
+    """Its worker dies in all of Spark's attempts."""
     fill(catalog_log, "good")
     fill(catalog_log, "deadly")
     healthy, deadly = catalog.jobs.claim("a test", 10)
@@ -184,7 +179,7 @@ def test_a_dying_worker_fails_only_its_own_job(
 
     failure = results[deadly.spec.job_id]
     assert isinstance(failure, JobFailure)
-    assert failure.retryable
+    assert (failure.error, failure.file_id) == ("WorkerDiedError", None)
     assert "Python worker exited unexpectedly" in failure.message
     assert not isinstance(results[healthy.spec.job_id], JobFailure)
 

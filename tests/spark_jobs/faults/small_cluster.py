@@ -32,7 +32,7 @@ from spark_jobs.shuffle.plan import PlanChoice
 from tests.spark_jobs.faults.planned_faults import PlannedFaults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 APPLICATION: Final = {
@@ -53,8 +53,8 @@ APPLICATION: Final = {
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """Start a master and two workers in one Java process; yield the master's URL."""
+def cluster(directory: Path, hosts: Sequence[str] = HOSTS) -> Iterator[str]:
+    """Start a master, and a worker for each host, in one Java process; yield the master's URL."""
     conf = SparkConf(loadDefaults=False)
     conf.set("spark.driver.memory", "256m")
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]  # PySpark's own, and untyped
@@ -68,7 +68,7 @@ def cluster(directory: Path) -> Iterator[str]:
         url = f"spark://{HOSTS[0]}:{master.address().port()}"
         masters = gateway.new_array(jvm.java.lang.String, 1)
         masters[0] = url
-        for number, host in enumerate(HOSTS):
+        for number, host in enumerate(hosts):
             deploy.worker.Worker.startRpcEnvAndEndpoint(
                 host,
                 *(0, 0),  # any free ports

@@ -16,6 +16,7 @@ from catalog.model import JobState
 from spark_jobs.compact import run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport
+from spark_jobs.session.spark_session import TASK_ATTEMPTS
 from spark_jobs.shuffle.plan import PlanChoice
 from tests.end_to_end.processes import leftovers
 from tests.spark_jobs.faults.job_under_faults import FILES, SHARES, TASKS, JobUnderFaults
@@ -133,14 +134,17 @@ def test_a_job_fails_if_lost_outputs_cannot_be_computed_again(
 ) -> None:
     """Some shares are written when the store fails; none is published before the job runs again."""
     faulty_job.faults.plan("write-3.1", BEGIN, Action.DELETE_SHUFFLE_FILES)
-    faulty_job.faults.plan("cut-5.2", "before store.open_stream", Action.FAIL)
+    for number in range(2, 2 + TASK_ATTEMPTS):
+        faulty_job.faults.plan(f"cut-5.{number}", "before store.open_stream", Action.FAIL)
 
     (failure,) = faulty_job.run(clock, PlanChoice.SHUFFLE).failures
 
-    assert (failure.kind, failure.released) == ("retryable", True)
+    assert (failure.error, failure.released) == ("StoreIsBusyError", True)
     assert "503" in failure.message
     assert faulty_job.faults.all_happened()
     assert catalog.jobs.counts()[JobState.SUBMITTED] == 1
+    assert catalog.quarantine.list() == []
+    clock.advance(60)
     again = faulty_job.run(clock, PlanChoice.SHUFFLE)
     faulty_job.check(again)
     uploads = faulty_job.faults.count_points(UPLOAD_COMPLETED).total()

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from core.errors import InvalidInputError
-from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.errors import SparkUnavailableError, SparkVersionError
+from spark_jobs.session import spark_session as spark_session_module
 from spark_jobs.session.spark_session import SparkSettings, start_session
 
 SESSION = """
@@ -184,3 +186,28 @@ def test_the_error_of_a_failing_java_has_its_last_line(tmp_path: Path) -> None:
     assert (child.returncode, child.stderr) == (0, "")
     assert 'its last line: java version "17"' in child.stdout
     assert child.stdout.endswith("[] True\n")
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("4.0.1", False), ("3.5.8", False), ("4.1.0", True)])
+def test_an_old_connect_server_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, version: str, *, accepted: bool
+) -> None:
+    """The error names the missing function and the version that has it; the session is ended."""
+    stopped: list[bool] = []
+    conf = SimpleNamespace(getAll={}, set=lambda _key, _value: None)
+    server = SimpleNamespace(version=version, conf=conf, stop=lambda: stopped.append(True))
+    monkeypatch.setattr(spark_session_module, "_connect", lambda _settings: server)
+
+    try:
+        start_session(SparkSettings(master="sc://127.0.0.1:1"))
+        found = None
+    except SparkVersionError as error:
+        found = str(error)
+
+    assert stopped == ([] if accepted else [True])
+    assert found == (
+        None
+        if accepted
+        else f"the Spark server has version {version}, but compaction needs repartitionById of Spark 4.1"
+        " (run jobs on Spark 4.1 or later)"
+    )

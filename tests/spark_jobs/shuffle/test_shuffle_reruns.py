@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import JobResult, PartitionId
-from core.errors import RetryableError
 from object_store.open import StoreConfig
-from spark_jobs.errors import IncompleteShuffleError
+from spark_jobs.errors import IncompleteShuffleError, JobCancelledError, TaskFaultError
 from spark_jobs.report import JobFailure
 from spark_jobs.shuffle import query as shuffle_query
 from spark_jobs.shuffle import row_counts
@@ -49,10 +48,6 @@ JUDGES = 8
 RECORDS = 20
 
 
-class StoreIsBusyError(RetryableError):
-    """The error for a store that responds with status 503."""
-
-
 class ManualShuffle:
     """A job of two shares and eight judges, whose tasks the test runs itself, in any number."""
 
@@ -77,7 +72,7 @@ class ManualShuffle:
 
         def failing(*_: object) -> Iterator[BlobRow]:
             yield from self.cuts[share][:after]
-            raise StoreIsBusyError("the store responded with 503")
+            raise JobCancelledError("the executor responded with 503")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shuffle_query, "cut_share", failing)
@@ -156,7 +151,7 @@ def test_a_repeated_task_sends_the_same_rows(shuffle: ManualShuffle) -> None:
 
 
 def test_a_rerun_that_fails_after_judges_read_the_first_run_fails_the_job(shuffle: ManualShuffle) -> None:
-    """Some judges have the first output when it is lost, and the store fails when Spark repeats the task."""
+    """Some judges have the first output when it is lost; the task that Spark repeats is lost as well."""
     rerun = shuffle.fail_cut(1, after=5)
     late_judges = {5, 6, 7}
     rows = [
@@ -170,7 +165,7 @@ def test_a_rerun_that_fails_after_judges_read_the_first_run_fails_the_job(shuffl
     result = shuffle.write_all(shuffle.judge_all(rows))
 
     assert isinstance(result, JobFailure)
-    assert result.retryable
+    assert result.kind == "retryable"
     assert "503" in result.message
     assert {row.judge for row in rerun if row.kind not in {PAYLOAD, END}} == set(range(JUDGES))
 
@@ -196,7 +191,7 @@ def test_a_row_lost_between_cut_and_judge_fails_the_job(shared_shuffle: ManualSh
     result = shared_shuffle.write_all(shared_shuffle.judge_all(row for row in rows if row is not lost))
 
     assert isinstance(result, JobFailure)
-    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
+    assert (result.kind, result.error) == ("retryable", "IncompleteShuffleError")
 
 
 @pytest.mark.parametrize("number", range(9))
@@ -208,7 +203,7 @@ def test_a_row_lost_between_judge_and_write_fails_the_job(shared_shuffle: Manual
     result = shared_shuffle.write_all(row for row in rows if row is not lost)
 
     assert isinstance(result, JobFailure)
-    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
+    assert (result.kind, result.error) == ("retryable", "IncompleteShuffleError")
 
 
 def test_a_duplicate_row_fails_the_job(shared_shuffle: ManualShuffle) -> None:
@@ -220,7 +215,7 @@ def test_a_duplicate_row_fails_the_job(shared_shuffle: ManualShuffle) -> None:
     for doubled in (ends[0], bitmaps[0]):
         result = shared_shuffle.write_all([*rows, doubled])
         assert isinstance(result, JobFailure)
-        assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
+        assert (result.kind, result.error) == ("retryable", "IncompleteShuffleError")
 
 
 def test_a_share_with_more_records_than_were_judged_leaves_no_object(shared_shuffle: ManualShuffle) -> None:
@@ -240,7 +235,7 @@ def test_a_share_with_more_records_than_were_judged_leaves_no_object(shared_shuf
     result = shared_shuffle.write(1, share_input_of(1, rows))
 
     assert isinstance(result, JobFailure)
-    assert result.retryable
+    assert result.kind == "retryable"
     assert "pass 2 read 160 records, but 159 were judged" in result.message
     assert shared_shuffle.harness.objects() == before
 
@@ -257,11 +252,11 @@ def test_a_blob_that_lacks_records_fails_the_job(shared_shuffle: ManualShuffle) 
     )
 
     assert isinstance(result, JobFailure)
-    assert (result.retryable, result.error) == (True, "IncompleteShuffleError")
+    assert (result.kind, result.error) == ("retryable", "IncompleteShuffleError")
     assert re.search(r"\d+ records were judged, but \d+ were sent", result.message)
 
 
-def test_rows_of_tasks_with_other_kernels_fail_the_job(shared_shuffle: ManualShuffle) -> None:
+def test_rows_of_tasks_with_other_kernels_fail_the_task(shared_shuffle: ManualShuffle) -> None:
     """Other kernels may hash keys differently: a deleted key would return."""
 
     def with_other_kernels(tally: Tally) -> bytes:
@@ -273,13 +268,8 @@ def test_rows_of_tasks_with_other_kernels_fail_the_job(shared_shuffle: ManualShu
     foreign = next(row for row in rows if row.kind == END)
     other = foreign._replace(data=with_other_kernels(Tally.unpack(foreign.data)))
 
-    result = shared_shuffle.write_all(
+    with pytest.raises(TaskFaultError, match=r"KernelMismatchError: .*deploy the same version"):
         shared_shuffle.judge_all(other if row is foreign else row for row in rows)
-    )
-
-    assert isinstance(result, JobFailure)
-    assert (result.retryable, result.error) == (True, "KernelMismatchError")
-    assert "deploy the same version" in result.message
 
 
 def test_two_results_of_one_share_are_rejected(shared_shuffle: ManualShuffle) -> None:
@@ -343,7 +333,7 @@ def test_no_mixture_of_executions_loses_a_record(shared_shuffle: ManualShuffle, 
     failed_judge = data.draw(st.integers(-1, JUDGES - 1))
     if failed_judge >= 0:  # another execution of this judge fails; only share 1 reads its rows
         sent = [row for row in judged if row.judge == failed_judge][: data.draw(st.integers(0, 5))]
-        failure = JobFailure.of(shared_shuffle.job.job_id, StoreIsBusyError("the worker responded with 503"))
+        failure = JobFailure.of(shared_shuffle.job.job_id, JobCancelledError("the worker responded with 503"))
         sent_rows = [*sent, *failed_judging(shared_shuffle.plan, failed_judge, failure)]
         judged = [row for row in judged if (row.judge, row.share) != (failed_judge, 1)]
         judged += [row for row in sent_rows if row.share == 1]
@@ -357,5 +347,5 @@ def test_no_mixture_of_executions_loses_a_record(shared_shuffle: ManualShuffle, 
     if isinstance(result, JobResult):
         assert result.counts["records_out"] == PARTITIONS * (RECORDS + RECORDS // 2)
     else:
-        assert result.retryable
+        assert result.kind == "retryable"
         assert "503" in result.message

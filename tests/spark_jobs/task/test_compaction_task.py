@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import PartitionId
-from core.errors import CorruptDataError, InvalidInputError
+from core.errors import CorruptDataError, CorruptFileError, InvalidInputError
 from object_format.codecs.codec import Codec
 from object_format.segment_file import ForwardReader
 from object_store.accounting import Purpose, RequestKind
-from object_store.errors import ObjectNotFoundError
+from object_store.binding import identify
+from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from object_store.names import CompactedName, parse
 from spark_jobs.errors import JobCancelledError
@@ -347,13 +348,18 @@ def test_a_file_with_another_id_is_rejected(harness: CompactionHarness) -> None:
         harness.run(replace(spec, inputs=(replace(spec.inputs[0], file_id=harness.ids.new_uuid()),)))
 
 
-def test_a_missing_input_raises_not_found(harness: CompactionHarness) -> None:
+def test_a_missing_input_is_corrupt_only_in_a_store_that_has_its_marker(harness: CompactionHarness) -> None:
+    """Without the marker, the worker probably sees another store."""
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"))]})
     spec = harness.log.job()
     (harness.directory / spec.inputs[0].object_name).unlink()
 
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(StoreUnavailableError, match="has no marker"):
         harness.run(spec)
+    identify(harness.log.store, harness.ids, make=True)
+    with pytest.raises(CorruptFileError) as proof:
+        harness.run(spec)
+    assert proof.value.file_id == spec.inputs[0].file_id
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])
