@@ -14,6 +14,7 @@ from siltstone.cli.maintain import describe_deleted
 from siltstone.cli.options import json_option, metrics_option, with_settings
 from siltstone.cli.plan import amplification_in_words, plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
+from siltstone.compaction.pause import RESUME, CompactionPausedError, describe_pause
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
 from siltstone.compaction.watcher import DEFAULT_INTERVAL_SECONDS, Watcher
 from siltstone.compaction.watcher_metrics import serve_metrics
@@ -84,7 +85,8 @@ def command(
     """Plan compaction jobs, run them on Spark, and delete garbage.
 
     Rounds repeat until nothing is left to do. Objects are deleted only after the grace period, so the files
-    that this run replaces are deleted by a later one. The exit code is 1 if a job failed.
+    that this run replaces are deleted by a later one. The exit code is 1 if a job failed, and 75 if
+    compaction is paused because unrelated jobs failed alike.
 
     With --watch, the command runs until SIGTERM or ^C. It then returns its unfinished jobs to the queue and
     exits with code 0.
@@ -98,7 +100,10 @@ def command(
         _watch(settings, options, interval, metrics, as_json=as_json)
         return
     check_store(settings)
-    if _compact(settings, options, as_json=as_json).compaction.failures:
+    run = _compact(settings, options, as_json=as_json)
+    if run.pause is not None:
+        raise CompactionPausedError(describe_pause(run.pause, SystemClock().now_ms()), remedy=RESUME)
+    if run.compaction.failures:
         context.exit(1)
 
 

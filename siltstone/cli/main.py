@@ -45,6 +45,7 @@ COMMANDS = {
     "maintain": "Apply retention and delete garbage, without Spark.",
     "fsck": "Check that the catalog and the object store agree.",
     "migrate": "Create or migrate the schema of the catalog.",
+    "warm-kernels": "Compile all kernels of agents and of compaction, and store them.",
     "demo": "Run a year of real flight data through the whole system and check every record.",
 }
 
@@ -60,6 +61,7 @@ EXTRAS = {
     "maintain": "planner",
     "fsck": "planner",
     "migrate": "agent",
+    "warm-kernels": "worker",
     "demo": "demo",
 }
 """The extra of the distribution that installs what each command needs."""
@@ -77,7 +79,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"siltstone.cli.{cmd_name}")
+            module = importlib.import_module(f"siltstone.cli.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as failure:
             raise _not_installed(cmd_name, failure) from failure
         command: click.Command = module.command

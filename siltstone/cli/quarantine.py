@@ -8,6 +8,7 @@ import click
 
 from core.quantities import count, human_bytes
 from siltstone.cli.options import json_option, with_settings
+from siltstone.compaction.pause import RESUME, describe_pause, pause_fields
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
 
@@ -24,25 +25,39 @@ if TYPE_CHECKING:
     "--retry", type=click.UUID, metavar="FILE", multiple=True, help="Retry this file. May be repeated."
 )
 @click.option("--retry-all", is_flag=True, help="Retry all files.")
+@click.option("--resume", is_flag=True, help="End a pause of compaction, because its cause was removed.")
 @json_option
 @with_settings()
-def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_json: bool) -> None:
+def command(
+    settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, resume: bool, as_json: bool
+) -> None:
     """List the files that compaction leaves out, or allow it to retry them.
 
-    When a job fails permanently, the planner splits its input in halves until the file that causes the
-    failure is alone. Compaction then leaves that file out. Consumers read its records as before, and nothing
-    is deleted.
+    Compaction leaves a file out if its bytes are proven to be corrupt, or if workers die repeatedly over this
+    file alone. Consumers read its records as before, and nothing is deleted.
+
+    If unrelated jobs fail alike, for example because a token has expired, no file is left out. Compaction
+    pauses instead, tests with one job from time to time whether the cause is gone, and continues by itself.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         retried = 0
         if retry or retry_all:
             retried = context.catalog.quarantine.release(None if retry_all else retry)
+        resumed = resume and context.catalog.circuit_breaker.reset()
+        pause = context.catalog.circuit_breaker.pause()
+        now_ms = context.clock.now_ms()
         candidates = context.catalog.quarantine.list()
     if as_json:
-        emit_json({"retried": retried, **candidate_fields(candidates)})
+        fields = {"retried": retried, "resumed": resumed, "pause": pause_fields(pause)}
+        emit_json({**fields, **candidate_fields(candidates)})
         return
     if retry or retry_all:
         report_console().print(f"{count(retried, 'file')} will be retried.")
+    if resume:
+        report_console().print("Compaction continues." if resumed else "Compaction was not paused.")
+    if pause is not None:
+        sentence = f"Note: {describe_pause(pause, now_ms)} ({RESUME})."
+        report_console().print(sentence, markup=False, soft_wrap=True)
     if not candidates:
         report_console().print("No files are in quarantine.")
     print_candidates(candidates)
@@ -65,7 +80,7 @@ def print_candidates(candidates: Sequence[QuarantineCandidate]) -> None:
         console.print(table("In quarantine", "file", "object", ">size", "reason", rows=rows))
     if len(candidates) > len(quarantined):
         waiting = len(candidates) - len(quarantined)
-        console.print(f"{count(waiting, 'file')} of failed jobs will be retried in smaller jobs.")
+        console.print(f"{count(waiting, 'file')} under suspicion will be retried in smaller jobs.")
 
 
 def _fields(candidate: QuarantineCandidate) -> dict[str, Any]:

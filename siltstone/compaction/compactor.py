@@ -2,7 +2,8 @@
 
 One round plans jobs and submits them, claims all jobs in the catalog's queue, including those of earlier
 runs, and runs them. Spark starts when there is a first job to run, and serves all rounds. Jobs are claimed
-only after it has started: a cluster may keep a session waiting for longer than the lease of a claimed job.
+only after it has started and its workers were checked: a cluster may keep a session waiting for longer than
+the lease of a claimed job. During a pause of compaction, nothing is planned, and Spark does not start.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from catalog.model import JobState
+from core.clock import SystemClock
 from core.quantities import count
 from maintenance.garbage_collection import collect_garbage
 from maintenance.retention import RetentionReport, expire
 from planner.planner import plan_and_submit
+from siltstone.compaction.pause import pause_fields, waiting_pause
 from siltstone.interrupts import Interrupts
-from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
+from spark_jobs.compact import JobOutcome, release_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport
-from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.session.spark_session import SparkSettings
+from spark_jobs.session_manager import SparkSessionManager
 from spark_jobs.shuffle.plan import PlanChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from catalog.jobs.circuit_breaker import CompactionPause
     from catalog.model import Job
     from maintenance.garbage_collection import GarbageReport
     from planner.settings import PlannerSettings
@@ -67,13 +72,14 @@ class CompactionOptions:
 class CompactionRun:
     """Result of a run: `compaction` is the sum over its rounds, `expired` what retention removed first.
 
-    `garbage` is None if no garbage was collected.
+    `pause` is the pause of compaction at the end. `garbage` is None if no garbage was collected.
     """
 
     compaction: CompactionReport = field(default_factory=CompactionReport)
     expired: RetentionReport = field(default_factory=RetentionReport)
     rounds: int = 0
     jobs_lost: int = 0
+    pause: CompactionPause | None = None
     garbage: GarbageReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,6 +90,7 @@ class CompactionRun:
             "expired_extents": self.expired.extents,
             "expired_bytes": self.expired.size,
             **self.compaction.as_dict(),
+            "pause": pause_fields(self.pause),
             "garbage": None if self.garbage is None else self.garbage.as_dict(),
         }
 
@@ -121,22 +128,35 @@ def compact(
     Raises KeyboardInterrupt when `interrupts` receives a signal, in any phase. Published results stay, and
     unfinished jobs are returned to the queue.
     """
-    options = options or CompactionOptions()
-    done = CompactionRun()
-    shielded = (interrupts or Interrupts()).shielded
+    done = CompactionRun(pause=waiting_pause(context))
+    if done.pause is None:
+        _compact(context, settings, display, options or CompactionOptions(), done, interrupts or Interrupts())
+        done.pause = context.catalog.circuit_breaker.pause()
+    return done
+
+
+def _compact(
+    context: AppContext,
+    settings: Settings,
+    display: ProgressDisplay,
+    options: CompactionOptions,
+    done: CompactionRun,
+    interrupts: Interrupts,
+) -> None:
+    shielded = interrupts.shielded
     planner = options.planner(settings)
     jobs: list[Job] = []
     try:
         with shielded() as cancelled:
             waiting = _plan(context, planner, display, done, cancelled)
         if not waiting:
-            return done
-        with contextlib.ExitStack() as session:
+            return
+        with new_session(settings) as session:
             with display.phase(f"Start Spark at {settings.spark_master}"):
-                spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
+                session.start()
+                check_session(context, session)
             run = partial(
-                run_jobs,
-                spark,
+                session.run,
                 store=context.store_config,
                 book=context.catalog.jobs,
                 clock=context.clock,
@@ -155,7 +175,20 @@ def compact(
         raise KeyboardInterrupt from None
     finally:
         _release_unfinished(context, jobs, shielded)
-    return done
+
+
+def new_session(settings: Settings) -> SparkSessionManager:
+    """Return the manager of a session that is not started yet."""
+    return SparkSessionManager(
+        SparkSettings(master=settings.spark_master), executor_wait_seconds=settings.executor_wait_seconds
+    )
+
+
+def check_session(context: AppContext, session: SparkSessionManager) -> None:
+    """Check the workers of a session before jobs are claimed; raise PreflightError or NoExecutorError."""
+    recorded = context.catalog.store_binding.recorded()
+    store_id = None if recorded is None else recorded.store_id
+    session.check(context.store_config, store_id, clock=SystemClock(), ids=context.ids)
 
 
 class PlannedJobs(NamedTuple):
@@ -183,13 +216,20 @@ def plan_jobs(
     jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS)
     expired = expire(context.catalog)
     done = plan_and_submit(context.catalog, context.clock, context.ids, planner)
-    waiting = jobs.counts()[JobState.SUBMITTED]
+    waiting = _waiting(context)
     pause = stopped or threading.Event()
     for _ in range(_MAX_LOOKS):
         if waiting or not jobs.suspected() or pause.wait(_LOOK_SECONDS):
             break
         waiting = len(jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS))
     return PlannedJobs(waiting, done.lost, done.deferred, expired)
+
+
+def _waiting(context: AppContext) -> int:
+    """Return the number of jobs that can be claimed; to test whether a pause can end, any job will do."""
+    jobs = context.catalog.jobs
+    is_paused = context.catalog.circuit_breaker.pause() is not None
+    return jobs.counts()[JobState.SUBMITTED] if is_paused else jobs.claimable()
 
 
 def claim_jobs(context: AppContext, limit: int) -> list[Job]:

@@ -32,18 +32,28 @@ def job_fields(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
             "state": job.state.value,
             "application_id": job.application_id,
             "silent_ms": _silent_ms(job, now_ms),
+            "waits_ms": max(0, job.not_before_ms - now_ms),
+            "failure": job.failure,
         }
         for job in jobs
     ]
 
 
 def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
-    """Return a sentence about the queue, and one about each run that has claimed jobs."""
-    waiting = sum(job.state is JobState.SUBMITTED for job in jobs)
+    """Return a sentence about the queue, one about jobs that wait, and one about each run with jobs."""
+    submitted = [job for job in jobs if job.state is JobState.SUBMITTED]
+    backing_off = [job for job in submitted if job.not_before_ms > now_ms]
+    waiting = len(submitted) - len(backing_off)
     sentences = []
     if waiting:
         sentences.append(
             f"{count(waiting, 'job')} {_be(waiting)} in the queue; siltstone compact runs the queue."
+        )
+    if backing_off:
+        first = min(backing_off, key=lambda job: job.not_before_ms)
+        sentences.append(
+            f"{count(len(backing_off), 'job')} {_be(len(backing_off))} in the queue after a fault; the first"
+            f" can run again in {(first.not_before_ms - now_ms + 999) // 1000} s. Its fault: {first.failure}"
         )
     running = Counter(job.application_id for job in jobs if job.state is JobState.RUNNING)
     for application_id, number in running.items():

@@ -11,7 +11,8 @@ Small amounts of new data wait for more (`planner.pace`), so a trickle is not re
 nothing is due, a watcher rests for the interval.
 
 A watcher survives any outage of the catalog or the store: it polls again, after pauses of at most the
-interval. A store that rejects the credentials counts as an outage, because they may be renewed.
+interval. A store that rejects the credentials counts as an outage, because they may be renewed. While the
+catalog pauses compaction, because unrelated jobs failed alike, a watcher only collects garbage.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ from core.clock import SystemClock
 from core.errors import RetryableError, StaleStateError
 from core.outage import FIRST_PAUSE_SECONDS, Outage
 from object_store.errors import StoreAccessError
-from siltstone.compaction.compactor import CompactionRun, claim_jobs, plan_jobs
+from siltstone.compaction.compactor import (
+    CompactionRun,
+    check_session,
+    claim_jobs,
+    new_session,
+    plan_jobs,
+)
+from siltstone.compaction.pause import describe_pause, waiting_pause
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
-from spark_jobs.session.spark_session import SparkSettings
-from spark_jobs.session_manager import SparkSessionManager
 
 if TYPE_CHECKING:
     import threading
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from siltstone.interrupts import Interrupts
     from siltstone.settings.configuration import Settings
     from spark_jobs.compact import JobOutcome
+    from spark_jobs.session_manager import SparkSessionManager
 
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
 _MAX_JOBS: Final = 100
@@ -60,6 +67,7 @@ class WatcherStatus:
     polls_failed: int = 0
     jobs_failed: int = 0
     jobs_running: int = 0
+    paused: int = 0
     last_poll_ms: int = 0
     outage_seconds: float = 0.0
     jobs_waiting: int = 0
@@ -107,7 +115,7 @@ class Watcher:
             first_pause_seconds=min(FIRST_PAUSE_SECONDS, interval_seconds),
             max_pause_seconds=interval_seconds,
         )
-        self._session = session or SparkSessionManager(SparkSettings(master=settings.spark_master))
+        self._session = session or new_session(settings)
         self._log = structlog.get_logger("siltstone.compaction")
 
     def run(self, interrupts: Interrupts) -> WatcherStatus:
@@ -143,24 +151,44 @@ class Watcher:
             self.status.last_poll_ms = self._machine_clock.now_ms()
 
     def _poll(self, interrupts: Interrupts) -> bool:
-        with interrupts.shielded() as stopped:
-            planned = plan_jobs(self._context, self._planner, stopped)
-            self.status.run.add_plan(planned)
-            self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
-        completed = 0
-        if planned.waiting:
-            self._start()
-            with interrupts.shielded() as stopped:
-                completed = self._run_round(stopped)
+        with interrupts.shielded():
+            is_paused = self._is_paused()
+        completed = 0 if is_paused else self._compact(interrupts)
         with interrupts.shielded():
             self._measure_backlog()
         return completed > 0
 
+    def _is_paused(self) -> bool:
+        """Return True while the catalog pauses compaction, and log the beginning of a pause."""
+        pause = waiting_pause(self._context)
+        if pause is not None and not self.status.paused:
+            self._log.warning("compaction paused", reason=describe_pause(pause, self._context.clock.now_ms()))
+        self.status.paused = int(pause is not None)
+        return pause is not None
+
+    def _compact(self, interrupts: Interrupts) -> int:
+        """Plan jobs and run some; return the number of completed jobs."""
+        with interrupts.shielded() as stopped:
+            planned = plan_jobs(self._context, self._planner, stopped)
+            self.status.run.add_plan(planned)
+            self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
+        if not planned.waiting:
+            return 0
+        self._start()
+        with interrupts.shielded() as stopped:
+            return self._run_round(stopped)
+
     def _start(self) -> None:
-        """Start the session if there is none; not shielded, because the start may take minutes."""
-        if not self._session.is_started:
+        """Start the session if there is none, and check its workers; also before a job ends a pause.
+
+        Not shielded, because this may take minutes.
+        """
+        is_new = not self._session.is_started
+        if is_new:
             self._log.info("starting Spark", master=self._settings.spark_master)
             self._session.start()
+        if is_new or self._context.catalog.circuit_breaker.pause() is not None:
+            check_session(self._context, self._session)
 
     def _run_round(self, stopped: threading.Event) -> int:
         jobs = claim_jobs(self._context, min(self._session.slots, _MAX_JOBS))

@@ -31,6 +31,7 @@ _COUNTERS: Final = {
 }
 _GAUGES: Final = {
     "jobs_running": "Jobs that this watcher runs now",
+    "paused": "1 while compaction is paused because unrelated jobs failed alike, otherwise 0",
     "last_poll_ms": "End of the last poll, in milliseconds since 1970 by this machine's clock",
     "outage_seconds": "Time since the first of the last polls that all failed; 0 after a successful poll",
     "jobs_waiting": "Jobs in the queue at the last poll",

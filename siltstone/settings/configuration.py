@@ -23,6 +23,7 @@ from maintenance.settings import GarbageSettings
 from object_store.open import check_endpoint
 from object_store.open import check_url as check_store_url
 from planner.settings import PlannerSettings
+from spark_jobs.settings import DEFAULT_WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,6 +130,12 @@ class Settings(BaseModel):
     )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="Spark master that runs compaction jobs."
+    )
+    executor_wait_seconds: float = Field(
+        default=DEFAULT_WAIT_SECONDS,
+        gt=0,
+        description="Time for which compaction waits for Spark to run a task, before it returns its jobs to "
+        "the queue.",
     )
     agent: AgentSettings = Field(default_factory=AgentSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)

@@ -8,6 +8,7 @@ ENTRY_POINTS: Final = {
     "agent": (
         "agent.process",
         "siltstone.cli.agent",
+        "siltstone.cli.migrate",
         "siltstone.cli.topics",
         "siltstone.cli.produce",
         "siltstone.cli.consume",
@@ -16,6 +17,8 @@ ENTRY_POINTS: Final = {
         "spark_jobs.task.entry",
         "spark_jobs.shuffle.query",
         "spark_jobs.shuffle.stages",
+        "spark_jobs.task.worker_check",
+        "siltstone.cli.warm_kernels",
     ),
     "planner": (
         "siltstone.cli.plan",

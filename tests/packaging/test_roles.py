@@ -88,7 +88,8 @@ def test_role_leaves_out_what_it_does_not_need(role: str) -> None:
 
 def test_every_command_names_the_extra_that_it_needs() -> None:
     assert EXTRAS.keys() == COMMANDS.keys()
-    assert all(f"siltstone.cli.{command}" in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
+    modules = {command: f"siltstone.cli.{command.replace('-', '_')}" for command in EXTRAS}
+    assert all(modules[command] in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
 
 
 def test_a_command_without_its_packages_names_the_extra() -> None:

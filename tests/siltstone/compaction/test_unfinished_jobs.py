@@ -8,7 +8,7 @@ from catalog.model import Job, JobState
 from siltstone.compaction.unfinished_jobs import describe_jobs
 
 
-def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:
+def _job(application_id: str | None, heartbeat_ms: int | None, not_before_ms: int = 0) -> Job:
     state = JobState.SUBMITTED if application_id is None else JobState.RUNNING
     return Job(
         spec=Mock(),
@@ -17,8 +17,9 @@ def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:
         application_id=application_id,
         heartbeat_ms=heartbeat_ms,
         attempts=1,
-        failure=None,
+        failure="the disk is full" if not_before_ms else None,
         counts={},
+        not_before_ms=not_before_ms,
     )
 
 
@@ -27,6 +28,15 @@ def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:
     [
         ([], []),
         ([_job(None, None)], ["1 job is in the queue; siltstone compact runs the queue."]),
+        (
+            [_job(None, None, 70_000), _job(None, None, 12_500)],
+            [
+                (
+                    "2 jobs are in the queue after a fault; the first can run again in 3 s. "
+                    "Its fault: the disk is full"
+                ),
+            ],
+        ),
         (
             [_job("a", 5_000), _job("b", 9_000), _job("b", 8_000)],
             [

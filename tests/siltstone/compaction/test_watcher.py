@@ -57,7 +57,7 @@ class InProcessSession(SparkSessionManager):
     def __init__(self, slots: int, before: Callable[[Job], None] = lambda _job: None) -> None:
         super().__init__(SparkSettings())
         self.before = before
-        self.starts = 0
+        self.starts = self.checks = 0
         self._slots = slots
         self._is_there = False
 
@@ -70,6 +70,10 @@ class InProcessSession(SparkSessionManager):
     def start(self) -> None:
         self.starts += not self._is_there
         self._is_there = True
+
+    @override
+    def check(self, *_: object, **__: object) -> None:
+        self.checks += 1
 
     @property
     @override
@@ -332,7 +336,8 @@ def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
     plan_jobs(log.context(), watcher._planner)
     (job,) = claim_jobs(log.context(), 1)
     assert job.attempt_id is not None
-    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a batch that no worker survives")
+    files = [each.file_id for each in job.spec.inputs]
+    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum differs", suspects=files)
     watcher._poll_and_log(Interrupts())
 
     found = {
