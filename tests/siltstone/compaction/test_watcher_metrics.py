@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
     from catalog.open import Catalog
+    from core.clock import Clock
     from core.ids import Ids
     from object_store.interface import ObjectStore
     from spark_jobs.queries import QueryJob
@@ -361,6 +362,12 @@ def a_file_is_corrupt(scene: Scene) -> None:
     data[size // 2] ^= 255
     scene.store.put(name, [bytes(data)], purpose=Purpose.CHECK)
     scene.until_moved(STEPS["a_file_is_corrupt"].moves, scene.poll)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The system clock: ages and horizons must pass."""
+    return SystemClock()
 
 
 @pytest.fixture
