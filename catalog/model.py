@@ -108,6 +108,18 @@ class PartitionState:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """What a reader of a file must know before it reads any byte, and the kernels that wrote the file.
+
+    `required_features` are `name@since`, separated by commas. `kernel_digest` is empty in an ingestion file.
+    """
+
+    version: int = 1
+    required_features: str = ""
+    kernel_digest: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """Contiguous offsets of one partition, and the bytes of an object that hold their records.
@@ -122,7 +134,8 @@ class Extent:
 
     The bytes [index_position, index_position + index_length) are the section's sparse index block;
     `index_length` is 0 without one. `committed_ms` is the time at which an agent committed the oldest of the
-    data. `claimed_by` is the open job that claims the extent; only the planner's queries set it.
+    data. `claimed_by` is the open job that claims the extent; only the planner's queries set it. A process
+    believes `unique_keys` only if it has the kernels of `format.kernel_digest`.
     """
 
     topic_id: UUID
@@ -144,6 +157,7 @@ class Extent:
     unique_keys: bool
     committed_ms: int
     claimed_by: UUID | None = None
+    format: FileFormat = FileFormat()
 
 
 class OffsetRange(NamedTuple):
@@ -226,6 +240,7 @@ class FileCommit:
     directory_length: int
     session_id: UUID
     sections: tuple[SectionCommit, ...]
+    format: FileFormat = FileFormat()
 
 
 class RunRefusal(StrEnum):
@@ -357,6 +372,7 @@ class OutputFile:
     size: int
     directory_length: int
     extents: tuple[OutputExtent, ...]
+    format: FileFormat = FileFormat()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from catalog.config.values import TopicConfig
-from catalog.model import Extent, FileKind, PartitionState, Topic
+from catalog.model import Extent, FileFormat, FileKind, PartitionState, Topic
 
 if TYPE_CHECKING:
     from catalog.database.connection import Row
 
+_format = lru_cache(maxsize=256)(FileFormat)
 _KINDS = {kind.value: kind for kind in FileKind}
+
+
+def format_params(given: FileFormat) -> dict[str, object]:
+    """Return the parameters of `insert_file` for a file's format."""
+    return {
+        "format_version": given.version,
+        "required_features": given.required_features,
+        "kernel_digest": given.kernel_digest,
+    }
 
 
 def topic_from_row(row: Row) -> Topic:
@@ -60,4 +71,5 @@ def extent_from_row(row: Row) -> Extent:
         unique_keys=row.unique_keys,
         committed_ms=row.committed_ms,
         claimed_by=getattr(row, "claimed_by", None),
+        format=_format(row.format_version, row.required_features, row.kernel_digest),
     )

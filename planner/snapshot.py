@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import Exactness, PartitionId
+from object_format.segment_file import format_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 # A record may exceed a topic's time by this fraction of it because it shares an extent with younger records.
 _SPAN_OF_WAITING: Final = 4
+
+
+def is_readable(extent: Extent) -> bool:
+    """Return True if this version can read the extent's file; a newer planner takes the others."""
+    return format_fault(extent.format.version, extent.format.required_features) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,12 @@ class PartitionView:
     exactness: Exactness = Exactness.EXACT
 
     def is_free(self, extent: Extent) -> bool:
-        """Return True if a job may take the extent: no job has it, its file is no quarantine candidate."""
-        return extent.claimed_by is None and extent.file_id not in self.quarantine_candidates
+        """Return True if a job may take the extent.
+
+        No job has it, its file is no quarantine candidate, and this version can read the file.
+        """
+        is_unclaimed = extent.claimed_by is None and extent.file_id not in self.quarantine_candidates
+        return is_unclaimed and is_readable(extent)
 
     @property
     def partition_id(self) -> PartitionId:

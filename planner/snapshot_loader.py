@@ -14,7 +14,7 @@ from catalog.model import Exactness, FileKind, PartitionId
 from planner.fault_bisection import can_be_retried
 from planner.policy import PRICES
 from planner.score import spent_on
-from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
+from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules, is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,12 +50,13 @@ def load_snapshot(
     tried = [each for each in quarantine_candidates.values() if can_be_retried(each, now_ms)][
         : settings.max_plan_files
     ]
-    files = [
+    found = [
         *catalog.planning.inputs_of_candidates(tried),
         *catalog.planning.ingestion_files(
             settings.max_plan_files, max_extents=max(1, settings.max_plan_extents // 2)
         ),
     ]
+    files = [file for file in found if is_readable(file.extents[0])]
     free: dict[PartitionId, list[Extent]] = {}
     for file in files:
         for extent in file.extents:
@@ -130,7 +131,7 @@ def _mergeable(
             dead_bytes=each.dead_bytes,
         )
         for each in found
-        if all(extent.topic_id in rules for extent in each.extents)
+        if all(extent.topic_id in rules and is_readable(extent) for extent in each.extents)
     )
 
 

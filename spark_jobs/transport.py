@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 
 from catalog.jobs.json_format import read_spec, write_spec
-from catalog.model import JobResult, OutputExtent, OutputFile
+from catalog.model import FileFormat, JobResult, OutputExtent, OutputFile
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 from object_format.kernels.runtime.identity import KERNEL_DIGEST, short_digest
@@ -77,4 +77,7 @@ def _output_file_of(plain: dict[str, Any]) -> OutputFile:
     extents = tuple(
         OutputExtent(**{**extent, "topic_id": UUID(extent["topic_id"])}) for extent in plain["extents"]
     )
-    return OutputFile(**{**plain, "file_id": UUID(plain["file_id"]), "extents": extents})
+    file_format = FileFormat(**plain["format"])
+    return OutputFile(
+        **{**plain, "file_id": UUID(plain["file_id"]), "extents": extents, "format": file_format}
+    )

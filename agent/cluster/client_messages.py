@@ -17,6 +17,7 @@ from catalog.errors import (
 )
 from core.errors import CorruptDataError, InvalidInputError, RetryableError, SiltstoneError, StaleStateError
 from local_tier.errors import InconsistentTopicError, LogClosedError, LogDirectoryOfflineError
+from object_format.segment_file import UnsupportedFormatError
 from object_store.errors import (
     ForeignStoreError,
     LostIdentityError,
@@ -62,6 +63,7 @@ _CAUSES: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
     (ReadFailedError, "the records cannot be read at the moment"),
     (LogDirectoryOfflineError, "a disk of the agent has failed"),
     (CorruptDataError, "stored data is corrupt"),
+    (UnsupportedFormatError, "the agent is too old for a stored file"),
     (RetryableError, "the operation is not possible at the moment"),
 )
 _FAILED: Final = "the agent has failed"

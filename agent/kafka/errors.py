@@ -33,6 +33,7 @@ from core.errors import (
 )
 from local_tier.errors import LogDirectoryOfflineError
 from object_format.errors import InvalidRecordError
+from object_format.segment_file import UnsupportedFormatError
 
 __all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of", "to_kafka_error"]
 
@@ -67,6 +68,7 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (RetryableError, ErrorCode.request_timed_out),
     (StaleStateError, ErrorCode.request_timed_out),
     (CorruptDataError, ErrorCode.corrupt_message),
+    (UnsupportedFormatError, ErrorCode.kafka_storage_error),  # another agent may be newer
 )
 
 _REFUSALS = {

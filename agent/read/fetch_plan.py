@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent.read.batch_slicing import ExtentPart, ServedBatches
 from agent.read.range_cache import ByteRange
 from catalog.model import PartitionId
-from object_format.segment_file import SectionIndex
+from object_format.segment_file import VERSION, SectionIndex, UnsupportedFormatError, check_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,6 +65,22 @@ class Cursor:
             or (self.state is not None and self.served.next_offset >= self.state.high_watermark)
         )
 
+    def drop_unsupported(self) -> None:
+        """Drop the extents from the first one on whose file this version cannot read.
+
+        If that is the one to read next, its error becomes the result.
+        """
+        for number, extent in enumerate(self.extents):
+            if extent.format.version == VERSION and not extent.format.required_features:
+                continue  # on the path of every fetch, so without a call
+            try:
+                check_readable(extent)
+            except UnsupportedFormatError as error:
+                if number == 0:
+                    self.error = error
+                self.extents = self.extents[:number]
+                return
+
     def needed_extents(self) -> list[Extent]:
         """Return the extents to read in this round, in offset order and without a gap."""
         needed: list[Extent] = []
@@ -106,13 +122,20 @@ def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
     return chosen
 
 
+def check_readable(extent: Extent) -> None:
+    """Raise UnsupportedFormatError if this version cannot read the extent's file."""
+    check_format(extent.object_name, extent.format.version, extent.format.required_features)
+
+
 def index_range(extent: Extent) -> ByteRange:
-    """Return the byte range of the extent's sparse index."""
+    """Return the byte range of the extent's sparse index. Raises UnsupportedFormatError."""
+    check_readable(extent)
     return ByteRange(extent.object_name, extent.index_position, extent.index_length)
 
 
 def data_range(extent: Extent) -> ByteRange:
-    """Return the byte range of all the extent's blocks."""
+    """Return the byte range of all the extent's blocks. Raises UnsupportedFormatError."""
+    check_readable(extent)
     return ByteRange(extent.object_name, extent.position, extent.length)
 
 

@@ -239,6 +239,8 @@ class ReadPath:
                 break
             await self._local_reader.serve(cursors, max_bytes)
             await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
+            for cursor in elsewhere:
+                cursor.drop_unsupported()
             chosen = assign_limits(cursors, max_bytes)
             if not chosen:
                 break

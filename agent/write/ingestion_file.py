@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cluster.commits import AppendedBatches
 from agent.write.pending_append import AppendResult
-from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
+from catalog.model import BatchRun, FileCommit, FileFormat, PartitionId, SectionCommit
 from object_format.record_batch.headers import set_base_offsets, stored_checksums
-from object_format.segment_file import SegmentFileWriter, SegmentKind, VerifiedBatches
+from object_format.segment_file import VERSION, SegmentFileWriter, SegmentKind, VerifiedBatches
 from object_store.names import IngestionName
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from agent.write.ingestion_buffer import OpenFile, Piece
     from catalog.model import ProducerStamp, SectionResult
     from object_store.interface import Buffer
+
+_FORMAT = FileFormat(version=VERSION)
 
 
 class SealedSection(NamedTuple):
@@ -159,6 +161,7 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
             directory_length=summary.directory_length,
             session_id=session_id,
             sections=tuple(commits),
+            format=_FORMAT,
         ),
         sections=tuple(sections),
     )

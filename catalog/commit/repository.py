@@ -35,6 +35,7 @@ from catalog.lifecycle.incarnation import replaced_error
 from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.sessions import fenced_error
 from catalog.model import FileKind, RunResult
+from catalog.rows import format_params
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -257,6 +258,7 @@ class _Commit:
             "extents": len(rows),
             "initial_bytes": live_bytes,
             "live_bytes": live_bytes,
+            **format_params(commit.format),
             "sections": outcomes,
         }
         send(_SQL["insert_file"], params)

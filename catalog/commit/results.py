@@ -122,6 +122,7 @@ def _extents(
             leader_epoch=outcome.leader_epoch,
             unique_keys=False,
             committed_ms=committed_ms,
+            format=commit.format,
         )
         for extent in extents_of_section(section, outcome.runs)
     )

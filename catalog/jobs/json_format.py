@@ -16,7 +16,7 @@ from uuid import UUID
 import orjson
 
 from catalog.errors import JobVersionError
-from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
+from catalog.model import Extent, FileFormat, FileKind, JobInput, JobPartition, JobSpec
 from core.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, An
         "object_name": file.object_name,
         "size": file.size,
         "kind": file.extents[0].file_kind.value if file.extents else FileKind.INGESTION.value,
+        "format": file.extents[0].format if file.extents else FileFormat(),
         "extents": [[topic_indexes[extent.topic_id], *_extent_values(extent)] for extent in file.extents],
     }
 
@@ -151,6 +152,7 @@ def _read_spec(stored: dict[str, Any]) -> JobSpec:
 
 def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
     file_id, object_name, kind = UUID(file["file_id"]), file["object_name"], FileKind(file["kind"])
+    file_format = FileFormat(**file.get("format", {}))  # the first planners wrote none
     return JobInput(
         file_id=file_id,
         object_name=object_name,
@@ -161,6 +163,7 @@ def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
                 file_id=file_id,
                 object_name=object_name,
                 file_kind=kind,
+                format=file_format,
                 **dict(zip(_EXTENT, values, strict=True)),
             )
             for topic_index, *values in file["extents"]

@@ -23,6 +23,7 @@ from catalog.errors import JobInputsChangedError
 from catalog.jobs.validation import inputs_by_partition, outputs_by_partition
 from catalog.lifecycle.garbage import FileRemoval
 from catalog.model import EPOCHS_IN_BATCHES, Exactness, FileKind, PartitionId
+from catalog.rows import format_params
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -242,6 +243,7 @@ class JobPublication:
                 "extents": len(lengths),
                 "initial_bytes": sum(extent.length for extent in file.extents),
                 "live_bytes": sum(lengths),
+                **format_params(file.format),
             },
         )
 

@@ -1,6 +1,6 @@
 """Repair of totals and counts that follow from the extents.
 
-Extents, bounds and bytes are never changed, because nothing in the catalog tells what they should be.
+Offsets, bounds and bytes are never changed, because nothing in the catalog tells what they should be.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from catalog.database.pool import Database, Transaction
-    from catalog.model import PartitionId
+    from catalog.model import Extent, PartitionId
 
 _SQL = load_queries("repair")
 _PAGE_FILES: Final = 500
@@ -92,3 +92,22 @@ class Repair:
             transaction.send(_SQL["recount_partition"], params)
 
         self._database.transact("repair.recount_partition", work)
+
+    def clear_unique_keys(self, extent: Extent) -> None:
+        """Record that keys of the extent occur twice, and that its partition needs an exact job.
+
+        Does nothing if the extent was replaced meanwhile. Open jobs have a copy of the old flag.
+        """
+        params = {
+            "topic_id": extent.topic_id,
+            "partition": extent.partition,
+            "base_offset": extent.base_offset,
+            "file_id": extent.file_id,
+        }
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["lock_partition"], params)
+            if transaction.rows(_SQL["clear_unique_keys"], params):
+                transaction.send(_SQL["require_deduplication"], params)
+
+        self._database.transact("repair.clear_unique_keys", work)

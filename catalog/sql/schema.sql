@@ -172,7 +172,9 @@ CREATE INDEX local_leaders_node ON local_leaders (node_id);
 -- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row
 -- is deleted after its object. After `failures` consecutive attempts to delete the object, the next one is at
 -- retry_ms. live_bytes is the total of its extents, initial_bytes that at its commit, so
--- that an index finds small files and mostly dead ones.
+-- that an index finds small files and mostly dead ones. A reader must know the format version and every one of the
+-- required features (`name@since`, separated by commas). kernel_digest identifies the kernels that wrote a compacted
+-- file; a job trusts unique_keys of the extents only if it has the same kernels.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -189,6 +191,9 @@ CREATE TABLE files (
     live_bytes bigint NOT NULL DEFAULT 0,
     failures integer NOT NULL DEFAULT 0,
     retry_ms bigint,
+    format_version smallint NOT NULL DEFAULT 1,
+    required_features text NOT NULL DEFAULT '',
+    kernel_digest text NOT NULL DEFAULT '',
     CONSTRAINT claims_are_live CHECK (claimed_extents BETWEEN 0 AND live_extents),
     CONSTRAINT dead_without_extents CHECK ((dead_ms IS NULL) = (live_extents > 0))
 );

@@ -11,15 +11,16 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, InvalidInputError, NotFoundError
 from maintenance.fsck.report import Difference, DifferenceKind
+from maintenance.fsck.unique_keys import repeated_keys
 from object_format.bitmaps import bitmap_between, bitmap_of
 from object_format.holes import survivors_between
 from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
-from object_format.segment_file import ForwardReader
+from object_format.segment_file import ForwardReader, UnsupportedFormatError, format_fault
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     import numpy.typing as npt
@@ -74,16 +75,32 @@ class _Seen:
 class FileCheck:
     """Checks one file at a time; memory is one reader's, plus the bitmaps of one section."""
 
-    def __init__(self, store: ObjectStore, findings: Findings, topic_names: Mapping[UUID, str]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        findings: Findings,
+        topic_names: Mapping[UUID, str],
+        clear_unique_keys: Callable[[Extent], None] | None = None,
+    ) -> None:
+        """`clear_unique_keys` repairs the flag of an extent whose keys occur twice; None reports only."""
         self._store = store
+        self._clear_unique_keys = clear_unique_keys
         self._findings = findings
         self._topic_names = topic_names
 
     def check(self, file: CatalogFile, extents: Sequence[Extent]) -> None:
-        """Read `file` from byte 0 to its end and compare it with its live `extents`."""
+        """Read `file` from byte 0 to its end and compare it with its live `extents`.
+
+        A file that needs a newer Siltstone is reported, and not read.
+        """
+        if any(self._is_unsupported(extent) for extent in extents[:1]):
+            return
         stream = self._store.open_stream(file.object_name, purpose=Purpose.FSCK)
         try:
             self._read(ForwardReader(stream, name=file.object_name, size=file.size), file, extents)
+            self._check_keys(extents)
+        except UnsupportedFormatError as error:
+            self._unsupported(file.object_name, error.message)
         except NotFoundError:
             return  # the comparison with the listing reports it
         except (CorruptDataError, InvalidInputError) as error:
@@ -99,6 +116,44 @@ class FileCheck:
         finally:
             stream.close()
         self._findings.count("files_read")
+
+    def _is_unsupported(self, extent: Extent) -> bool:
+        fault = format_fault(extent.format.version, extent.format.required_features)
+        if fault is not None:
+            self._unsupported(extent.object_name, f"a file that {fault}")
+        return fault is not None
+
+    def _unsupported(self, name: str, found: str) -> None:
+        self._findings.add(
+            Difference(
+                kind=DifferenceKind.UNSUPPORTED,
+                object_name=name,
+                expected="a file that this version can read",
+                found=found,
+                remedy="run fsck of the Siltstone that the agents run",
+            )
+        )
+
+    def _check_keys(self, extents: Sequence[Extent]) -> None:
+        """Read extents with unique keys again, and report keys that occur twice."""
+        for extent in extents:
+            repeated = repeated_keys(self._store, extent) if extent.unique_keys else 0
+            if not repeated:
+                continue
+            if self._clear_unique_keys is not None:
+                self._clear_unique_keys(extent)
+            self._findings.add(
+                Difference(
+                    kind=DifferenceKind.UNIQUE_KEYS,
+                    object_name=extent.object_name,
+                    topic=self._topic_names.get(extent.topic_id, str(extent.topic_id)),
+                    partition=extent.partition,
+                    expected=f"each key once at offsets {extent.base_offset} to {extent.last_offset}",
+                    found=f"{repeated} records with a key that another one has",
+                    remedy="siltstone fsck --deep --repair has the partition deduplicated again",
+                    repaired=self._clear_unique_keys is not None,
+                )
+            )
 
     def _read(self, reader: ForwardReader, file: CatalogFile, extents: Sequence[Extent]) -> None:
         if reader.header.file_id != file.file_id:

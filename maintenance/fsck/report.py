@@ -24,6 +24,8 @@ class DifferenceKind(StrEnum):
     ORPHAN = "orphan"  # store: an object without a file whose owner can no longer commit it
     QUARANTINED = "quarantined"  # catalog: a file makes every job fail and is excluded from compaction
     CORRUPT = "corrupt"  # bytes: a checksum or a structure is wrong
+    UNSUPPORTED = "unsupported"  # bytes: not read, because the file needs a newer Siltstone
+    UNIQUE_KEYS = "unique_keys"  # bytes: a key occurs twice in an extent that should have each key once
     CONTENT = "content"  # bytes: sound, but not what the catalog says
 
 

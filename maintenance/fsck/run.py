@@ -42,11 +42,12 @@ def fsck(
     """Compare everything; change nothing without `repair`. May run next to agents and jobs.
 
     `repair` derives from the extents what follows with certainty: totals of partitions, counts and death of
-    files, claims of ended jobs. If the extents themselves are in doubt, nothing is repaired.
+    files, claims of ended jobs. With `deep`, it also clears the flag of unique keys where a key occurs twice.
+    If the extents themselves are in doubt, nothing is repaired.
 
-    `deep` reads every live file once from its first byte to its last. Objects younger than `grace_ms` are not
-    reported as orphans. The first `max_differences` differences are kept, all are counted. Raise
-    ForeignStoreError for another catalog's store, in which every object would be missing.
+    `deep` reads every live file from its first byte to its last, and extents with unique keys again. Objects
+    younger than `grace_ms` are not reported as orphans. The first `max_differences` differences are kept, all
+    are counted. Raise ForeignStoreError for another catalog's store, in which every object would be missing.
     """
     findings = Findings(max_differences)
     _check_identity(catalog, store, findings)
@@ -57,7 +58,8 @@ def fsck(
     ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()
     if deep:
         topics = {topic.topic_id: topic.name for topic in catalog.topics.list()}
-        check = FileCheck(store, findings, topics)
+        clear = catalog.repair.clear_unique_keys if repair else None
+        check = FileCheck(store, findings, topics, clear)
         for files in _live_files(catalog):
             extents = _extents_by_file(catalog, files)
             for file in files:

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
+from catalog.model import BatchRun, FileCommit, FileFormat, ProducerStamp, SectionCommit
 from core.errors import CorruptDataError
 from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
-from object_format.segment_file import TRAILER_LENGTH, ForwardReader, SegmentKind, read_directory
+from object_format.segment_file import (
+    TRAILER_LENGTH,
+    VERSION,
+    ForwardReader,
+    SegmentKind,
+    features_for_catalog,
+    read_directory,
+)
 from object_format.segment_file.errors import NeedMoreTail
 from object_store import names
 from object_store.accounting import Purpose
@@ -78,6 +85,7 @@ def read_file_commit(store: ObjectStore, object_name: str) -> FileCommit:
         directory_length=contents.length,
         session_id=name.session_id,
         sections=tuple(sections),
+        format=FileFormat(VERSION, features_for_catalog(reader.header.required_features)),
     )
 
 

@@ -6,12 +6,19 @@ docs/reference/segment-file.md is the specification.
 from object_format.segment_file.block_payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.directory import Directory, read_directory
 from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail
+from object_format.segment_file.features import (
+    UnsupportedFormatError,
+    check_format,
+    features_for_catalog,
+    format_fault,
+)
 from object_format.segment_file.forward_reader import DataBlock, ForwardReader
 from object_format.segment_file.layout import (
     BLOCK_TARGET,
     MAX_PAYLOAD,
     SECTION_START_LENGTH,
     TRAILER_LENGTH,
+    VERSION,
     SegmentKind,
 )
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
@@ -25,6 +32,7 @@ __all__ = [
     "MAX_PAYLOAD",
     "SECTION_START_LENGTH",
     "TRAILER_LENGTH",
+    "VERSION",
     "ByteSource",
     "CorruptSegmentError",
     "DataBlock",
@@ -40,7 +48,11 @@ __all__ = [
     "SectionIndex",
     "SegmentFileWriter",
     "SegmentKind",
+    "UnsupportedFormatError",
     "VerifiedBatches",
+    "check_format",
+    "features_for_catalog",
+    "format_fault",
     "parse_data_blocks",
     "parse_holes_block",
     "read_directory",

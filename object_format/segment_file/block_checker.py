@@ -9,6 +9,7 @@ from object_format.segment_file.errors import CorruptSegmentError
 from object_format.segment_file.layout import (
     BLOCK_HEADER,
     FIXED_PAYLOADS,
+    IGNORED_BLOCK_FLAGS,
     MAX_PAYLOAD,
     OPTIONAL,
     BlockHeader,
@@ -27,11 +28,12 @@ def header_fault(header: BlockHeader) -> str | None:
     """Return why this version cannot read a block with this header; None if it can."""
     kind = _KNOWN.get(header.kind)
     name = kind.name if kind is not None else f"type {header.kind}"
-    if header.flags & ~OPTIONAL or header.reserved:
+    flags = header.flags & ~IGNORED_BLOCK_FLAGS
+    if flags & ~OPTIONAL or header.reserved:
         return f"a {name} block has reserved bits set"
     if kind is None:
-        return None if header.flags & OPTIONAL else f"a block of unknown required type {header.kind}"
-    if header.flags != (OPTIONAL if kind is BlockType.SECTION_INDEX else 0):
+        return None if flags & OPTIONAL else f"a block of unknown required type {header.kind}"
+    if flags != (OPTIONAL if kind is BlockType.SECTION_INDEX else 0):
         return f"a {name} block has the wrong optional bit"
     fixed = FIXED_PAYLOADS.get(kind, header.length)
     if header.length != fixed:

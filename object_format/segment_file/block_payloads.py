@@ -15,6 +15,7 @@ from object_format.segment_file.layout import (
     DIRECTORY_ENTRY,
     END_MAGIC,
     FILE_HEADER,
+    IGNORED_SECTION_FLAGS,
     SECTION_FOOTER,
     SECTION_HEADER,
     TRAILER,
@@ -35,29 +36,42 @@ def _require_zero(name: str, value: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """FILE_HEADER payload: identity, writer and time of creation (milliseconds since the epoch)."""
+    """FILE_HEADER payload: identity, writer, time of creation (milliseconds since the epoch), and features.
+
+    Both kinds of features are bits. A reader ignores optional features that it does not know, and must know
+    all required ones (`object_format.segment_file.features`).
+    """
 
     kind: SegmentKind
     file_id: UUID
     writer_id: UUID
     created_ms: int
+    required_features: int = 0
+    optional_features: int = 0
 
     def pack(self) -> bytes:
         """Return the payload."""
         return FILE_HEADER.pack(
-            VERSION, self.kind, 0, 0, self.created_ms, self.file_id.bytes, self.writer_id.bytes
+            VERSION,
+            self.kind,
+            self.optional_features,
+            self.required_features,
+            self.created_ms,
+            self.file_id.bytes,
+            self.writer_id.bytes,
         )
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:
         """Parse a payload whose version has been checked."""
-        _, kind, reserved, reserved_too, created_ms, file_id, writer_id = FILE_HEADER.unpack(payload)
-        _require_zero("FILE_HEADER", reserved | reserved_too)
+        _, kind, optional, required, created_ms, file_id, writer_id = FILE_HEADER.unpack(payload)
         return cls(
             kind=SegmentKind(kind),
             file_id=UUID(bytes=file_id),
             writer_id=UUID(bytes=writer_id),
             created_ms=created_ms,
+            required_features=required,
+            optional_features=optional,
         )
 
 
@@ -104,7 +118,7 @@ class SectionFooter:
 
     Offsets are relative to the section in an ingestion file, and absolute in a compacted file. `data_length`
     is the size of the section's DATA blocks including their headers. Timestamps are in milliseconds; both are
-    -1 if there is no record.
+    -1 if there is no record. `ignored_flags` are flags that this version does not know and need not know.
     """
 
     base_offset: int
@@ -115,6 +129,7 @@ class SectionFooter:
     min_timestamp: int
     max_timestamp: int
     unique_keys: bool
+    ignored_flags: int = 0
 
     def pack(self) -> bytes:
         """Return the payload."""
@@ -126,7 +141,7 @@ class SectionFooter:
             self.data_length,
             self.min_timestamp,
             self.max_timestamp,
-            UNIQUE_KEYS if self.unique_keys else 0,
+            (UNIQUE_KEYS if self.unique_keys else 0) | self.ignored_flags,
             0,
         )
 
@@ -136,7 +151,7 @@ class SectionFooter:
         base, last, records, batches, data_length, oldest, newest, flags, reserved = SECTION_FOOTER.unpack(
             payload
         )
-        _require_zero("SECTION_FOOTER", flags & ~UNIQUE_KEYS | reserved)
+        _require_zero("SECTION_FOOTER", flags & ~(UNIQUE_KEYS | IGNORED_SECTION_FLAGS) | reserved)
         _check_offsets(base, last, records, has_data=data_length > 0)
         if batches < 0 or (batches > 0) != (data_length > 0):
             raise ValueError(f"{batches} batches in {data_length} bytes of DATA")
@@ -148,7 +163,8 @@ class SectionFooter:
             data_length=data_length,
             min_timestamp=oldest,
             max_timestamp=newest,
-            unique_keys=flags == UNIQUE_KEYS,
+            unique_keys=flags & UNIQUE_KEYS != 0,
+            ignored_flags=flags & IGNORED_SECTION_FLAGS,
         )
 
 
@@ -176,6 +192,7 @@ class SectionEntry:
     min_timestamp: int
     max_timestamp: int
     unique_keys: bool
+    ignored_flags: int = 0
 
     @property
     def key(self) -> tuple[UUID, int]:
@@ -211,6 +228,7 @@ class SectionEntry:
             min_timestamp=footer.min_timestamp,
             max_timestamp=footer.max_timestamp,
             unique_keys=footer.unique_keys,
+            ignored_flags=footer.ignored_flags,
         )
 
     def pack(self) -> bytes:
@@ -218,7 +236,7 @@ class SectionEntry:
         return DIRECTORY_ENTRY.pack(
             self.topic_id.bytes,
             self.partition,
-            UNIQUE_KEYS if self.unique_keys else 0,
+            (UNIQUE_KEYS if self.unique_keys else 0) | self.ignored_flags,
             self.position,
             self.length,
             self.data_position,
@@ -238,7 +256,7 @@ class SectionEntry:
     def unpack(cls, data: Buffer) -> Self:
         """Parse an entry, and check that the section's parts are inside the section."""
         topic_id, partition, flags, *fields = DIRECTORY_ENTRY.unpack(data)
-        _require_zero("DIRECTORY entry", flags & ~UNIQUE_KEYS)
+        _require_zero("DIRECTORY entry", flags & ~(UNIQUE_KEYS | IGNORED_SECTION_FLAGS))
         position, length, *parts = fields[:8]
         base, last, records, oldest, newest = fields[8:]
         if partition < 0:
@@ -266,7 +284,8 @@ class SectionEntry:
             record_count=records,
             min_timestamp=oldest,
             max_timestamp=newest,
-            unique_keys=flags == UNIQUE_KEYS,
+            unique_keys=flags & UNIQUE_KEYS != 0,
+            ignored_flags=flags & IGNORED_SECTION_FLAGS,
         )
 
 

@@ -15,6 +15,7 @@ from object_format.segment_file.block_payloads import (
     file_id_of,
 )
 from object_format.segment_file.checksum import block_seed, extend, file_seed
+from object_format.segment_file.features import check_header_features
 from object_format.segment_file.layout import (
     BLOCK_HEADER,
     DIRECTORY_ENTRY,
@@ -256,7 +257,9 @@ class ForwardReader:
             raise self._checker.misplaced(block, self.position)
         self._require(block.size)
         self._checker.seed = file_seed(file_id_of(buffer.peek(start + FILE_HEADER.size)[start:]))
-        self._header = self._unpacked(block, FileHeader.unpack)
+        header = self._unpacked(block, FileHeader.unpack)
+        check_header_features(self._checker.file, header.required_features)
+        self._header = header
         return self._header
 
     def _next_section(self) -> SectionHeader | None:

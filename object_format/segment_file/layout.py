@@ -19,7 +19,12 @@ MAX_INT64 = 2**63 - 1
 NO_TIMESTAMP = -1
 
 OPTIONAL = 0x01
+IGNORED_BLOCK_FLAGS = 0xF0
+"""Flags of blocks that a reader ignores if it does not know them; it rejects the others."""
+
 UNIQUE_KEYS = 0x01
+IGNORED_SECTION_FLAGS = 0xFFFF_0000
+"""Flags of sections that a reader ignores if it does not know them; it rejects the others."""
 
 
 class BlockType(IntEnum):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
+from object_format.segment_file import check_format
 from spark_jobs.task.retention_windows import windows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from catalog.model import Extent, JobPartition, JobSpec
 
@@ -141,14 +143,17 @@ class PartitionWork:
 def arrange(spec: JobSpec) -> list[PartitionWork]:
     """Return the job's partitions in the order of sections in files, each with its parts in offset order.
 
-    Partitions without offsets are left out. The cost is one pass over the extents and sorting them. Raise
-    InvalidInputError unless the extents of every partition cover [base_offset, upper_offset) without gap or
-    overlap, and no input's part overlaps another's.
+    Partitions without offsets are left out. The cost is one pass over the extents and sorting them. Keys of
+    an extent are unique only if these kernels wrote its file: others may have compared keys differently.
+
+    Raise UnsupportedFormatError if this version cannot read an input. Raise InvalidInputError unless the
+    extents of every partition cover [base_offset, upper_offset) without gap or overlap, and no input's part
+    overlaps another's.
     """
     partitions = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
     parts: defaultdict[PartitionId, list[InputPart]] = defaultdict(list)
     for index, job_input in enumerate(spec.inputs):
-        for partition_id, extents in _by_partition(job_input.extents).items():
+        for partition_id, extents in _by_partition(_verified(job_input.extents)).items():
             if partition_id not in partitions:
                 raise InvalidInputError(
                     f"job {spec.job_id}: {job_input.object_name} has an extent of"
@@ -163,6 +168,15 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
         if ordered:
             work.append(PartitionWork(partition, _with_windows(partition, ordered, spec.now_ms)))
     return work
+
+
+def _verified(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the extents of a file that this version can read, without `unique_keys` of other kernels."""
+    for extent in extents:
+        known = extent.format
+        check_format(extent.object_name, known.version, known.required_features)
+        foreign = extent.unique_keys and known.kernel_digest != KERNEL_DIGEST
+        yield replace(extent, unique_keys=False) if foreign else extent
 
 
 def _with_windows(

@@ -6,8 +6,9 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from catalog.model import OutputExtent, OutputFile
-from object_format.segment_file import SegmentFileWriter, SegmentKind
+from catalog.model import FileFormat, OutputExtent, OutputFile
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
+from object_format.segment_file import VERSION, SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
 from object_store.names import compacted_name
 
@@ -102,6 +103,7 @@ class OutputFiles:
                 size=summary.size,
                 directory_length=summary.directory_length,
                 extents=tuple(map(_output_extent, summary.sections)),
+                format=FileFormat(version=VERSION, kernel_digest=KERNEL_DIGEST),
             )
         )
 

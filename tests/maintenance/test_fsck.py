@@ -10,8 +10,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from catalog.model import PartitionId
-from maintenance.fsck import DifferenceKind, FsckReport, fsck
+from catalog.model import Exactness, PartitionId
+from maintenance.fsck import DifferenceKind, FsckReport, fsck, unique_keys
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
@@ -97,7 +97,7 @@ def test_a_populated_system_has_no_differences_and_the_report_counts_the_checks(
 
 
 def test_fsck_changes_nothing(populated: System) -> None:
-    """The objects stay as they are, and a deep check costs one GET per file."""
+    """The objects stay as they are. A deep check costs one GET per file and per extent with unique keys."""
     before = [
         (info.name, info.size, info.modified_ms) for info in populated.store.list("", purpose=Purpose.FSCK)
     ]
@@ -109,7 +109,7 @@ def test_fsck_changes_nothing(populated: System) -> None:
     assert before == after
     requests = (populated.store.counts.snapshot() - gets).as_dict()
     assert list(requests) == ["fsck"]
-    assert requests["fsck"]["get_requests"] == 5
+    assert requests["fsck"]["get_requests"] == 5 + 2
     assert requests["fsck"]["put_requests"] == requests["fsck"]["delete_requests"] == 0
 
 
@@ -282,6 +282,31 @@ def test_an_extent_without_a_section_in_its_file_is_found(
     assert keyed_file in {file.file_id for file in compacted}
     damage(f"UPDATE extents SET file_id = '{keyed_file}' WHERE topic_id = '{plain}' AND base_offset = 0")
     assert (DifferenceKind.CONTENT, "plain", 0) in difference_keys(populated, deep=True)
+
+
+def test_a_key_that_occurs_twice_in_an_extent_of_unique_keys_is_found_and_repaired(
+    system: System, damage: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any number of passes. Afterwards, the partition is deduplicated again."""
+    key = PartitionId(system.topic("keyed", 1, cleanup_policy="compact").topic_id, 0)
+    system.produce({key: [(b"%d" % number, b"v") for number in range(40)]})
+    damage("UPDATE extents SET unique_keys = true")
+    assert difference_keys(system, deep=True) == []
+    system.produce({key: [(b"%d" % (number % 37), b"v") for number in range(40)]})
+    damage("UPDATE extents SET unique_keys = true")
+    damage("UPDATE partitions SET first_dirty_offset = 80, dirty_bytes = 0, dirty_since_ms = NULL")
+    for most in (1 << 20, 7):
+        monkeypatch.setattr(unique_keys, "MAX_DIGESTS", most)
+        (found,) = run_fsck(system, deep=True).differences
+        assert (found.kind, found.topic, found.partition) == (DifferenceKind.UNIQUE_KEYS, "keyed", 0)
+        assert found.found == "3 records with a key that another one has"
+    report = fsck(system.catalog, system.store, system.clock, deep=True, repair=True)
+    assert [each.repaired for each in report.differences] == [True]
+    assert difference_keys(system, deep=True) == []
+    flags = [each.unique_keys for each in system.catalog.extents.from_offset(key.topic_id, 0, 0)]
+    assert flags == [True, False]
+    (size,) = system.catalog.planning.sizes_of([key])
+    assert size.exactness is Exactness.DEDUP_INCOMPLETE
 
 
 def test_an_orphan_is_a_difference_once_it_can_no_longer_be_committed(populated: System) -> None:

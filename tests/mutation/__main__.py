@@ -81,7 +81,7 @@ def require_sound(targets: Sequence[Target], copies: Path) -> None:
         command = shlex.split(test_command(target.tests, copy))
         done = subprocess.run(command, cwd=copy, env=environment, check=False, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"the tests fail without a mutation:\n{done.stdout[-2000:]}")
+            sys.exit(f"the tests fail without a mutation:\n{done.stdout[-20_000:]}")
 
 
 def test_command(tests: Sequence[str], copy: Path) -> str:

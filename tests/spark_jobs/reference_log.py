@@ -10,8 +10,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec, PartitionId
+from catalog.model import Extent, FileFormat, FileKind, JobInput, JobPartition, JobSpec, PartitionId
 from object_format.codecs.codec import Codec
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_format.record_batch.headers import assign_offsets
 from object_format.record_batch.records import Record, decode_batches, encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 DELETE_RETENTION_MS = 10_000
 TABLE_BYTES = 1 << 20
+
+_OWN = FileFormat(kernel_digest=KERNEL_DIGEST)
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class ReferenceLog:
         for file in result.files:
             self.sizes[file.file_id] = file.size
             for output in file.extents:
-                extent = self.extent_of(output, file.file_id, file.object_name)
+                extent = self.extent_of(output, file.file_id, file.object_name, file.format)
                 fresh[PartitionId(output.topic_id, output.partition)].append(extent)
         for partition in spec.partitions:
             partition_id = PartitionId(partition.topic_id, partition.partition)
@@ -236,7 +239,9 @@ class ReferenceLog:
             self.extents[partition_id] = [*older, *inside, *newer]
             self._compact(partition_id, partition, spec.now_ms)
 
-    def extent_of(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:
+    def extent_of(
+        self, output: OutputExtent, file_id: UUID, object_name: str, file_format: FileFormat = _OWN
+    ) -> Extent:
         """Return a section of a compacted file as the catalog's extent."""
         return Extent(
             topic_id=output.topic_id,
@@ -257,6 +262,7 @@ class ReferenceLog:
             leader_epoch=5,
             unique_keys=output.unique_keys,
             committed_ms=self.clock.now_ms(),
+            format=file_format,
         )
 
     def _compact(self, partition_id: PartitionId, partition: JobPartition, now_ms: int) -> None:

@@ -78,11 +78,12 @@ JOIN producers AS p USING (topic_id, partition, producer_id);
 -- Insert a file. A file without extents is dead from the start.
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
-    initial_bytes, live_bytes, dead_ms
+    initial_bytes, live_bytes, format_version, required_features, kernel_digest, dead_ms
 )
 VALUES (
     %(file_id)s, %(object_name)s, %(kind)s, %(size)s, %(directory_length)s, %(owner_id)s, %(now_ms)s,
     %(extents)s::bigint, %(initial_bytes)s::bigint, %(live_bytes)s::bigint,
+    %(format_version)s::smallint, %(required_features)s, %(kernel_digest)s,
     CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
 );
 

@@ -2,10 +2,11 @@
 -- Return the extent that covers an offset and the extents after it, up to a number of extents and of bytes.
 -- The first extent may exceed the number of bytes. The primary key leads to it; no earlier extent is read.
 SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp, file_id,
-       object_name, kind, position, length, index_position, index_length, offset_shift, leader_epoch, unique_keys,
-       committed_ms
+       object_name, kind, format_version, required_features, kernel_digest, position, length, index_position,
+       index_length, offset_shift, leader_epoch, unique_keys, committed_ms
 FROM (
-    SELECT e.*, f.object_name, f.kind, sum(e.length) OVER (ORDER BY e.base_offset) - e.length AS bytes_before
+    SELECT e.*, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest,
+           sum(e.length) OVER (ORDER BY e.base_offset) - e.length AS bytes_before
     FROM (
         SELECT *
         FROM extents

@@ -27,8 +27,8 @@ ORDER BY sequence;
 -- Return the unclaimed extents of some files, by file and position. OFFSET 0 and the scalar subquery make
 -- PostgreSQL find each file's extents by index, and keep it from starting with all partitions or all extents.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
-       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms
+       e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
+       e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms
 FROM unnest(%(file_ids)s::uuid[]) AS requested (file_id)
 CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id OFFSET 0) AS f
 CROSS JOIN LATERAL (
@@ -40,8 +40,9 @@ ORDER BY f.sequence, e.position, e.base_offset;
 -- name: extents_of_files
 -- Return all live extents of some files, claimed or not, by file and position.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
-       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
+       e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
+       e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
+       e.job_id AS claimed_by
 FROM unnest(%(file_ids)s::uuid[]) AS requested (file_id)
 CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id OFFSET 0) AS f
 CROSS JOIN LATERAL (SELECT * FROM extents WHERE extents.file_id = f.file_id OFFSET 0) AS e
@@ -113,11 +114,12 @@ LIMIT %(limit)s;
 -- Return the newest extents of some partitions in compacted files, a bounded number each, by partition and
 -- offset.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
-       e.file_id, e.object_name, e.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
+       e.file_id, e.object_name, e.kind, e.format_version, e.required_features, e.kernel_digest, e.position, e.length,
+       e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
+       e.job_id AS claimed_by
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 CROSS JOIN LATERAL (
-    SELECT each.*, f.object_name, f.kind
+    SELECT each.*, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest
     FROM extents AS each
     CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = each.file_id OFFSET 0) AS f
     WHERE each.topic_id = requested.topic_id AND each.partition = requested.partition AND f.kind = 'compacted'
@@ -194,8 +196,9 @@ ORDER BY sequence;
 -- Return, for each given partition, the extent that covers an offset and those after it, a bounded number
 -- each.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
-       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
-       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id AS claimed_by
+       e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
+       e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
+       e.job_id AS claimed_by
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],

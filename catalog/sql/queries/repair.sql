@@ -72,3 +72,15 @@ FROM (
     WHERE o.topic_id = %(topic_id)s AND o.partition = %(partition)s
 ) AS v
 WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s;
+
+-- name: clear_unique_keys
+-- Record that an extent has keys that occur twice. lock_partition precedes it.
+UPDATE extents SET unique_keys = false
+WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND base_offset = %(base_offset)s
+  AND file_id = %(file_id)s AND unique_keys
+RETURNING base_offset;
+
+-- name: require_deduplication
+-- Record that the clean part of a partition has keys that occur twice, so that an exact job is planned.
+UPDATE partitions SET exactness = 'dedup_incomplete'
+WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND first_dirty_offset > %(base_offset)s;

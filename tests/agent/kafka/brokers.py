@@ -39,12 +39,13 @@ class BrokerThread:
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self.agent: Agent
-        self.address = ""
+        self.address = self.http_address = ""
 
     def start(self) -> None:
         self._thread.start()
         self.agent = self.run(self._create())
-        self.address = self.run(self.agent.start())["kafka"]
+        addresses = self.run(self.agent.start())
+        self.address, self.http_address = addresses["kafka"], addresses["http"]
 
     async def _create(self) -> Agent:
         return self._make()
