@@ -96,6 +96,16 @@ TARGETS: Final = {
         ("local_tier/log/recovery.py", "local_tier/log/log_loader.py"),
         ("tests/local_tier/log/test_log_loader.py", "tests/local_tier/log/test_recovery_points.py"),
     ),
+    "formats": Target(
+        ("object_format/segment_file/features.py", "spark_jobs/task/arrangement.py"),
+        (
+            "tests/object_format/segment_file/test_features.py",
+            "tests/spark_jobs/task/test_unique_keys.py",
+            "tests/spark_jobs/task/test_byte_ranges.py",
+            "tests/spark_jobs/task/test_retention_windows.py",
+            "tests/agent/kafka/test_unsupported_files.py",
+        ),
+    ),
     "kernels": Target(
         (
             "object_format/kernels/dedupe/buckets.py",
