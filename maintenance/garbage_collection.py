@@ -11,9 +11,11 @@ Objects that cannot be deleted do not hold up the others: the catalog records a 
 and for the owner of each such orphan, and the round continues.
 
 An *orphan* is an object without a file row. Its owner (session or job) must have ended, so that the object
-can no longer be committed. Before the deletion, the catalog is queried once more for a file of that name. A
-round lists only the prefixes of owners that have ended, so its cost depends on the garbage and not on all
-stored data. Clock differences between machines do not matter.
+can no longer be committed. A round lists only the prefixes of owners that have ended, so its cost depends on
+the garbage and not on all stored data. Clock differences between machines do not matter.
+
+What a round reads is a proposal. Just before objects are deleted or uploads aborted, the primary confirms the
+decision in a transaction that writes (`catalog.lifecycle.deletions`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from catalog.lifecycle.expiry import OwnerKind
 from maintenance.listing import files_beside_objects
-from maintenance.owners import Owners, Ownership
+from maintenance.owners import Owners, Ownership, owner_of
 from maintenance.report import GarbageReport
 from maintenance.retention import RetentionReport, expire
 from maintenance.settings import DAY_MS, GarbageSettings
@@ -158,9 +160,11 @@ def _sweep_uploads(
         if parsed is None:
             return False
         owner = owners.of(parsed)
+        kind, owner_id = owner_of(parsed)
         if owner.state is Ownership.UNKNOWN:
-            return begun_ms < old_before_ms
-        return owner.ended_before(now_ms - settings.grace_ms)
+            return begun_ms < old_before_ms and catalog.deletions.confirm_unknown(kind, owner_id)
+        before_ms = now_ms - settings.grace_ms
+        return owner.ended_before(before_ms) and catalog.deletions.confirm_ended(kind, owner_id, before_ms)
 
     try:
         report.aborted_uploads += store.sweep_unfinished(
@@ -180,8 +184,10 @@ def _delete_dead_files(
 ) -> None:
     files = catalog.garbage.dead_files(before_ms, batch)
     while files:
-        remaining = _delete(store, [file.object_name for file in files])
-        gone = [file for file in files if file.object_name not in remaining]
+        confirmed = catalog.deletions.confirm_dead_files([file.file_id for file in files], before_ms)
+        deletable = [file for file in files if file.file_id in confirmed]
+        remaining = _delete(store, [file.object_name for file in deletable])
+        gone = [file for file in deletable if file.object_name not in remaining]
         catalog.garbage.delete_rows([file.file_id for file in gone])
         if remaining:
             catalog.garbage.postpone([file.file_id for file in files if file.object_name in remaining])
@@ -249,10 +255,25 @@ class OrphanSweep:
             for each in _orphans(self.catalog, self.store, prefix):
                 found.append(each)
                 if len(found) == self.settings.batch:
-                    _delete_batch_of_orphans(self.store, found, self.report)
+                    self._delete_batch(owner, found)
                     found = []
-        _delete_batch_of_orphans(self.store, found, self.report)
+        self._delete_batch(owner, found)
         return self.report.not_deleted == before
+
+    def _delete_batch(self, owner: InactiveOwner, found: Sequence[ObjectInfo]) -> None:
+        """Delete those of the objects that are still orphans, just after the catalog has confirmed it."""
+        if not found:
+            return
+        before_ms = self.catalog.clock.now_ms() - self.settings.grace_ms
+        confirmed = self.catalog.deletions.confirm_orphans(
+            owner.kind, owner.owner_id, before_ms, [each.name for each in found]
+        )
+        orphans = [each for each in found if each.name in confirmed]
+        left = _delete(self.store, [each.name for each in orphans])
+        gone = [each for each in orphans if each.name not in left]
+        self.report.orphans += len(gone)
+        self.report.orphan_bytes += sum(each.size for each in gone)
+        self.report.not_deleted += len(left)
 
     def _prefixes(self, owner: InactiveOwner) -> list[str]:
         """Return the prefixes below which an owner may have written.
@@ -269,24 +290,10 @@ class OrphanSweep:
 
 
 def _orphans(catalog: Catalog, store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield objects of an ended owner that are not files. Each is looked up a second time."""
+    """Yield objects of an ended owner that are not files, by reads that are confirmed later."""
     for file, info in files_beside_objects(catalog, store, prefix, Purpose.GC):
-        if file is not None or info is None or names.parse(info.name) is None:
-            continue
-        if not catalog.garbage.known_files(info.name, limit=1):
+        if file is None and info is not None and names.parse(info.name) is not None:
             yield info
-
-
-def _delete_batch_of_orphans(
-    store: ObjectStore, orphans: Sequence[ObjectInfo], report: GarbageReport
-) -> None:
-    if not orphans:
-        return
-    left = _delete(store, [each.name for each in orphans])
-    gone = [each for each in orphans if each.name not in left]
-    report.orphans += len(gone)
-    report.orphan_bytes += sum(each.size for each in gone)
-    report.not_deleted += len(left)
 
 
 def _delete(store: ObjectStore, object_names: Sequence[str]) -> frozenset[str]:

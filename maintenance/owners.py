@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from catalog.errors import JobNotFoundError
+from catalog.lifecycle.expiry import OwnerKind
 from catalog.lifecycle.sessions import SessionState
 from catalog.model import JobState
 from object_store.names import CompactedName, IngestionName
@@ -42,6 +43,13 @@ class Owner:
         return self.ended_ms is not None and self.ended_ms < before_ms
 
 
+def owner_of(name: IngestionName | CompactedName) -> tuple[OwnerKind, UUID]:
+    """Return the kind and the id of the owner in `name`."""
+    if isinstance(name, IngestionName):
+        return OwnerKind.SESSION, name.session_id
+    return OwnerKind.JOB, name.job_id
+
+
 class Owners:
     """Looks up owners in the catalog. Caches the last one, because names are listed by owner."""
 
@@ -51,7 +59,7 @@ class Owners:
 
     def of(self, name: IngestionName | CompactedName) -> Owner:
         """Return the owner in `name`."""
-        owner_id = name.session_id if isinstance(name, IngestionName) else name.job_id
+        _, owner_id = owner_of(name)
         if self._last is None or self._last[0] != owner_id:
             state = self._session(owner_id) if isinstance(name, IngestionName) else self._job(owner_id)
             self._last = (owner_id, state)

@@ -1,0 +1,44 @@
+-- name: require_durability
+-- Make this transaction wait for its durability, and for synchronous standbys, although the session does not.
+SELECT set_config('synchronous_commit', 'on', true)
+WHERE current_setting('synchronous_commit') IN ('off', 'local');
+
+-- name: record_confirmation
+-- Write that deletions were confirmed. Only a primary can do this.
+INSERT INTO deletions (confirmed_ms) VALUES (%(now_ms)s)
+ON CONFLICT (only_row) DO UPDATE SET confirmed_ms = greatest(deletions.confirmed_ms, excluded.confirmed_ms);
+
+-- name: lock_dead_files
+-- Lock those files that may be deleted, in the order of their ids. The extents decide, not their count.
+SELECT f.file_id
+FROM files AS f
+WHERE f.file_id = ANY (%(file_ids)s::uuid[]) AND f.dead_ms < %(before_ms)s
+  AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id)
+  AND NOT EXISTS (SELECT FROM extents AS e WHERE e.file_id = f.file_id)
+ORDER BY f.file_id
+FOR UPDATE OF f;
+
+-- name: lock_ended_session
+-- Lock a session that ended before a time. While it is unsettled, its commits may have been lost.
+SELECT session_id FROM sessions
+WHERE session_id = %(owner_id)s AND closed_ms < %(before_ms)s AND unsettled IS NULL
+FOR SHARE;
+
+-- name: lock_finished_job
+-- Lock a job that finished before a time, unless a session is unsettled: a publication may have been lost, too.
+SELECT job_id FROM jobs
+WHERE job_id = %(owner_id)s AND finished_ms < %(before_ms)s
+  AND NOT EXISTS (SELECT FROM sessions WHERE unsettled IS NOT NULL)
+FOR SHARE;
+
+-- name: find_session
+-- Return a session of any state.
+SELECT session_id FROM sessions WHERE session_id = %(owner_id)s;
+
+-- name: find_job
+-- Return a job of any state.
+SELECT job_id FROM jobs WHERE job_id = %(owner_id)s;
+
+-- name: find_files
+-- Return those object names that are files, live or dead.
+SELECT object_name FROM files WHERE object_name = ANY (%(object_names)s::text[]);
