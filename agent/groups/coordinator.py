@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agent.groups.interfaces import GroupConfigTable, GroupTable, OffsetTable, TopicTable
     from agent.groups.listing import ListedGroup
     from agent.groups.ownership import Brokers
+    from agent.runtime.health import CallHealth
     from agent.runtime.work_pool import WorkPool
     from core.clock import Clock
     from core.ids import Ids
@@ -61,6 +62,7 @@ class GroupCoordinator:
         clock: Clock,
         ids: Ids,
         settings: GroupSettings,
+        catalog_health: CallHealth | None = None,
     ) -> None:
         self.settings = settings
         self.ownership = GroupOwnership(brokers)
@@ -76,6 +78,7 @@ class GroupCoordinator:
             ids=ids,
             settings=settings,
             configs=config_cache,
+            catalog_health=catalog_health,
         )
         topic_cache = TopicCache(topics.list, call=self.cache.store.call, clock=clock, refresh_ms=refresh_ms)
         self.consumers = ConsumerGroupCoordinator(

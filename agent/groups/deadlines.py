@@ -40,6 +40,10 @@ class Deadlines:
         """Remove the deadline of this key, if it has one."""
         self._actions.pop(key, None)
 
+    def postpone(self, seconds: float) -> None:
+        """Postpone every deadline."""
+        self._actions = {key: (at + seconds, action) for key, (at, action) in self._actions.items()}
+
     def clear(self) -> None:
         """Remove all deadlines."""
         self._actions.clear()

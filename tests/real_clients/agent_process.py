@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.group_settings import GroupSettings
@@ -10,6 +11,7 @@ from agent.process import run
 from agent.settings import AgentSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -28,15 +30,22 @@ class AgentProcess:
     """One agent. Its process starts at once, and serves after `serve`.
 
     With `local_root` it takes over the directory, and with it the node id, of an agent that was killed.
+    `times` replace the usual settings.
     """
 
-    def __init__(self, catalog_url: str, store: StoreConfig, local_root: Path | None = None) -> None:
+    def __init__(
+        self,
+        catalog_url: str,
+        store: StoreConfig,
+        local_root: Path | None = None,
+        times: Mapping[str, int] | None = None,
+    ) -> None:
         # The fork server has imported the agent. Its processes inherit nothing from this one.
         kind = multiprocessing.get_context("forkserver")
         kind.set_forkserver_preload([__name__])
         self._control, theirs = kind.Pipe()
         self._process = kind.Process(
-            target=_agent, args=(catalog_url, store, local_root, theirs), daemon=True
+            target=_agent, args=(catalog_url, store, local_root, times or {}, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -53,7 +62,13 @@ class AgentProcess:
         self._process.join(_TIMEOUT_SECONDS)
 
 
-def _agent(catalog_url: str, store: StoreConfig, local_root: Path | None, control: Connection) -> None:
+def _agent(
+    catalog_url: str,
+    store: StoreConfig,
+    local_root: Path | None,
+    times: Mapping[str, int],
+    control: Connection,
+) -> None:
     settings = AgentSettings(
         http_port=0,
         kafka_host="127.0.0.1",
@@ -64,4 +79,5 @@ def _agent(catalog_url: str, store: StoreConfig, local_root: Path | None, contro
         local_root=local_root,
         groups=_GROUPS,
     )
+    settings = replace(settings, **times)  # type: ignore[arg-type]  # settings in milliseconds only
     run(settings, store_config=store, catalog_url=catalog_url, on_ready=control.send)

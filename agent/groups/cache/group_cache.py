@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.groups.interfaces import GroupTable
     from agent.groups.metrics import GroupCounters
     from agent.groups.ownership import GroupOwnership
+    from agent.runtime.health import CallHealth
     from agent.runtime.work_pool import WorkPool
     from catalog.model import Broker
     from core.clock import Clock
@@ -54,6 +55,7 @@ class GroupCache:
         ids: Ids,
         settings: GroupSettings,
         configs: GroupConfigCache,
+        catalog_health: CallHealth | None = None,
     ) -> None:
         self.store = GroupStore(
             table=table,
@@ -76,6 +78,8 @@ class GroupCache:
         )
         self._load_locks = [asyncio.Lock() for _ in range(_MAX_CONCURRENT_LOADS)]
         self._ownership_check: asyncio.Task[None] | None = None
+        self._catalog_health = catalog_health
+        self._out_since: float | None = None
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -166,12 +170,35 @@ class GroupCache:
 
     def _expire(self, cached: CachedGroup) -> None:
         self._drop_all_after_lapse()
-        if cached.group.is_dead:
-            return
+        if cached.group.is_dead or self._is_out():
+            return  # the end of the outage sets a new timer
         cached.group.expire()
         if isinstance(cached.group, ConsumerGroup):
             self.store.store_later(cached)
         self.after_change(cached)
+
+    # Outages of the catalog
+
+    def _is_out(self) -> bool:
+        """Return True if an outage of the catalog lasts, or its end was not handled yet."""
+        health = self._catalog_health
+        if self._out_since is None and health is not None and health.problem() is not None:
+            self._out_since = self._clock.monotonic() - health.seconds_since_success
+        return self._out_since is not None
+
+    def _end_outage(self) -> None:
+        """After an outage, give all members the time that it took.
+
+        Members are not expelled because the coordinator could not store their group or renew its claim.
+        """
+        if not self._is_out() or self._catalog_health is None or self._catalog_health.problem() is not None:
+            return
+        seconds = self._clock.monotonic() - (self._out_since or 0.0)
+        self._out_since = None
+        for cached in list(self._groups.values()):
+            if not cached.group.is_dead:
+                cached.group.postpone_deadlines(seconds)
+                self._timers.schedule(cached)
 
     # Eviction and loss
 
@@ -234,6 +261,7 @@ class GroupCache:
     async def _check_ownership(self) -> None:
         seen: Sequence[Broker] = ()
         while True:
+            self._end_outage()
             try:
                 seen = await self._drop_moved_groups(seen)
             except Exception:  # noqa: BLE001  # the task must survive any failure

@@ -115,6 +115,10 @@ class ClassicGroup:
         """Expire the sessions and complete the rebalances whose time has come."""
         self._machine.deadlines.expire()
 
+    def postpone_deadlines(self, seconds: float) -> None:
+        """Give all members more time, because the coordinator could not do its part."""
+        self._machine.deadlines.postpone(seconds)
+
     def join(self, request: JoinRequest, callback: JoinCallback) -> None:
         """Handle a JoinGroup; the response is sent when the member's generation begins."""
         self._join_handler.join(request, callback)

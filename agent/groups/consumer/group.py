@@ -126,6 +126,10 @@ class ConsumerGroup:
         """Fence the members whose timeouts have ended."""
         self._machine.deadlines.expire()
 
+    def postpone_deadlines(self, seconds: float) -> None:
+        """Give all members more time, because the coordinator could not do its part."""
+        self._machine.deadlines.postpone(seconds)
+
     def unload(self, error: ErrorCode) -> None:
         """Make the group dead. No request is pending inside, so nothing receives `error`."""
         del error

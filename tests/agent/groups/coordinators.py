@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from agent.groups.interfaces import GroupConfigTable, GroupTable, TopicTable
+    from agent.runtime.health import CallHealth
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -45,6 +46,7 @@ async def open_coordinator(
     groups: GroupTable | None = None,
     topics: TopicTable | None = None,
     configs: GroupConfigTable | None = None,
+    catalog_health: CallHealth | None = None,
 ) -> AsyncIterator[GroupCoordinator]:
     """Open a coordinator without background tasks; the optional tables replace those of the catalog."""
     pool = WorkPool("catalog", threads=2, max_waiting=10)
@@ -58,6 +60,7 @@ async def open_coordinator(
         clock=clock,
         ids=ids,
         settings=settings or GroupSettings(),
+        catalog_health=catalog_health,
     )
     try:
         yield coordinator
