@@ -134,7 +134,7 @@ class CommitWatcher:
             connection.close()
 
     def _listen(self) -> Connection:
-        connection = psycopg.connect(self._database.conninfo, autocommit=True)
+        connection = self._database.connect()
         try:
             connection.execute(f"LISTEN {CHANNEL}".encode())
         except BaseException:

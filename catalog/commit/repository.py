@@ -28,6 +28,7 @@ from catalog.commit.results import (
     encode_outcomes,
     section_results,
 )
+from catalog.database.pool import Reserve
 from catalog.database.sql_files import load_queries
 from catalog.errors import CommitResultExpiredError
 from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS, expire_commit_results
@@ -79,7 +80,7 @@ class Commits:
             # The server processes the last statements while the results are built.
             return section_results(outcomes, commit, committed_ms, with_extents=with_extents), attempt
 
-        results, attempt = self._database.transact("commits.commit", work, use_commit_pool=True)
+        results, attempt = self._database.transact("commits.commit", work, reserve=Reserve.COMMITS)
         self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed)
         return results
 

@@ -258,6 +258,7 @@ class Jobs:
         """
 
         def work(transaction: Transaction) -> None:
+            transaction.allow_silence()
             state, attempt_id, spec = self._lock(transaction, result.job_id)
             if attempt_id != result.attempt_id or state is not JobState.RUNNING:
                 if attempt_id == result.attempt_id and state is JobState.COMPLETED:

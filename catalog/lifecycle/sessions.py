@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
+from catalog.database.pool import Reserve
 from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row, TupleRow
     from catalog.database.pool import Database, Transaction
+    from catalog.database.server_state import ServerState
     from catalog.database.sql_files import Query
     from catalog.lifecycle.incarnation import Incarnation, Incarnations
 
@@ -60,9 +62,10 @@ class Sessions:
     All times are the catalog's, so the clocks of the agents' machines do not matter.
     """
 
-    def __init__(self, database: Database, incarnations: Incarnations) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations, server: ServerState) -> None:
         self._database = database
         self._incarnations = incarnations
+        self._server = server
 
     def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> Incarnation:
         """Register a session, so that it may commit; with `broker`, Kafka clients can find it.
@@ -101,13 +104,17 @@ class Sessions:
         def work(transaction: Transaction) -> tuple[list[TupleRow], Row]:
             params = {"session_id": session_id, "now_ms": transaction.now_ms()}
             beats = transaction.send(_SQL["heartbeat_session"], params)
+            observed = self._server.observe(transaction)
             incarnation = self._incarnations.check(transaction)
+            self._server.note(observed.fetchall())
             rows = beats.fetchall()
             observe(transaction, self._database.injected_now_ms)
             return rows, incarnation
 
         try:
-            beats, incarnation = self._database.transact("sessions.heartbeat", work)
+            beats, incarnation = self._database.transact(
+                "sessions.heartbeat", work, reserve=Reserve.HEARTBEATS
+            )
         except FatalError:
             self.check_schema()  # a contraction may have removed what the statement uses
             raise

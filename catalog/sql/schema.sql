@@ -145,6 +145,8 @@ CREATE TABLE sessions (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
     )
 ) WITH (fillfactor = 50);
+-- PostgreSQL counts the state as part of a key, so a change of it waits for the commits that lock the row.
+CREATE UNIQUE INDEX sessions_state ON sessions (session_id, state);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 CREATE INDEX sessions_closed ON sessions (closed_ms) WHERE closed_ms IS NOT NULL;
 CREATE INDEX sessions_unswept ON sessions (closed_ms) WHERE closed_ms IS NOT NULL AND swept_ms IS NULL;
@@ -343,6 +345,12 @@ CREATE TABLE quarantine_candidates (
     failed_ms bigint NOT NULL,
     not_before_ms bigint NOT NULL,
     quarantined_ms bigint
+);
+
+-- The last confirmation that objects may be deleted. Writing it proves that the server is the primary.
+CREATE TABLE deletions (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    confirmed_ms bigint NOT NULL
 );
 
 -- Periodic tasks that one of all processes runs at a time, and their last start. The process `holder_id` runs

@@ -14,12 +14,13 @@ WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
 -- Return the session's state, the catalog's time, its epoch, whether the server continues the history that the
--- epoch belongs to, and the durable position of its WAL. The lock prevents fencing during the commit.
+-- epoch belongs to, and the durable position of its WAL. The lock prevents fencing during the commit, but not
+-- heartbeats: the state belongs to a unique index, so only a change of the state conflicts with it.
 SELECT s.state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
        c.epoch, c.is_current AND c.inserted >= %(flushed)s AS is_current, c.flushed
 FROM sessions AS s CROSS JOIN current_incarnation AS c
 WHERE s.session_id = %(session_id)s
-FOR SHARE OF s;
+FOR KEY SHARE OF s;
 
 -- name: adopt_session
 -- Insert a session that the catalog does not know, because its registration was lost.

@@ -16,7 +16,7 @@ WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active
 WITH before AS (
     SELECT session_id, heartbeat_ms FROM sessions
     WHERE session_id = %(session_id)s AND state = 'active'
-    FOR UPDATE
+    FOR NO KEY UPDATE
 )
 UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s), suspected_ms = NULL
 FROM before
