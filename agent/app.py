@@ -48,7 +48,7 @@ from agent.read.read_path import ReadPath
 from agent.read.timestamp_lookup import TimestampLookup
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.health import CallHealth, Health, LoopLag
-from agent.runtime.metrics import AgentMetrics, CatalogCollector, StoreCollector
+from agent.runtime.metrics import AgentMetrics, CatalogCollector, CatalogServerCollector, StoreCollector
 from agent.runtime.pools import Pools
 from agent.runtime.probes import Probe, write_to_any
 from agent.runtime.retry import RetryPolicy
@@ -262,6 +262,7 @@ class Agent:
         self.metrics.expose(
             StoreCollector(store, self._probe_store),
             CatalogCollector(catalog),
+            CatalogServerCollector(catalog.server),
             metrics_snapshot(
                 write_path=self.write_path,
                 read_path=self.read_path,
@@ -404,6 +405,7 @@ class Agent:
             clock=self._clock,
             ids=self._ids,
             settings=self.settings.groups,
+            catalog_health=self.catalog_health,
         )
         self._lag = ConsumerLag(
             self._catalog.group_offsets,

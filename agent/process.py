@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.settings import AgentSettings
-    from catalog.open import Catalog
+    from catalog.open import Catalog, DatabaseLimits
     from core.ids import Ids
     from object_store.interface import ObjectStore
 
@@ -51,6 +51,7 @@ def run(
     catalog_url: str,
     on_ready: Callable[[Mapping[str, str]], None],
     wait: StartWait | None = None,
+    database_limits: DatabaseLimits | None = None,
 ) -> None:
     """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` receives the addresses once it serves.
 
@@ -64,11 +65,8 @@ def run(
     wait = wait or StartWait(0, clock=clock, ids=ids)
     with contextlib.ExitStack() as opened:
         with warn_if_slow("opening the catalog"):
-            catalog = opened.enter_context(
-                contextlib.closing(
-                    wait.run("opening the catalog", partial(open_catalog, catalog_url, clock, ids))
-                )
-            )
+            opening = partial(open_catalog, catalog_url, clock, ids, limits=database_limits)
+            catalog = opened.enter_context(contextlib.closing(wait.run("opening the catalog", opening)))
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             wait.run("checking the object store", partial(_check, store, catalog, ids))

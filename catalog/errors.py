@@ -26,6 +26,10 @@ class JobVersionError(RetryableError):
     """Another version of Siltstone planned the job; a process of that version may run it."""
 
 
+class UnsafeCommitsError(CatalogUnavailableError):
+    """The server acknowledges commits that a crash or a failover may lose; nothing happened."""
+
+
 class SessionFencedError(StaleStateError):
     """The session may not commit: it was fenced, has ended, or was never registered."""
 

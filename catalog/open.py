@@ -17,6 +17,7 @@ from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress
 from catalog.database.pool import Database
 from catalog.database.probe import CatalogProbe
 from catalog.database.schema_version import SchemaVersion, check_schema_version
+from catalog.database.server_state import ServerState
 from catalog.database.store_binding import StoreBindingRepository
 from catalog.groups.offsets import GroupOffsets
 from catalog.groups.repository import Groups
@@ -24,6 +25,7 @@ from catalog.jobs.circuit_breaker import CircuitBreaker
 from catalog.jobs.planning_queries import Planning
 from catalog.jobs.quarantine import Quarantine
 from catalog.jobs.repository import Jobs
+from catalog.lifecycle.deletions import Deletions
 from catalog.lifecycle.expiry import Expiry
 from catalog.lifecycle.garbage import Garbage
 from catalog.lifecycle.incarnation import Incarnations
@@ -78,7 +80,8 @@ class Catalog:
         self.extents = Extents(database)
         self.local_leaders = LocalLeaders(database)
         self.leader_epochs = LeaderEpochs(database)
-        self.sessions = Sessions(database, self.incarnations)
+        self.server = ServerState(database)
+        self.sessions = Sessions(database, self.incarnations, self.server)
         self.brokers = Brokers(database, self.incarnations)
         self.commits = Commits(database, self.incarnations)
         self.producers = Producers(database, self.incarnations)
@@ -90,6 +93,7 @@ class Catalog:
         self.expiry = Expiry(database)
         self.lost_commits = LostCommits(database)
         self.leases = Leases(database)
+        self.deletions = Deletions(database, self.incarnations)
         self.repair = Repair(database)
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FIRST_PAUSE_SECONDS: Final = 0.25
-MAX_PAUSE_SECONDS: Final = 5.0
+MAX_PAUSE_SECONDS: Final = 2.0
 _MAX_DOUBLINGS: Final = 32
 _log = structlog.get_logger(__name__)
 

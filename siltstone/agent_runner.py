@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from agent.process import run
 from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.console import emit_json
-from siltstone.context import catalog_url, check_store, create_data_dir, start_wait, store_config
+from siltstone.context import (
+    catalog_url,
+    check_store,
+    create_data_dir,
+    database_limits,
+    start_wait,
+    store_config,
+)
 from siltstone.kafka_client.agent_discovery import announce
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
             settings.agent_settings(),
             store_config=store_config(settings),
             catalog_url=url,
+            database_limits=database_limits(settings),
             on_ready=on_ready,
             wait=wait,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
+from catalog.open import DatabaseLimits, EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import SystemIds
@@ -59,6 +59,11 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         yield postgres.url
 
 
+def database_limits(settings: Settings) -> DatabaseLimits:
+    """Return the limits of this process's connections to the catalog."""
+    return DatabaseLimits(allow_unsafe_commits=settings.allow_unsafe_commits)
+
+
 def start_wait(settings: Settings) -> StartWait:
     """Return how long a process that runs for long waits, from now, for the catalog and the store."""
     clock = SystemClock()
@@ -79,9 +84,10 @@ def open_context(
     ids = SystemIds(clock)
     config = store_config(settings)
     run = _run_once if wait is None else wait.run
+    opening = partial(open_catalog, clock=clock, ids=ids, limits=database_limits(settings))
     with (
         catalog_url(settings, create=create) as url,
-        contextlib.closing(run("opening the catalog", partial(open_catalog, url, clock, ids))) as catalog,
+        contextlib.closing(run("opening the catalog", partial(opening, url))) as catalog,
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
         if check_binding:

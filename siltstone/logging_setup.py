@@ -10,9 +10,6 @@ import structlog
 from core.clock import SystemClock
 from siltstone.log_repetition import SummarizingHandler
 
-# Libraries that log a warning for each attempt, where our own error reports the failure once.
-_QUIET_LOGGERS = ("psycopg.pool",)
-
 # Libraries whose information is about their own steps, and not about an event of this process.
 _CHATTY_LOGGERS = ("boto3", "botocore", "py4j", "uvicorn")
 
@@ -44,8 +41,6 @@ def configure_logs(level: str) -> None:
         logging.getLogger(name).setLevel(
             threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
         )
-    for name in _QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.DEBUG if threshold == logging.DEBUG else logging.ERROR)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),

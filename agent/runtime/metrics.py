@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from catalog.database.server_state import ServerState
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
 
@@ -207,6 +208,13 @@ _CATALOG_FIELDS: Final = {
 }
 
 
+_REPLICATION_METRICS: Final = {
+    "standbys": ("standbys", "Standbys that are connected to the catalog's server"),
+    "synchronous_standbys": ("synchronous_standbys", "Standbys that commits of the catalog wait for"),
+    "lag_bytes": ("replication_lag_bytes", "WAL that the slowest standby of the catalog has not applied"),
+}
+
+
 class StoreCollector(Collector):
     """Requests of an object store and of the one that its probes use, by kind and purpose."""
 
@@ -245,6 +253,28 @@ class CatalogCollector(Collector):
             )
             for operation, count in sorted(counts.items()):
                 family.add_metric([operation], getattr(count, field))
+            yield family
+
+
+class CatalogServerCollector(Collector):
+    """Durability of the catalog's server, and its standbys if the role may see them."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """Yield what was last observed."""
+        yield GaugeMetricFamily(
+            "siltstone_catalog_unsafe_commits",
+            "1 if the catalog's server may lose acknowledged records in a crash",
+            value=bool(self._server.unsafe_settings),
+        )
+        replication = self._server.replication
+        for field, (name, text) in _REPLICATION_METRICS.items():
+            family = GaugeMetricFamily(f"siltstone_catalog_{name}", text)
+            if replication is not None:
+                family.add_metric([], getattr(replication, field))
             yield family
 
 

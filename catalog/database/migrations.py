@@ -194,7 +194,7 @@ def _run_online(connection: Connection, migration: Migration) -> None:
 def read_version(database: Database) -> SchemaVersion:
     """Return the version of the schema; raise an error that names the remedy if that is impossible."""
     try:
-        with psycopg.connect(database.conninfo, autocommit=True) as connection:
+        with database.connect() as connection:
             return read_schema_version(connection)
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(

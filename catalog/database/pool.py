@@ -12,25 +12,29 @@ from __future__ import annotations
 
 import selectors
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
+import structlog
 from psycopg import errors as pg
 from psycopg.rows import namedtuple_row
-from psycopg_pool import ConnectionPool, PoolTimeout
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from typing_extensions import override
 
 from catalog.database import arrays
 from catalog.database.address import describe_address
+from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError
 from catalog.database.connection import (
     DatabaseLimits,
-    LastConnectError,
+    connect,
     connection_string,
     first_line,
 )
+from catalog.database.durability import DurabilityCheck
 from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogUnavailableError, UnstorableValueError
 from core.clock import SystemClock
@@ -40,16 +44,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
-    from catalog.database.connection import Connection, Row, TupleRow
+    from catalog.database.connection import CatalogConnection, Row, TupleRow
     from catalog.database.sql_files import Query
     from core.clock import Clock
     from core.ids import Ids
 
 T = TypeVar("T")
 _SQL = load_queries("time")
-_ATTEMPTS = 8
+_SERVER_SQL = load_queries("server")
+_log = structlog.get_logger(__name__)
+_MAX_ATTEMPTS = 8
 _MIN_BACKOFF_SECONDS = 0.01
-_MAX_BACKOFF_SECONDS = 2.0
+_MAX_BACKOFF_SECONDS = 1.0
+_MAX_DOUBLINGS = 32
 # After these errors the transaction has certainly not been committed.
 _NOT_COMMITTED = (
     pg.SerializationFailure,
@@ -58,7 +65,7 @@ _NOT_COMMITTED = (
     pg.IdleInTransactionSessionTimeout,
 )
 _UNSTORABLE = (pg.CharacterNotInRepertoire, pg.UntranslatableCharacter, pg.ProgramLimitExceeded)
-_NOT_RETRIED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout, pg.ProgramLimitExceeded)
+_NOT_RETRIED = (pg.QueryCanceled, ConnectionsInUseError, pg.ProgramLimitExceeded)
 
 
 class Transaction:
@@ -66,7 +73,7 @@ class Transaction:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: CatalogConnection,
         pipeline: psycopg.Pipeline,
         send_timeout: float,
         injected_clock: Clock | None,
@@ -122,6 +129,13 @@ class Transaction:
             return self._injected_clock.now_ms()
         return int(self.rows(_SQL["server_now"])[0].now_ms)
 
+    def allow_silence(self) -> None:
+        """Let this transaction stay open for up to 30 s without a statement, for work that computes much.
+
+        A process that freezes in it keeps its locks for as long.
+        """
+        self.send(_SERVER_SQL["allow_silence"])
+
     def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
         """Send a statement, wait for it, and return the number of affected rows."""
         cursor = self.send(query, params)
@@ -129,9 +143,42 @@ class Transaction:
         return cursor.rowcount
 
 
+class Reserve(Enum):
+    """Connections that are reserved for one kind of work, which so never waits for the others."""
+
+    GENERAL = auto()
+    COMMITS = auto()
+    HEARTBEATS = auto()
+
+
+class _NotConnectedError(psycopg.OperationalError):
+    """No connection could be opened, so nothing has happened."""
+
+
+@contextmanager
+def _connection_of(pool: BoundedPool) -> Iterator[CatalogConnection]:
+    """Lend a connection of `pool`, and react to the failures that concern the server."""
+    with ExitStack() as lent:
+        try:
+            connection = lent.enter_context(pool.connection())
+        except ConnectionsInUseError:
+            raise
+        except psycopg.OperationalError as error:
+            raise _NotConnectedError(str(error)) from error
+        try:
+            yield connection
+        except pg.ReadOnlySqlTransaction:
+            connection.close()  # its server is no longer the primary
+            pool.discard_idle()
+            raise
+        finally:
+            if connection.closed:
+                pool.discard_idle()  # they lead to the same server
+
+
 @contextmanager
 def _transaction(
-    connection: Connection, send_timeout: float, injected_clock: Clock | None
+    connection: CatalogConnection, send_timeout: float, injected_clock: Clock | None
 ) -> Iterator[Transaction]:
     """Open a transaction in one pipeline: BEGIN is sent with the first statements, COMMIT with the last.
 
@@ -142,10 +189,21 @@ def _transaction(
             connection.execute(b"BEGIN")
             yield Transaction(connection, pipeline, send_timeout, injected_clock)
             connection.execute(b"COMMIT")
+        _require_standby(connection)
     except BaseException:
         if not connection.closed:
             connection.rollback()
         raise
+
+
+def _require_standby(connection: CatalogConnection) -> None:
+    """Raise an error after a commit that was to wait for a synchronous standby and did not.
+
+    It may run again: the retry locks rows, so its own commit waits for everything that was written before.
+    """
+    if connection.stopped_waiting_for_standby:
+        connection.close()
+        raise psycopg.OperationalError("the commit is not known to be on the synchronous standby")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,24 +269,38 @@ class Database:
         self.conninfo = connection_string(url, self._limits)
         self.address = describe_address(url)
         self.counts = OperationCounts()
-        self._last_connect_error = LastConnectError()
-        self._pool = self._new_pool(1, self._limits.max_connections)
-        # Producers must not wait for readers, even if readers use every connection of the other pool.
-        self._commit_pool = self._new_pool(0, self._limits.commit_connections)
-
-    def _new_pool(self, min_size: int, max_size: int) -> ConnectionPool[Connection]:
-        return ConnectionPool(
-            self.conninfo,
-            connection_class=self._last_connect_error.connection_class(),
-            kwargs={"autocommit": True},
-            min_size=min_size,
-            max_size=max_size,
-            timeout=self._limits.connect_seconds,
-            max_waiting=1000,
-            num_workers=1,
-            configure=arrays.register,
-            open=True,
+        self.durability = DurabilityCheck(
+            self.address, allow_unsafe_commits=self._limits.allow_unsafe_commits
         )
+        limits = self._limits
+        impatient = connection_string(url, limits, lock_seconds=limits.commit_lock_seconds)
+        self._pools = {
+            Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, self.conninfo),
+            # Producers must not wait for readers, even if readers use every connection of the other pool.
+            Reserve.COMMITS: self._new_pool("commits", limits.commit_connections, impatient),
+            # An agent that cannot send its heartbeat loses its session.
+            Reserve.HEARTBEATS: self._new_pool("heartbeats", limits.heartbeat_connections, impatient),
+        }
+
+    def _new_pool(self, name: str, max_size: int, conninfo: str) -> BoundedPool:
+        return BoundedPool(
+            name,
+            partial(self.connect, conninfo),
+            self._clock,
+            max_size=max_size,
+            wait_seconds=self._limits.connect_seconds,
+        )
+
+    def connect(self, conninfo: str | None = None) -> CatalogConnection:
+        """Open a connection that the caller closes."""
+        connection = connect(conninfo or self.conninfo, self._limits.response_seconds)
+        try:
+            arrays.register(connection)
+            self.durability.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     @override
     def __repr__(self) -> str:
@@ -236,8 +308,8 @@ class Database:
 
     def close(self) -> None:
         """Close every connection without waiting for those in use."""
-        self._pool.close()
-        self._commit_pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
     @property
     def machine_clock(self) -> Clock:
@@ -268,14 +340,14 @@ class Database:
         work: Callable[[Transaction], T],
         *,
         idempotent: bool = True,
-        use_commit_pool: bool = False,
+        reserve: Reserve = Reserve.GENERAL,
     ) -> T:
         """Run `work` in one transaction and return its result; count the call under `operation`.
 
-        `use_commit_pool` takes a connection that is reserved for commits.
+        The connection is one of those in `reserve`.
         """
 
-        def attempt(connection: Connection, statistics: _CallStatistics) -> T:
+        def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> T:
             with _transaction(
                 connection, self._limits.statement_seconds, self._injected_clock
             ) as transaction:
@@ -284,29 +356,28 @@ class Database:
                 finally:
                     statistics.statements += transaction.statements
 
-        pool = self._commit_pool if use_commit_pool else self._pool
-        return self._retry(operation, attempt, pool, idempotent=idempotent)
+        return self._retry(operation, attempt, self._pools[reserve], idempotent=idempotent)
 
     def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """Run one statement in one round trip and return its rows as named tuples."""
 
-        def attempt(connection: Connection, statistics: _CallStatistics) -> list[Row]:
+        def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> list[Row]:
             statistics.statements += 1
             cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
             return cursor.execute(query.sql, params).fetchall()
 
-        return self._retry(operation, attempt, self._pool, idempotent=True)
+        return self._retry(operation, attempt, self._pools[Reserve.GENERAL], idempotent=True)
 
     def _retry(
         self,
         operation: str,
-        attempt: Callable[[Connection, _CallStatistics], T],
-        pool: ConnectionPool[Connection],
+        attempt: Callable[[CatalogConnection, _CallStatistics], T],
+        pool: BoundedPool,
         *,
         idempotent: bool,
     ) -> T:
         def is_retriable(error: BaseException) -> bool:
-            if isinstance(error, _NOT_COMMITTED):
+            if isinstance(error, (_NotConnectedError, pg.LockNotAvailable, *_NOT_COMMITTED)):
                 return True
             return (
                 idempotent
@@ -316,28 +387,48 @@ class Database:
 
         with self._counted(operation) as statistics, self._translated_errors(operation):
             for retry in Retrying(
-                stop=stop_after_attempt(_ATTEMPTS),
+                stop=partial(self._stop, self._clock.monotonic()),
                 wait=self._backoff,
                 sleep=self._clock.sleep,
                 retry=retry_if_exception(is_retriable),
                 reraise=True,
             ):
                 with retry:
-                    number = retry.retry_state.attempt_number
-                    statistics.retries = number - 1
-                    if number > 1:
-                        pool.check()
-                    with pool.connection() as connection:
-                        try:
+                    statistics.retries = retry.retry_state.attempt_number - 1
+                    try:
+                        with _connection_of(pool) as connection:
                             return attempt(connection, statistics)
-                        except pg.ReadOnlySqlTransaction:
-                            connection.close()  # its server is no longer the primary
-                            raise
+                    except pg.LockNotAvailable:
+                        self._end_silent_transactions(pool)
+                        raise
         raise AssertionError  # unreachable: reraise raises the last error
+
+    def _stop(self, started: float, state: RetryCallState) -> bool:
+        """Return True after the last attempt: time counts for a server that restarts, and for locks."""
+        failure = state.outcome.exception() if state.outcome is not None else None
+        seconds = self._clock.monotonic() - started
+        if isinstance(failure, _NotConnectedError):
+            return seconds >= self._limits.retry_seconds
+        if isinstance(failure, pg.LockNotAvailable):
+            return seconds >= self._limits.lock_seconds
+        return state.attempt_number >= _MAX_ATTEMPTS
+
+    def _end_silent_transactions(self, pool: BoundedPool) -> None:
+        """End Siltstone's transactions on this database whose clients are frozen.
+
+        The server itself ends a transaction whose client sends nothing between two statements. It has no
+        such limit while it waits for the rest of a statement, or for a client that reads no results.
+        """
+        with suppress(psycopg.Error), _connection_of(pool) as connection:
+            params = {"seconds": self._limits.silent_client_seconds}
+            for row in connection.execute(_SERVER_SQL["end_silent_transactions"].sql, params):
+                _log.warning("ended a transaction whose client was frozen", backend=row[0], state=row[1])
 
     def _backoff(self, state: RetryCallState) -> float:
         """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""
-        ceiling = min(_MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0**state.attempt_number)
+        ceiling = min(
+            _MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(state.attempt_number, _MAX_DOUBLINGS)
+        )
         return self._ids.random() * ceiling
 
     @contextmanager
@@ -372,10 +463,8 @@ class Database:
                 remedy="use shorter names, and text without NUL",
             )
         if isinstance(error, (psycopg.OperationalError, *_NOT_COMMITTED)):
-            reason = self._last_connect_error.message if isinstance(error, PoolTimeout) else None
             return CatalogUnavailableError(
-                f"the catalog at {self.address} did not respond to {operation}: "
-                f"{reason or first_line(error)}",
+                f"the catalog at {self.address} did not respond to {operation}: {first_line(error)}",
                 remedy="check that PostgreSQL runs there and is not overloaded",
                 retry_after_seconds=1.0,
             )

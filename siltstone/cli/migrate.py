@@ -12,7 +12,7 @@ from core.ids import SystemIds
 from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json, report_console
-from siltstone.context import catalog_url
+from siltstone.context import catalog_url, database_limits
 
 if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
@@ -35,12 +35,17 @@ def command(settings: Settings, *, dry_run: bool, check: bool, as_json: bool) ->
     """
     clock = SystemClock()
     ids = SystemIds(clock)
+    limits = database_limits(settings)
     with catalog_url(settings, create=not (dry_run or check)) as url:
-        plan = plan_migration(url, clock, ids)
+        plan = plan_migration(url, clock, ids, limits=limits)
         if not (dry_run or check):
             console = report_console()
             found = migrate_catalog(
-                url, clock, ids, report=lambda line: None if as_json else console.print(line, markup=False)
+                url,
+                clock,
+                ids,
+                limits=limits,
+                report=lambda line: None if as_json else console.print(line, markup=False),
             )
             _report(plan, found, as_json=as_json)
             return

@@ -87,6 +87,11 @@ class Settings(BaseModel):
         description="URL of the catalog, `postgresql://user@host/database`. Its password is never printed. "
         "Unset: a private PostgreSQL in the data directory.",
     )
+    allow_unsafe_commits: bool = Field(
+        default=False,
+        description="Accept a catalog with `synchronous_commit` off or local, which may lose acknowledged "
+        "records in a crash or a failover. `siltstone_catalog_unsafe_commits` is 1 then.",
+    )
     http: Address = Field(
         default="127.0.0.1:8080",
         description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "

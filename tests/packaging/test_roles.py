@@ -98,7 +98,7 @@ def test_a_command_without_its_packages_names_the_extra() -> None:
         "from siltstone.cli.main import main\nmain(['plan'])",
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, "psycopg,psycopg_pool", ""],
+        [sys.executable, "-c", script, "psycopg", ""],
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 from typing import TYPE_CHECKING
 
@@ -32,13 +31,12 @@ class _Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _restored_logging() -> Iterator[None]:
     """Restore pytest's logging after a test that configures it."""
-    root, pool = logging.getLogger(), logging.getLogger("psycopg.pool")
-    handlers, level, pool_level = root.handlers[:], root.level, pool.level
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     root.handlers[:] = []  # configuring closes the handlers that it finds; pytest's own must stay open
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    pool.setLevel(pool_level)
     structlog.reset_defaults()
 
 
@@ -65,21 +63,6 @@ def test_a_traceback_does_not_show_variables(
     assert "it failed" in written.getvalue()
     assert "no response to" in written.getvalue()
     assert _SECRET not in written.getvalue()
-
-
-def test_attempts_of_the_connection_pool_are_logged_only_for_debugging(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Our own error reports a missing connection once; psycopg's pool would do so once a second."""
-    interrupt_on_signals = []
-    for level in ("info", "debug"):
-        written = io.StringIO()
-        monkeypatch.setattr("sys.stderr", written)
-        configure_logs(level)
-        logging.getLogger("psycopg.pool").warning("error connecting in 'pool-1'")
-        logging.getLogger("botocore").warning("other libraries are heard")
-        interrupt_on_signals.append([json.loads(line)["logger"] for line in written.getvalue().splitlines()])
-    assert interrupt_on_signals == [["botocore"], ["psycopg.pool", "botocore"]]
 
 
 def test_a_used_logger_follows_a_later_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

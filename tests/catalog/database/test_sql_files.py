@@ -45,7 +45,7 @@ def test_postgres_can_prepare_every_query(catalog_url: str, name: str) -> None:
 
 def test_every_query_is_used() -> None:
     sources = "".join(path.read_text() for path in Path(catalog.__path__[0]).rglob("*.py"))
-    used = set(re.findall(r'(?:_SQL|_COMMIT)\["(\w+)"\]', sources))
+    used = set(re.findall(r'(?:_SQL|_COMMIT|_SERVER_SQL)\["(\w+)"\]', sources))
     defined = {name for file in _FILES for name in load_queries(file)}
     assert used == defined
 

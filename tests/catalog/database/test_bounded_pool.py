@@ -1,0 +1,148 @@
+"""The pool of connections: its bound, the order of waiting threads, and what it closes."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError
+from catalog.database.connection import connect
+from core.clock import ManualClock
+
+if TYPE_CHECKING:
+    from catalog.database.connection import CatalogConnection
+
+_HOUR = 3600
+
+
+class _Pools:
+    """Pools of a test, and the connections that they opened."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.clock = ManualClock()
+        self.opened: list[CatalogConnection] = []
+        self.fail = False
+
+    def new(self, max_size: int, wait_seconds: float = 240) -> BoundedPool:
+        return BoundedPool("tests", self._open, self.clock, max_size=max_size, wait_seconds=wait_seconds)
+
+    def _open(self) -> CatalogConnection:
+        if self.fail:
+            raise psycopg.OperationalError("refused")
+        self.opened.append(connect(self._url, 60))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def pools(catalog_url: str) -> _Pools:
+    return _Pools(catalog_url)
+
+
+def test_a_connection_is_used_again(pools: _Pools) -> None:
+    pool = pools.new(2)
+    for _ in range(3):
+        with pool.connection() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert len(pools.opened) == 1
+    pool.close()
+    assert pools.opened[0].closed
+
+
+def test_a_full_pool_says_that_its_connections_are_in_use(pools: _Pools) -> None:
+    pool = pools.new(2, wait_seconds=0)
+    with (
+        pool.connection(),
+        pool.connection(),
+        pytest.raises(ConnectionsInUseError, match="all 2 connections for tests"),
+        pool.connection(),
+    ):
+        pass
+    with pool.connection(), pool.connection():
+        assert len(pools.opened) == 2
+    pool.close()
+
+
+def test_waiting_threads_get_connections_in_their_order(pools: _Pools) -> None:
+    pool = pools.new(1)
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        with pool.connection():
+            served.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    with pool.connection():
+        for waiting, thread in enumerate(threads):
+            thread.start()
+            while len(pool._waiters) <= waiting:
+                pass
+    for thread in threads:
+        thread.join()
+    assert served == list(range(5))
+    assert len(pools.opened) == 1
+    pool.close()
+
+
+def test_a_waiting_thread_opens_a_connection_in_place_of_a_broken_one(pools: _Pools) -> None:
+    pool = pools.new(1)
+    waiting = threading.Thread(target=lambda: ExitStack().enter_context(pool.connection()))
+    with pool.connection() as connection:
+        waiting.start()
+        while not pool._waiters:
+            pass
+        connection.close()
+    waiting.join()
+    assert len(pools.opened) == 2
+    pool.close()
+
+
+def test_a_failure_to_connect_leaves_no_place_taken(pools: _Pools) -> None:
+    pool = pools.new(1, wait_seconds=0)
+    pools.fail = True
+    for _ in range(3):
+        with pytest.raises(psycopg.OperationalError, match="refused"), pool.connection():
+            pass
+    pools.fail = False
+    with pool.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    pool.close()
+
+
+def test_a_connection_inside_a_transaction_is_not_used_again(pools: _Pools) -> None:
+    pool = pools.new(1)
+    with pool.connection() as connection:
+        connection.execute("BEGIN")
+    assert connection.closed
+    with pool.connection() as another:
+        assert another is not connection
+    pool.close()
+
+
+def test_connections_that_are_old_or_idle_for_long_are_closed(pools: _Pools) -> None:
+    pool = pools.new(2)
+    with pool.connection(), pool.connection():
+        pass
+    pools.clock.advance(_HOUR / 2)
+    with pool.connection():
+        pass
+    assert sum(not each.closed for each in pools.opened) == 1  # the other one was idle
+    pools.clock.advance(_HOUR / 2)
+    with pool.connection():
+        pass
+    assert all(each.closed for each in pools.opened)
+    pool.close()
+
+
+def test_a_closed_pool_closes_a_connection_that_is_given_back(pools: _Pools) -> None:
+    pool = pools.new(1)
+    with pool.connection():
+        pool.close()
+        assert [each.closed for each in pools.opened] == [False]
+    assert [each.closed for each in pools.opened] == [True]
+    with pytest.raises(psycopg.OperationalError, match="has closed the catalog"), pool.connection():
+        pass
