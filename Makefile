@@ -12,6 +12,7 @@
 #   make cost        simulate the workloads of docs/explanation/cost.md and update its figures
 #   make references  generate the reference pages from the code
 #   make lock        resolve the pinned versions again
+#   make pgbouncer   fetch PgBouncer for tests, if this is Debian or Ubuntu and it is not installed
 #   make kafka-tools fetch Kafka's own tools for tests, if Java and Maven are installed
 # PYTHON=python3.13 VENV=.venv-3.13 runs any of them with another Python in an environment of its own.
 SHELL := /bin/bash
@@ -24,13 +25,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again fuzz check docs dist coverage mutants bench cost references format lock kafka-tools clean
+.PHONY: demo test test-again fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/siltstone demo
 
 # Three workers on two cores: tests wait much of the time, for processes to start or to be found dead.
-test: $(VENV)/.installed-dev kafka-tools $(NODE_CLIENTS)
+test: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 # More than three failures are no accident of the machine, so they are not run again.
@@ -65,7 +66,7 @@ dist: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.packaging.check_dist dist
 
 # Hot loops run as machine code and are measured by their callers' results, not by coverage.
-coverage: $(VENV)/.installed-dev kafka-tools $(NODE_CLIENTS)
+coverage: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal --cov --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
 
 mutants: $(VENV)/.installed-dev
@@ -124,6 +125,17 @@ kafka-tools: $(BIN)/uv
 		mvn --quiet --batch-mode --file tests/kafka_tools/pom.xml dependency:copy-dependencies \
 			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.venv/kafka-tools" >/dev/null \
 			&& touch .venv/kafka-tools/.installed || echo "… not now: Maven cannot reach its repository"; \
+	fi
+
+# Unpacked next to the environment, so this needs no root.
+PGBOUNCER := .venv/pgbouncer
+pgbouncer:
+	@if [ -x $(PGBOUNCER)/usr/sbin/pgbouncer ] || PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+		echo "Fetching PgBouncer into $(PGBOUNCER) …"; rm -rf $(PGBOUNCER); mkdir -p $(PGBOUNCER); \
+		(cd $(PGBOUNCER) && apt-get -qq download pgbouncer libc-ares2 libevent-2.1-7 2>/dev/null \
+			&& for each in *.deb; do dpkg -x "$$each" . || exit 1; done && rm ./*.deb) \
+			|| { rm -rf $(PGBOUNCER); echo "… not now: apt-get cannot download it (apt-get update may help)"; }; \
 	fi
 
 clean:

@@ -52,11 +52,13 @@ def run(
     on_ready: Callable[[Mapping[str, str]], None],
     wait: StartWait | None = None,
     database_limits: DatabaseLimits | None = None,
+    listen_url: str | None = None,
 ) -> None:
     """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` receives the addresses once it serves.
 
     A second signal ends the process at once. Raises the error that keeps the agent from starting. `wait` says
     for how long a catalog or a store that does not respond is no such error; None: not at all.
+    `database_limits` and `listen_url` are those of `open_catalog`.
     """
     raise_open_file_limit()
     keep_freed_memory()
@@ -65,7 +67,9 @@ def run(
     wait = wait or StartWait(0, clock=clock, ids=ids)
     with contextlib.ExitStack() as opened:
         with warn_if_slow("opening the catalog"):
-            opening = partial(open_catalog, catalog_url, clock, ids, limits=database_limits)
+            opening = partial(
+                open_catalog, catalog_url, clock, ids, limits=database_limits, listen_url=listen_url
+            )
             catalog = opened.enter_context(contextlib.closing(wait.run("opening the catalog", opening)))
         with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))

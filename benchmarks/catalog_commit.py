@@ -23,7 +23,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from catalog.database import arrays
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock

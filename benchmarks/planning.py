@@ -22,7 +22,8 @@ import click
 import orjson
 import psycopg
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds

@@ -11,8 +11,8 @@ from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
 from catalog.commit.repository import Commits
 from catalog.config.repository import GroupConfigs
-from catalog.database.connection import DatabaseLimits
 from catalog.database.embedded_server import EmbeddedPostgres
+from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
 from catalog.database.pool import Database
 from catalog.database.probe import CatalogProbe
@@ -155,14 +155,22 @@ class CatalogClock:
         self._machine.sleep(seconds)
 
 
-def open_catalog(url: str, clock: Clock, ids: Ids, *, limits: DatabaseLimits | None = None) -> Catalog:
+def open_catalog(
+    url: str,
+    clock: Clock,
+    ids: Ids,
+    *,
+    limits: DatabaseLimits | None = None,
+    listen_url: str | None = None,
+) -> Catalog:
     """Open the catalog in the database at `url` (`postgresql://…`).
 
+    Notifications of commits come over a connection to `listen_url`, which is needed if `url` is a pooler's.
     SchemaVersionError: the database has no schema, or one that this code cannot use; `migrate_catalog`
     creates or migrates it. CatalogUnavailableError: the server does not respond. CatalogAddressError: the
     address is invalid.
     """
-    database = Database(url, clock, ids, limits)
+    database = Database(url, clock, ids, limits, listen_url=listen_url)
     try:
         check_schema_version(read_version(database))
     except BaseException:

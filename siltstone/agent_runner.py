@@ -54,6 +54,7 @@ def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
             database_limits=database_limits(settings),
             on_ready=on_ready,
             wait=wait,
+            listen_url=settings.listen_url,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -61,7 +61,7 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
 
 def database_limits(settings: Settings) -> DatabaseLimits:
     """Return the limits of this process's connections to the catalog."""
-    return DatabaseLimits(allow_unsafe_commits=settings.allow_unsafe_commits)
+    return replace(settings.database, allow_unsafe_commits=settings.allow_unsafe_commits)
 
 
 def start_wait(settings: Settings) -> StartWait:
@@ -84,7 +84,13 @@ def open_context(
     ids = SystemIds(clock)
     config = store_config(settings)
     run = _run_once if wait is None else wait.run
-    opening = partial(open_catalog, clock=clock, ids=ids, limits=database_limits(settings))
+    opening = partial(
+        open_catalog,
+        clock=clock,
+        ids=ids,
+        limits=database_limits(settings),
+        listen_url=settings.listen_url,
+    )
     with (
         catalog_url(settings, create=create) as url,
         contextlib.closing(run("opening the catalog", partial(opening, url))) as catalog,

@@ -7,7 +7,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.fixtures import kafka_tools, previous_release
+from tests.fixtures import kafka_tools, pgbouncer, previous_release
 from tests.real_clients.client_driver import missing
 
 pytest_plugins = [
@@ -42,6 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 collect_ignore = [
     *([] if kafka_tools.are_installed() else kafka_tools.NEEDED_BY),
+    *([] if pgbouncer.is_installed() else pgbouncer.NEEDED_BY),
     *([] if previous_release.is_available() else previous_release.NEEDED_BY),
 ]
 
@@ -49,4 +50,5 @@ collect_ignore = [
 def pytest_report_header() -> list[str]:
     """List which optional parts are installed."""
     clients = [f"Kafka clients: without {client}, {why}" for client, why in missing().items()]
-    return [kafka_tools.report_header(), previous_release.report_header(), *clients]
+    optional = (kafka_tools, pgbouncer, previous_release)
+    return [*(each.report_header() for each in optional), *clients]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import psycopg
+import structlog
 
 from catalog.database.connection import first_line
 from catalog.errors import CatalogUnavailableError
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
     from catalog.database.connection import Connection
     from catalog.database.pool import Database
 
+_log = structlog.get_logger(__name__)
+
 CHANNEL: Final = "siltstone_commits"
 # A payload has less than 8,000 bytes: this many partitions always fit.
 _PARTITIONS_PER_PAYLOAD: Final = 150
 _MAX_PAYLOADS: Final = 32
 _MAX_NOTIFICATIONS: Final = 10_000
+_POLL_SECONDS: Final = 1.0
 
 
 def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[str]:
@@ -95,13 +99,17 @@ class CommitWatcher:
         self._database = database
         self._ignored_origin = ignored_origin
         self._connection: Connection | None = None
+        self._polled_at: float | None = None
 
     def wait(self, timeout: float) -> frozenset[PartitionId] | None:
         """Wait up to `timeout` seconds for commits; return the partitions that changed.
 
         The result is None if any partition may have changed: after a (re)connection, and after a commit of
-        very many partitions. CatalogUnavailableError: the connection was lost or cannot be opened.
+        very many partitions. Through a pooler, which passes no notifications on, it is None once a second.
+        CatalogUnavailableError: the connection was lost or cannot be opened.
         """
+        if self._polled_at is not None:
+            return self._poll(self._polled_at, timeout)
         try:
             if self._connection is None:
                 self._connection = self._listen()
@@ -133,8 +141,26 @@ class CommitWatcher:
         if connection is not None:
             connection.close()
 
-    def _listen(self) -> Connection:
-        connection = self._database.connect()
+    def _poll(self, last: float, timeout: float) -> frozenset[PartitionId] | None:
+        """Sleep; report that any partition may have changed if the last such report is a second old."""
+        clock = self._database.machine_clock
+        clock.sleep(timeout)
+        if clock.monotonic() - last < _POLL_SECONDS:
+            return frozenset()
+        self._polled_at = clock.monotonic()
+        return None
+
+    def _listen(self) -> Connection | None:
+        connection = self._database.connect_for_notifications()
+        if connection is None:
+            self._polled_at = self._database.machine_clock.monotonic()
+            _log.warning(
+                "the pooler before the catalog passes no notifications on: this agent sees commits of others "
+                "up to a second late",
+                catalog=self._database.address,
+                remedy="set catalog_listen_url to the address of PostgreSQL itself",
+            )
+            return None
         try:
             connection.execute(f"LISTEN {CHANNEL}".encode())
         except BaseException:

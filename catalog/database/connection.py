@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -15,6 +14,8 @@ from catalog.errors import CatalogAddressError
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
+    from catalog.database.limits import DatabaseLimits
+
 T = TypeVar("T")
 Row: TypeAlias = Any
 """A result row as a named tuple; its attributes are the column names of the query."""
@@ -26,36 +27,6 @@ SCHEMA = "siltstone"
 _PRIMARY: Final = "read-write"
 _MIN_CONNECT_SECONDS: Final = 2  # libpq's minimum
 _WAIT_INTERVAL_SECONDS: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseLimits:
-    """Limits on connections and durations (in seconds) of one process.
-
-    `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. Both are added
-    to `max_connections`.
-
-    A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
-    `lock_seconds` in all. Others wait for `lock_seconds` at once. A transaction is ended when its client is
-    silent for `silent_client_seconds`, so that a frozen process does not hold its locks.
-
-    `response_seconds` is how long a server may not respond at all before its connection is closed. A call is
-    retried for `retry_seconds` while no connection can be opened.
-
-    With `allow_unsafe_commits`, a server may acknowledge commits that a crash or a failover loses.
-    """
-
-    max_connections: int = 8
-    commit_connections: int = 2
-    heartbeat_connections: int = 1
-    connect_seconds: int = 10
-    response_seconds: int = 60
-    retry_seconds: float = 10
-    statement_seconds: int = 30
-    lock_seconds: int = 20
-    commit_lock_seconds: float = 0.5
-    silent_client_seconds: float = 2
-    allow_unsafe_commits: bool = False
 
 
 def session_parameters(limits: DatabaseLimits, *, lock_seconds: float | None = None) -> dict[str, str]:
@@ -83,9 +54,12 @@ def _milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
 
 
-def connection_string(url: str, limits: DatabaseLimits, *, lock_seconds: float | None = None) -> str:
+def connection_string(
+    url: str, limits: DatabaseLimits, *, lock_seconds: float | None = None, with_parameters: bool = True
+) -> str:
     """Return `url` with Siltstone's timeouts and search path, for connections to a primary.
 
+    Poolers refuse a session's parameters; `with_parameters=False` leaves them out.
     CatalogAddressError does not contain any part of the URL, because the URL may hold a password.
     """
     given = dict(parse_address(url))
@@ -115,12 +89,11 @@ def connection_string(url: str, limits: DatabaseLimits, *, lock_seconds: float |
     # The isolation level comes last, so that the URL cannot override it: row locks and the reads that follow
     # them rely on it.
     pinned = r"-c default_transaction_isolation=read\ committed"
-    merged = {
-        **defaults,
-        **given,
-        "options": f"{options} {given_options or ''} {pinned}",
-        "target_session_attrs": _PRIMARY,
-    }
+    merged = {**defaults, **given, "target_session_attrs": _PRIMARY}
+    if with_parameters:
+        merged["options"] = f"{options} {given_options or ''} {pinned}"
+    elif given_options:
+        merged["options"] = given_options
     return make_conninfo("", **merged)
 
 
@@ -132,6 +105,9 @@ class CatalogConnection(psycopg.Connection[TupleRow]):
     """
 
     response_seconds: float | None = None
+    is_pooled = False
+    begin: tuple[bytes, ...] = (b"BEGIN",)
+    """The statements that begin a transaction."""
     stopped_waiting_for_standby = False
 
     @override

@@ -93,6 +93,11 @@ class Migrator:
     def run(self) -> SchemaVersion:
         """Create the schema in an empty database, or apply what is missing; return the version."""
         plan = self.plan()
+        if plan.missing and self._database.is_pooled:
+            raise CatalogAddressError(
+                f"there is a pooler at {self._database.address}, and migrations need PostgreSQL itself",
+                remedy="give siltstone migrate the address of PostgreSQL",
+            )
         if plan.found == NO_SCHEMA:
             self._repeat("schema.sql", self._create)
         else:

@@ -28,13 +28,10 @@ from typing_extensions import override
 from catalog.database import arrays
 from catalog.database.address import describe_address
 from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError
-from catalog.database.connection import (
-    DatabaseLimits,
-    connect,
-    connection_string,
-    first_line,
-)
+from catalog.database.connection import first_line
+from catalog.database.connector import Connector
 from catalog.database.durability import DurabilityCheck
+from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogUnavailableError, UnstorableValueError
 from core.clock import SystemClock
@@ -186,7 +183,8 @@ def _transaction(
     """
     try:
         with connection.pipeline() as pipeline:
-            connection.execute(b"BEGIN")
+            for statement in connection.begin:
+                connection.execute(statement)
             yield Transaction(connection, pipeline, send_timeout, injected_clock)
             connection.execute(b"COMMIT")
         _require_standby(connection)
@@ -261,39 +259,50 @@ class Database:
     in the catalog. Any other clock, as in tests and simulations, replaces the server's clock.
     """
 
-    def __init__(self, url: str, clock: Clock, ids: Ids, limits: DatabaseLimits | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        ids: Ids,
+        limits: DatabaseLimits | None = None,
+        *,
+        listen_url: str | None = None,
+    ) -> None:
         self._limits = limits or DatabaseLimits()
         self._clock = clock
         self._injected_clock = None if isinstance(clock, SystemClock) else clock
         self._ids = ids
-        self.conninfo = connection_string(url, self._limits)
+        self._connector = Connector(url, self._limits)
+        self._listen_connector = (
+            self._connector if listen_url is None else Connector(listen_url, self._limits)
+        )
         self.address = describe_address(url)
         self.counts = OperationCounts()
         self.durability = DurabilityCheck(
             self.address, allow_unsafe_commits=self._limits.allow_unsafe_commits
         )
         limits = self._limits
-        impatient = connection_string(url, limits, lock_seconds=limits.commit_lock_seconds)
+        impatient = Connector(url, limits, lock_seconds=limits.commit_lock_seconds)
         self._pools = {
-            Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, self.conninfo),
+            Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, self._connector),
             # Producers must not wait for readers, even if readers use every connection of the other pool.
             Reserve.COMMITS: self._new_pool("commits", limits.commit_connections, impatient),
             # An agent that cannot send its heartbeat loses its session.
             Reserve.HEARTBEATS: self._new_pool("heartbeats", limits.heartbeat_connections, impatient),
         }
 
-    def _new_pool(self, name: str, max_size: int, conninfo: str) -> BoundedPool:
+    def _new_pool(self, name: str, max_size: int, connector: Connector) -> BoundedPool:
         return BoundedPool(
             name,
-            partial(self.connect, conninfo),
+            partial(self.connect, connector),
             self._clock,
             max_size=max_size,
             wait_seconds=self._limits.connect_seconds,
         )
 
-    def connect(self, conninfo: str | None = None) -> CatalogConnection:
+    def connect(self, connector: Connector | None = None) -> CatalogConnection:
         """Open a connection that the caller closes."""
-        connection = connect(conninfo or self.conninfo, self._limits.response_seconds)
+        connection = (connector or self._connector).connect()
         try:
             arrays.register(connection)
             self.durability.check(connection)
@@ -301,6 +310,24 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def connect_for_notifications(self) -> CatalogConnection | None:
+        """Open a connection for LISTEN that the caller closes; None if that would go through a pooler."""
+        connection = self._listen_connector.connect()
+        if not self._listen_connector.is_pooled:
+            return connection
+        connection.close()
+        return None
+
+    @property
+    def conninfo(self) -> str:
+        """Return the connection string that the server accepts."""
+        return self._connector.conninfo
+
+    @property
+    def is_pooled(self) -> bool:
+        """Return True if connections go through a pooler."""
+        return self._connector.is_pooled
 
     @override
     def __repr__(self) -> str:
@@ -364,7 +391,14 @@ class Database:
         def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> list[Row]:
             statistics.statements += 1
             cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
-            return cursor.execute(query.sql, params).fetchall()
+            if not connection.is_pooled:
+                return cursor.execute(query.sql, params).fetchall()
+            with connection.pipeline():
+                for statement in connection.begin:
+                    connection.execute(statement)
+                cursor.execute(query.sql, params)
+                connection.execute(b"COMMIT")
+            return cursor.fetchall()
 
         return self._retry(operation, attempt, self._pools[Reserve.GENERAL], idempotent=True)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from agent.settings import AgentSettings
+from catalog.database.limits import DatabaseLimits
 from catalog.database.url_check import check_url as check_catalog_url
 from core.errors import InvalidInputError
 from core.settings import is_public, setting_name
@@ -92,6 +93,11 @@ class Settings(BaseModel):
         description="Accept a catalog with `synchronous_commit` off or local, which may lose acknowledged "
         "records in a crash or a failover. `siltstone_catalog_unsafe_commits` is 1 then.",
     )
+    catalog_listen_url: SecretStr | None = Field(
+        default=None,
+        description="URL of the catalog for notifications, if `catalog` is the URL of a pooler: the address "
+        "of PostgreSQL itself. Unset: agents behind a pooler see each other's commits up to a second late.",
+    )
     http: Address = Field(
         default="127.0.0.1:8080",
         description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "
@@ -142,6 +148,7 @@ class Settings(BaseModel):
         description="Time for which compaction waits for Spark to run a task, before it returns its jobs to "
         "the queue.",
     )
+    database: DatabaseLimits = Field(default_factory=DatabaseLimits)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
     maintenance: GarbageSettings = Field(default_factory=GarbageSettings)
@@ -176,13 +183,18 @@ class Settings(BaseModel):
             check_endpoint(value)
         return value
 
-    @field_validator("catalog")
+    @field_validator("catalog", "catalog_listen_url")
     @classmethod
     def _check_catalog(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             with _rule():
                 check_catalog_url(value.get_secret_value())
         return value
+
+    @property
+    def listen_url(self) -> str | None:
+        """URL of the catalog for notifications; None: that of the catalog."""
+        return None if self.catalog_listen_url is None else self.catalog_listen_url.get_secret_value()
 
     @property
     def object_store_url(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.database.connection import DatabaseLimits
+from catalog.database.limits import DatabaseLimits
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import open_catalog

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from catalog.database.connection import DatabaseLimits
+from catalog.database.limits import DatabaseLimits
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from core.clock import SystemClock

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.database.address import describe_address, parse_address
-from catalog.database.connection import DatabaseLimits
+from catalog.database.limits import DatabaseLimits
 from catalog.database.pool import Database
 from catalog.errors import CatalogAddressError
 from core.clock import ManualClock

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.pool import Database, Reserve
 from catalog.database.sql_files import Query
 from catalog.errors import CatalogAddressError, CatalogUnavailableError, UnstorableValueError

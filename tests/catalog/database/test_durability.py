@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from typing_extensions import override
 
-from catalog.database.connection import DatabaseLimits
+from catalog.database.limits import DatabaseLimits
 from catalog.errors import UnsafeCommitsError
 from catalog.open import Catalog, open_catalog
 from core.clock import SystemClock

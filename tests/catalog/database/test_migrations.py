@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from catalog.database.connection import SCHEMA, DatabaseLimits, connection_string
+from catalog.database.connection import SCHEMA, connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import Migrator
 from catalog.database.pool import Database
 from catalog.database.schema_version import CODE_VERSION, SchemaVersion, check_schema_version

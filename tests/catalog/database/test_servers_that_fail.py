@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.pool import Database
 from catalog.database.sql_files import Query
 from catalog.errors import CatalogAddressError, CatalogUnavailableError

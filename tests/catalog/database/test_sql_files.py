@@ -13,7 +13,8 @@ from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
 import catalog
-from catalog.database.connection import SCHEMA, DatabaseLimits, connection_string
+from catalog.database.connection import SCHEMA, connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import (
     load_migrations,
     load_queries,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.errors import TopicNotFoundError
 from catalog.model import FileKind, JobState, PartitionId
 from catalog.open import open_catalog

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from typing_extensions import override
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.lifecycle.retention import RetentionRule
 from catalog.model import PartitionId
 from catalog.open import open_catalog

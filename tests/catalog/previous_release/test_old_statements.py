@@ -14,7 +14,8 @@ import pytest
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
-from catalog.database.connection import SCHEMA, DatabaseLimits, connection_string
+from catalog.database.connection import SCHEMA, connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import parse_queries
 from tests.fixtures import previous_release
 

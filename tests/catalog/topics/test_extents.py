@@ -8,7 +8,8 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import load_queries
 from catalog.topics import extents as extents_module
 from tests.catalog.scene import run_of
