@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.database.connection import DatabaseLimits
+from catalog.database.limits import DatabaseLimits
 from catalog.errors import CatalogUnavailableError
 from catalog.lifecycle.reachability import MAX_GAP_MS
 from catalog.model import Broker, JobState
