@@ -57,12 +57,8 @@ def produce(wire: Wire, count: int) -> int:
     while True:
         data = encode_batch([1000] * count, [None] * count, [b"v"] * count)
         part = Struct(index=0, records=data)
-        request = Struct(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=30_000,
-            topic_data=[Struct(name=_TOPIC, partition_data=[part])],
-        )
+        data_of_topic = Struct(name=_TOPIC, partition_data=[part])
+        request = Struct(acks=-1, timeout=600_000, topic_data=[data_of_topic])
         response = wire.ask("produce", 9, request).responses[0].partition_responses[0]
         if response.error_code == ErrorCode.none:
             return int(response.base_offset)
