@@ -85,9 +85,9 @@ def latest(wire: Wire, timestamp: int, current: int = -1) -> Struct:
     return response
 
 
-def epochs_of(records: list[memoryview]) -> list[tuple[int, int]]:
+def epochs_of(records: memoryview) -> list[tuple[int, int]]:
     """Return base offset and leader epoch of each batch."""
-    headers = [header for data in records for _, header in iter_headers(data)]
+    headers = [header for _, header in iter_headers(records)]
     return [(header.base_offset, header.partition_leader_epoch) for header in headers]
 
 
