@@ -87,8 +87,9 @@ class ConsumerStateMachine:
         self.subscribed_topics = initial.subscribed_topics
         self.topics: dict[str, TopicMetadata] = dict(initial.topics)
         self.members = ConsumerMembers()
-        # Members that have not confirmed their last changed assignment yet.
-        self.unconfirmed: set[str] = set()
+        # Members that have not confirmed their last changed assignment yet. A response of the previous
+        # coordinator may have been lost.
+        self.unconfirmed: set[str] = {member.member_id for member in initial.members}
         self.deadlines = Deadlines(clock)
         self.is_dead = False
         self._clock = clock

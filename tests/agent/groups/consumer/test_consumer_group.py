@@ -126,6 +126,21 @@ def test_previous_epoch_with_lost_partitions_is_fenced(*, reports_partitions: bo
     assert first.owned.isdisjoint(second.owned)
 
 
+def test_new_coordinator_repeats_assignments_until_members_confirm_them() -> None:
+    """The response with the assignment may have been lost with the previous coordinator."""
+    harness = ConsumerHarness()
+    member = harness.new_client()
+    epoch = harness.send(member.request()).member_epoch  # the member receives all but the assignment
+    member.is_joining, member.epoch = False, epoch
+    harness.move_coordinator()
+    for _ in range(2):
+        repeated = harness.send(member.request(with_owned=False)).assignment
+        assert repeated == partitions("granite", 0, 1, 2, 3)
+    member.owned = partitions("granite", 0, 1, 2, 3)
+    assert member.heartbeat().assignment is None
+    assert harness.send(member.request(with_owned=False)).assignment is None
+
+
 def test_assignment_is_repeated_until_the_member_confirms_it() -> None:
     """The client librdkafka drops late responses and does not ask for its assignment again."""
     harness = ConsumerHarness()
