@@ -5,6 +5,7 @@
 #   make check       formatting, lint, types, import contracts
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel and source archive, and install the wheel once per role
+#   make campaign MINUTES=60  all faults at once for an hour, with a ledger of every acknowledgement
 #   make fuzz        the kernels' tests with bounds checks, and fuzzing for a bounded time
 #   make mutants     mutation testing of the modules that decide about data
 #   make coverage    the tests with branch coverage
@@ -25,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
+.PHONY: demo test test-again campaign fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/siltstone demo
@@ -40,6 +41,13 @@ test-again:
 	@test -e $(FAILED) || { echo "No test has failed here."; exit 1; }
 	@test "$$(grep -c ': true' $(FAILED))" -le 3 || { echo "More than three tests failed: they are not run again."; exit 1; }
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -p no:randomly $(ARGS)
+
+# The directory stays, with the events and the logs of all processes.
+MINUTES ?= 60
+campaign: $(VENV)/.installed-dev
+	mkdir -p build
+	CAMPAIGN_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/campaign \
+	  tests/crash/test_campaign.py::test_a_long_campaign $(ARGS)
 
 # Kernels are compiled with numba's bounds checks into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked-kernels

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.app import Agent
+from agent.maintenance import CATALOG_LIMITS
 from agent.settings import AgentSettings
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.errors import SiltstoneError
 from core.ids import SystemIds
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.runner import MaintenanceRunner
+from maintenance.tasks import maintenance_tasks
 from object_store.binding import verify_binding
 from object_store.open import open_store
 from planner.planner import plan_and_submit
@@ -49,17 +53,45 @@ PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildConfig:
-    """The resources of a child process, and the crash that it must simulate."""
+    """The resources of a child process, its log file, and the crash that it must simulate."""
 
     catalog_url: str
     store: StoreConfig
     crash: Crash | None = None
+    log: Path
     kafka_port: int = 0
     disks: tuple[Path, ...] = ()
 
 
+class SteppedClock:
+    """A machine's clock whose wall time can be wrong. The catalog's clock is another one."""
+
+    def __init__(self, inner: Clock) -> None:
+        self._inner = inner
+        self._offset_ms = 0
+
+    def step(self, seconds: float) -> None:
+        """Move the wall time, forward or back."""
+        self._offset_ms += round(seconds * 1000)
+
+    def now_ms(self) -> int:
+        """Return the wall time that this machine believes in."""
+        return self._inner.now_ms() + self._offset_ms
+
+    def monotonic(self) -> float:
+        """Return seconds since a fixed point in time; the value never decreases."""
+        return self._inner.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        self._inner.sleep(seconds)
+
+
 @contextlib.contextmanager
 def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
+    with config.log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     clock = SystemClock()
     ids = SystemIds(clock)
     points = FailPoints(config.crash)
@@ -72,7 +104,7 @@ def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Cl
 
 
 def run_agent(config: ChildConfig, control: Connection) -> None:
-    """Run an agent: send "ready" when it serves, and stop when the connection closes."""
+    """Run an agent: send "ready" when it serves, and stop at a message that is no step of the clock."""
     settings = AgentSettings(
         http_port=0,
         kafka_host="127.0.0.1",
@@ -86,14 +118,27 @@ def run_agent(config: ChildConfig, control: Connection) -> None:
         topic_cache_ms=100,
         local_directories=config.disks,
     )
-    with _open_system(config) as (catalog, store, clock, ids):
+    with (
+        _open_system(config) as (catalog, store, clock, ids),
+        open_catalog(config.catalog_url, clock, ids, limits=CATALOG_LIMITS) as maintenance_catalog,
+    ):
 
         async def serve() -> None:
-            running = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
+            stepped = SteppedClock(clock)
+            tasks = maintenance_tasks(maintenance_catalog, store, GARBAGE)
+            running = Agent(
+                settings=settings,
+                store=store,
+                catalog=catalog,
+                clock=stepped,
+                ids=ids,
+                maintenance=MaintenanceRunner(tasks, maintenance_catalog, clock=clock, ids=ids),
+            )
             await running.start()
             control.send("ready")
             with contextlib.suppress(EOFError):
-                await asyncio.to_thread(control.recv)
+                while isinstance(step := await asyncio.to_thread(control.recv), float):
+                    stepped.step(step)
             await running.stop()
 
         asyncio.run(serve())

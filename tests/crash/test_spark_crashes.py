@@ -1,68 +1,59 @@
-"""Crashes of watchers, of Spark's driver and of its Python workers while records are written."""
+"""Crashes of watchers and of Spark's Python workers: another attempt takes over, and is published once."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from catalog.model import JobState
-from core.clock import SystemClock
-from object_store.open import open_store
-from tests.crash.child_processes import ChildConfig
+from tests.crash.campaign import CampaignSettings
 from tests.crash.fail_points import Crash
-from tests.crash.spark_campaign import SparkCampaign
-from tests.end_to_end.processes import leftovers
+from tests.crash.faults import SparkFaults
+from tests.crash.processes import TIMEOUT_SECONDS
+from tests.crash.spark_watcher import WATCHER_CRASH, WORKER_CRASH
+from tests.crash.test_campaign import campaign_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from catalog.model import Job
     from catalog.open import Catalog
-    from core.clock import Clock
-    from core.ids import Ids
     from object_store.open import StoreConfig
+    from tests.fixtures.postgres_pair import PostgresPair
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-#: A long run, for more kills after the two that are always there: CRASH_SPARK_ROUNDS=100 CRASH_SEED=7
-ROUNDS = int(os.environ.get("CRASH_SPARK_ROUNDS", "0"))
-SEED = int(os.environ.get("CRASH_SEED", "1"))
-CHECK_EVERY = 6
+
+def await_takeover(catalog: Catalog) -> list[Job]:
+    """Wait until all present attempts have ended; return the jobs that another attempt has completed."""
+    before = {job.spec.job_id: job.attempt_id for job in catalog.jobs.list({JobState.RUNNING})}
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        jobs = [catalog.jobs.get(job_id) for job_id in before]
+        if all(job.state in (JobState.COMPLETED, JobState.FAILED) for job in jobs):
+            return [job for job in jobs if job.attempt_id != before[job.spec.job_id]]
+        assert time.monotonic() < end, "the jobs of the crashed watcher were not taken over"
+        time.sleep(0.05)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    """Processes share nothing but real time."""
-    return SystemClock()
-
-
-@pytest.mark.timeout(3600 + 120 * ROUNDS)
+@pytest.mark.timeout(3600)
 def test_jobs_of_a_crashed_watcher_are_taken_over_and_published_once(
-    catalog: Catalog, catalog_url: str, s3_config: StoreConfig, clock: Clock, ids: Ids, tmp_path: Path
+    postgres_pair: PostgresPair, s3_config: StoreConfig, tmp_path: Path
 ) -> None:
     """Two `siltstone compact --watch` processes share the jobs of a log that is written and read.
 
     First a Python worker of Spark crashes, and Spark retries its task. Then a watcher crashes between the
-    end and the publication of its job. Further crashes depend on the seed.
+    end and the publication of its job.
     """
-    with contextlib.closing(open_store(s3_config, clock, ids)) as store:
-        config = ChildConfig(catalog_url=catalog_url, store=s3_config)
-        campaign = SparkCampaign(config, catalog, store, clock, SEED, tmp_path)
-        with campaign.running():
-            assert campaign.crash_worker(Crash("after upload.complete"))
-            (crashed,) = campaign.crash_watcher(Crash("before jobs.complete"))
-            taken_over = campaign.await_takeover()
-            assert JobState.COMPLETED in {job.state for job in taken_over}
-            assert min(job.attempts for job in taken_over) > 1
-            if ROUNDS:
-                crashed.start()
-            for number in range(1, ROUNDS + 1):
-                campaign.round()
-                if number % CHECK_EVERY == 0:
-                    campaign.check()
-            campaign.check(restart=False)
-        assert sum(campaign.kills.values()) == ROUNDS + 2
-        assert campaign.leaks() == []
-    assert leftovers(tmp_path) == []
+    settings = CampaignSettings(seed=1, directory=tmp_path, agents=1, rate=20)
+    with campaign_of(settings, postgres_pair, s3_config) as campaign:
+        faults = SparkFaults(campaign.watchers, tmp_path / "crashes", max_freeze_seconds=0)
+        assert faults.crash(WORKER_CRASH, Crash("after upload.complete"), TIMEOUT_SECONDS)
+        assert faults.crash(WATCHER_CRASH, Crash("before jobs.complete"), TIMEOUT_SECONDS)
+        taken_over = await_takeover(campaign.catalog)
+        assert JobState.COMPLETED in {job.state for job in taken_over}
+        assert min(job.attempts for job in taken_over) > 1
+        faults.restart_dead()
+        campaign.check()

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.clock import ManualClock
     from core.ids import Ids
-    from tests.crash.model import Model, SentRecord
     from tests.simulation.faults import FaultInjector
+    from tests.simulation.model import Model, SentRecord
     from tests.simulation.virtual_time import FiberScheduler
 
 T = TypeVar("T")

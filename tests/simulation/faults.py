@@ -20,6 +20,7 @@ T = TypeVar("T")
 _PARTS: Final = (
     "clock",
     "store_binding",
+    "deletions",
     "garbage",
     "incarnations",
     "lost_commits",

@@ -29,7 +29,6 @@ from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
 from object_store.binding import verify_binding
-from tests.crash.model import Model, ReadRecord
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
 from tests.simulation.background_tasks import (
@@ -44,6 +43,7 @@ from tests.simulation.background_tasks import (
 )
 from tests.simulation.environment import CONFIRM_MS, GRACE_MS, Environment, Producer, Rules, SimulatedAgent
 from tests.simulation.faults import FaultInjector
+from tests.simulation.model import Model, ReadRecord
 from tests.simulation.virtual_time import FiberScheduler, VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:

@@ -1,0 +1,199 @@
+"""Real Kafka consumers that read all the time, and tell the ledger what they find."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiokafka  # type: ignore[import-untyped]  # it brings no types
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.agent.kafka.work import Work
+from tests.crash.clients import IDENTITY, QUICK, TIMEOUT_SECONDS, start_client
+from tests.crash.ledger import ReadRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from confluent_kafka import Message
+
+    from tests.crash.clients import Workload
+    from tests.crash.ledger import Ledger, Partition
+
+
+class GroupMember(Protocol):
+    """A member of a consumer group that reads and commits until it is finished."""
+
+    group: str
+    seen: set[bytes]
+
+    def finish(self) -> None:
+        """Leave the group."""
+
+
+class ConfluentMember:
+    """A member of librdkafka that commits what it has read."""
+
+    def __init__(self, group: str, protocol: str, ledger: Ledger, workload: Workload) -> None:
+        self.group = group
+        self.seen: set[bytes] = set()
+        self._ledger = ledger
+        self._ending = threading.Event()
+        classic = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": workload.bootstrap,
+                "group.id": group,
+                "group.protocol": protocol,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                **QUICK,
+                **(classic if protocol == "classic" else {}),
+            }
+        )
+        self._consumer.subscribe(list(workload.topics))
+        self._work = Work(self._read_all)
+
+    def _read_all(self) -> None:
+        while not self._ending.is_set():
+            messages = [each for each in self._consumer.consume(200, 0.2) if each.error() is None]
+            for message in messages:
+                record = read_record(message)
+                self.seen.add(record.identity)
+                self._ledger.observe((str(message.topic()), message.partition() or 0), record)
+            if messages:
+                self._commit()
+        self._consumer.close()
+
+    def _commit(self) -> None:
+        try:
+            self._consumer.commit(asynchronous=False)
+        except KafkaException:
+            return  # a later commit covers these records, or a member reads them again
+
+    def finish(self) -> None:
+        """Leave the group."""
+        self._ending.set()
+        self._work.finish()
+
+
+class AioMember:
+    """A member of aiokafka that commits what it has read."""
+
+    def __init__(self, group: str, ledger: Ledger, workload: Workload) -> None:
+        self.group = group
+        self.seen: set[bytes] = set()
+        self._ledger = ledger
+        self._workload = workload
+        self._ending = threading.Event()
+        self._work = Work(lambda: asyncio.run(self._read_all()))
+
+    async def _read_all(self) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            *self._workload.topics,
+            bootstrap_servers=self._workload.bootstrap.split(","),
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            request_timeout_ms=15_000,
+            metadata_max_age_ms=1_000,
+        )
+        await start_client(consumer)
+        try:
+            while not self._ending.is_set():
+                await self._read(consumer)
+        finally:
+            await consumer.stop()
+
+    async def _read(self, consumer: Any) -> None:  # noqa: ANN401  # it has no types
+        found = await consumer.getmany(timeout_ms=200)
+        for partition, records in found.items():
+            for each in records:
+                identity = dict(each.headers)[IDENTITY]
+                self.seen.add(identity)
+                # aiokafka does not expose the leader epoch.
+                record = ReadRecord(each.offset, -1, identity, each.key, each.value is None)
+                self._ledger.observe((partition.topic, partition.partition), record)
+        if found:
+            try:
+                await consumer.commit()
+            except aiokafka.errors.KafkaError:
+                return
+
+    def finish(self) -> None:
+        """Leave the group."""
+        self._ending.set()
+        self._work.finish()
+
+
+def read_record(message: Message) -> ReadRecord:
+    """Return a message that has no error."""
+    headers: Mapping[str, Any] = dict(message.headers() or [])
+    offset, key = message.offset(), message.key()
+    epoch = message.leader_epoch()
+    assert offset is not None
+    assert key is not None
+    return ReadRecord(
+        offset,
+        -1 if epoch is None else epoch,
+        headers[IDENTITY],
+        key,
+        message.value() is None,
+    )
+
+
+class LogReader:
+    """Reads whole partitions, their bounds, and the offsets that groups have committed."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            **QUICK,
+        }
+
+    def read(self, partition: Partition) -> tuple[int, list[ReadRecord]]:
+        """Return the log start offset and all records of a partition."""
+        consumer = Consumer({**self._settings, "group.id": "unused"})
+        found: list[ReadRecord] = []
+        try:
+            start, _ = consumer.get_watermark_offsets(TopicPartition(*partition), timeout=120)
+            consumer.assign([TopicPartition(*partition, start)])
+            end = time.monotonic() + TIMEOUT_SECONDS
+            while True:
+                assert time.monotonic() < end, f"{partition} could not be read to its end"
+                for message in consumer.consume(500, 0.1):
+                    if (error := message.error()) is None:
+                        found.append(read_record(message))
+                    elif error.name() == "_PARTITION_EOF":
+                        return start, found
+                    else:
+                        assert error.retriable(), error
+        finally:
+            consumer.close()
+
+    def commits_ahead(self, group: str, partitions: Iterable[Partition]) -> list[str]:
+        """Return a sentence for each offset that a group committed and the log does not reach."""
+        consumer = Consumer({**self._settings, "group.id": group})
+        try:
+            wanted = [TopicPartition(*each) for each in partitions]
+            committed = consumer.committed(wanted, timeout=120)
+            ends = {(each.topic, each.partition): self._end(consumer, each) for each in wanted}
+        finally:
+            consumer.close()
+        return [
+            f"{group} has committed {each.offset} of {each.topic}-{each.partition}, which ends at"
+            f" {ends[each.topic, each.partition]}"
+            for each in committed
+            if each.offset > ends[each.topic, each.partition]
+        ]
+
+    @staticmethod
+    def _end(consumer: Consumer, partition: TopicPartition) -> int:
+        return int(consumer.get_watermark_offsets(partition, timeout=120)[1])

@@ -1,0 +1,266 @@
+"""Processes of a campaign, which may be killed, frozen, limited and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import psutil
+
+from tests.crash import child_processes
+from tests.end_to_end.processes import as_url, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkServerProcess
+
+    from tests.crash.fail_points import Crash
+
+TIMEOUT_SECONDS: Final = 900.0
+ROOT: Final = Path(__file__).parents[2]
+#: The fork server imports all modules once; each child is a fork of it.
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([child_processes.__name__])
+
+
+class Process(Protocol):
+    """A process that may be killed and started again."""
+
+    def start(self) -> None:
+        """Start the process; it may die before it is ready."""
+
+    def wait_ready(self) -> bool:
+        """Return False if the process dies before it is ready."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    def stop(self) -> None:
+        """Stop the process normally if it is running."""
+
+
+def start_until_ready(process: Process) -> None:
+    """Start a process; try again while it dies early, for example because the catalog is away."""
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        process.start()
+        if process.wait_ready():
+            return
+        process.kill()
+        assert time.monotonic() < end, "a process died each time it was started"
+        time.sleep(0.2)
+
+
+class Child:
+    """A child process that may be killed and started again."""
+
+    def __init__(
+        self,
+        run: Callable[[child_processes.ChildConfig, Connection], None],
+        config: child_processes.ChildConfig,
+    ) -> None:
+        self._run = run
+        self.config = config
+        self._process: ForkServerProcess | None = None
+        self._control: Connection | None = None
+        self._ready = False
+
+    def start(self, crash: Crash | None = None) -> None:
+        """Start the process; it may die before it is ready."""
+        self._control, remote = _CONTEXT.Pipe()
+        self._ready = False
+        self._process = _CONTEXT.Process(
+            target=self._run, args=(replace(self.config, crash=crash), remote), daemon=True
+        )
+        self._process.start()
+        remote.close()
+
+    def wait_ready(self) -> bool:
+        """Return False if the process dies before it is ready."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not self.is_ready:
+            if not self.is_alive:
+                return False
+            assert time.monotonic() < end, "a child is neither ready nor dead"
+            time.sleep(0.005)
+        return True
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True if the process has reported so since its last start."""
+        assert self._control is not None
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            self._ready = self._ready or (self._control.poll() and self._control.recv() == "ready")
+        return self._ready
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.is_alive()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(TIMEOUT_SECONDS)
+
+    def freeze(self) -> None:
+        """Send SIGSTOP: connections stay open, and nothing responds."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process continue."""
+        self._signal(signal.SIGCONT)
+
+    def fill_disks(self, *, full: bool) -> None:
+        """Let writes to files fail from now on (EFBIG, as no other error can be caused from outside)."""
+        if self.is_alive:
+            assert self._process is not None
+            assert self._process.pid is not None
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+    def step_clock(self, seconds: float) -> None:
+        """Step the process's machine clock; it affects no other process."""
+        assert self._control is not None
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.send(seconds)
+
+    def stop(self) -> None:
+        """Stop the process normally."""
+        assert self._control is not None
+        assert self._process is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._control.send("stop")
+        self._process.join(TIMEOUT_SECONDS)
+        assert self._process.exitcode == 0, f"a child stopped with {self._process.exitcode}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_alive:
+            assert self._process is not None
+            assert self._process.pid is not None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+
+class Watcher:
+    """A `siltstone compact --watch` process with its Java and its Python workers."""
+
+    def __init__(self, config: child_processes.ChildConfig, directory: Path, crashes: Path) -> None:
+        self._config = config
+        self._directory = directory
+        self._crashes = crashes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory / "watcher.log"
+        self._log_start = 0
+
+    def start(self) -> None:
+        """Start the process; Spark starts with the first job."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._crashes.mkdir(parents=True, exist_ok=True)
+        store = self._config.store
+        assert store.endpoint is not None
+        assert store.region is not None
+        url = self._config.catalog_url
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.crash.spark_watcher", str(self._crashes)),
+                    *("compact", "--watch", "--interval", "0.1", "--force"),
+                    *("--data-dir", str(self._directory), "--object-store", store.url),
+                ],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment()
+                | {
+                    "PYTHONPATH": str(ROOT),
+                    "TMPDIR": str(self._directory),
+                    "SILTSTONE_CATALOG": url if url.startswith("postgresql://") else as_url(url),
+                    "SILTSTONE_S3_ENDPOINT": store.endpoint,
+                    "SILTSTONE_S3_REGION": store.region,
+                    "SILTSTONE_SPARK_MASTER": "local[2]",
+                    "SILTSTONE_GRACE_SECONDS": str(child_processes.GRACE_MS // 1000),
+                    "SILTSTONE_LOG_LEVEL": "info",
+                },
+            )
+
+    def log_output(self) -> str:
+        """Return the output since the last start."""
+        return self._log.read_bytes()[self._log_start :].decode()
+
+    def wait_ready(self) -> bool:
+        """Return False if the process ends before it is ready."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while "Polling every" not in self.log_output():
+            if not self.is_alive:
+                return False
+            assert time.monotonic() < end, "a watcher is neither ready nor stopped"
+            time.sleep(0.02)
+        return True
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def descendants(self) -> list[psutil.Process]:
+        """The Java process, its daemon, and the workers that the daemon has forked."""
+        assert self._process is not None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+    def java(self) -> list[psutil.Process]:
+        """Return Spark's driver, if it is running."""
+        return [each for each in self.descendants if _name(each) == "java"]
+
+    def workers(self) -> list[psutil.Process]:
+        """Return Spark's Python workers and the daemon that forks them."""
+        return [each for each in self.descendants if _name(each).startswith("python")]
+
+    def kill(self) -> None:
+        """Send SIGKILL; the Java process notices and ends."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(TIMEOUT_SECONDS)
+
+    def freeze(self) -> None:
+        """Send SIGSTOP to the driver; Spark's processes go on."""
+        if self.is_alive:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen driver continue."""
+        if self.is_alive:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop the process normally unless it has crashed."""
+        assert self._process is not None
+        if self._process.poll() == -signal.SIGKILL:
+            return
+        assert self.wait_ready(), self.log_output()  # before that, a signal kills it
+        self._process.terminate()
+        assert self._process.wait(TIMEOUT_SECONDS) == 0, self.log_output()
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""

@@ -1,0 +1,163 @@
+"""The ledger finds every violation of a promise, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.ledger import Ledger, ReadRecord, SentRecord, TopicPromise
+
+PROMISES = {
+    "plain": TopicPromise(),
+    "keyed": TopicPromise(is_compacted=True, tombstone_ms=0),
+    "brief": TopicPromise(retention_ms=0),
+    "kept": TopicPromise(retention_ms=3_600_000),
+}
+
+
+class Scene:
+    """A ledger with one producer, and the log that readers find."""
+
+    def __init__(self, topic: str = "plain", *, is_idempotent: bool = True) -> None:
+        self.ledger = Ledger(PROMISES)
+        self.ledger.add_producer("p", is_idempotent=is_idempotent)
+        self.topic = topic
+        self.log: list[ReadRecord] = []
+
+    def send(self, key: bytes = b"k", *, deletes: bool = False) -> SentRecord:
+        return self.ledger.send("p", self.topic, 0, key, is_tombstone=deletes)
+
+    def store(self, offset: int, sent: SentRecord | None = None, *, epoch: int = 0) -> SentRecord:
+        """Put a record into the log without an acknowledgement."""
+        sent = sent or self.send()
+        self.log.append(ReadRecord(offset, epoch, sent.identity, sent.key, sent.is_tombstone))
+        return sent
+
+    def append(self, offset: int, sent: SentRecord | None = None) -> SentRecord:
+        sent = self.store(offset, sent)
+        self.ledger.acknowledge(sent, offset)
+        return sent
+
+    def remove(self, offset: int) -> None:
+        self.log = [record for record in self.log if record.offset != offset]
+
+    def problems(self, log_start: int = 0) -> list[str]:
+        return self.ledger.problems({(self.topic, 0): self.log}, {(self.topic, 0): log_start})
+
+
+@pytest.mark.parametrize("topic", PROMISES)
+def test_a_whole_log_has_no_problem(topic: str) -> None:
+    scene = Scene(topic)
+    for offset in range(5):
+        scene.append(offset)
+    scene.store(7)  # a record whose acknowledgement was lost
+    scene.send()  # and one that never arrived
+    assert scene.problems() == []
+
+
+def test_a_lost_record_is_found() -> None:
+    for topic in ("plain", "kept"):
+        scene = Scene(topic)
+        for offset in range(3):
+            scene.append(offset)
+        scene.remove(1)
+        (problem,) = scene.problems()
+        assert "acknowledged at 1" in problem
+
+
+def test_a_record_at_another_offset_is_found() -> None:
+    scene = Scene()
+    sent = scene.append(0)
+    scene.remove(0)
+    scene.store(1, sent)
+    assert len(scene.problems()) == 1
+
+
+def test_retention_may_remove_old_records_below_the_log_start() -> None:
+    for topic, count in (("brief", 0), ("kept", 2)):
+        scene = Scene(topic)
+        for offset in range(4):
+            scene.append(offset)
+        scene.remove(0)
+        scene.remove(1)
+        assert len(scene.problems(log_start=2)) == count
+        scene.remove(3)
+        assert len(scene.problems(log_start=2)) == count + 1
+
+
+def test_compaction_may_remove_superseded_records_and_old_tombstones() -> None:
+    scene = Scene("keyed")
+    scene.append(0, scene.send(b"a"))
+    scene.append(1, scene.send(b"b"))
+    scene.append(2, scene.send(b"a"))
+    scene.append(3, scene.send(b"b", deletes=True))
+    scene.remove(0)
+    assert scene.problems() == []
+    scene.remove(1)
+    scene.remove(3)
+    assert scene.problems() == []
+    scene.remove(2)
+    assert len(scene.problems()) == 2
+
+
+def test_a_key_that_comes_back_is_found() -> None:
+    scene = Scene("keyed")
+    scene.append(0, scene.send(b"a"))
+    scene.append(1, scene.send(b"a", deletes=True))
+    assert scene.problems() == []
+    scene.remove(1)
+    (problem,) = scene.problems()
+    assert "came back" in problem
+
+
+def test_a_copy_is_a_problem_only_of_an_idempotent_producer() -> None:
+    for is_idempotent in (True, False):
+        scene = Scene(is_idempotent=is_idempotent)
+        sent = scene.append(0)
+        scene.append(1)
+        scene.store(2, sent)
+        assert len(scene.problems()) == int(is_idempotent)
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_wrong_order_is_found(*, is_idempotent: bool) -> None:
+    scene = Scene(is_idempotent=is_idempotent)
+    first, second = scene.send(), scene.send()
+    scene.append(0, second)
+    scene.append(1, first)
+    (problem,) = scene.problems()
+    assert "is before" in problem
+
+
+def test_a_record_that_was_never_sent_is_found() -> None:
+    scene = Scene()
+    scene.append(0)
+    scene.log.append(ReadRecord(1, 0, b"x.9", b"k"))
+    (problem,) = scene.problems()
+    assert "never sent" in problem
+
+
+def test_two_contents_of_an_offset_are_found_within_an_epoch() -> None:
+    for epoch, count in ((0, 1), (1, 0)):
+        scene = Scene()
+        scene.ledger.observe(("plain", 0), ReadRecord(0, 0, scene.send().identity, b"k"))
+        scene.store(0, epoch=epoch)
+        assert len(scene.problems()) == count
+
+
+def test_two_acknowledgements_of_an_offset_are_found() -> None:
+    scene = Scene()
+    scene.append(0)
+    scene.ledger.acknowledge(scene.send(), 0)
+    assert any("acknowledged for" in problem for problem in scene.problems())
+
+
+def test_records_from_before_a_lossy_failover_may_be_at_other_offsets() -> None:
+    scene = Scene()
+    moved = scene.append(0)
+    lost = scene.append(1)
+    scene.ledger.begin_era()
+    scene.log.clear()
+    scene.store(0, scene.send(), epoch=1)
+    scene.store(1, moved, epoch=1)
+    (problem,) = scene.problems()
+    assert repr(lost.identity) in problem or str(lost) in problem
