@@ -10,6 +10,7 @@ import pytest
 from typing_extensions import override
 
 from catalog.database.limits import DatabaseLimits
+from catalog.database.pool import Reserve
 from catalog.errors import UnsafeCommitsError
 from catalog.open import Catalog, open_catalog
 from core.clock import SystemClock
@@ -115,7 +116,7 @@ def test_a_server_may_wait_for_more_or_less_of_its_standby(pair: PostgresPair, v
 
 def test_a_reload_does_not_weaken_open_connections(pair: PostgresPair) -> None:
     with _open(pair.url) as catalog:
-        with catalog._database._pools.popitem()[1].connection() as connection:
+        with catalog._database._pools[Reserve.GENERAL].connection() as connection:
             pair.primary.set("synchronous_commit", "off")
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
         with pytest.raises(UnsafeCommitsError), psycopg.connect(pair.primary.url):
