@@ -307,9 +307,13 @@ class Campaign:
             self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
         readopt(self.catalog, self.store, apply=True, acknowledged_only=True)
         no_grace = GarbageSettings(
-            grace_ms=0, session_silence_ms=0, topic_delete_delay_ms=0, unfinished_upload_ms=0
+            grace_ms=0,
+            session_silence_ms=0,
+            topic_delete_delay_ms=0,
+            unfinished_upload_ms=0,
+            owner_keep_ms=0,  # a late write of a dead process is found by the last look at its owner
         )
-        end = time.monotonic() + TIMEOUT_SECONDS / 3
+        end = time.monotonic() + 60
         while True:
             time.sleep(1.1)  # S3's clock has whole seconds
             collect_garbage(self.catalog, self.store, self.clock, no_grace)
