@@ -85,7 +85,8 @@ def test_appends_of_processes_do_not_overlap(scene: Scene, catalog_url: str) -> 
     ]
     output = [child.communicate(timeout=600)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
-    _check(scene, [tuple(each) for line in output for each in json.loads(line)])
+    reports = [json.loads(text.splitlines()[-1]) for text in output]  # after events of the log
+    _check(scene, [tuple(each) for report in reports for each in report])
 
 
 def test_concurrent_attempts_commit_a_file_once(scene: Scene) -> None:
