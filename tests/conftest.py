@@ -8,6 +8,7 @@ import signal
 from hypothesis import HealthCheck, settings
 
 from tests.fixtures import kafka_tools, pgbouncer, previous_release
+from tests.fixtures.logs import log_to_standard_error
 from tests.real_clients.client_driver import missing
 
 pytest_plugins = [
@@ -35,6 +36,8 @@ settings.register_profile(
 )
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+log_to_standard_error()
 
 # A background job of a shell ignores SIGINT, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

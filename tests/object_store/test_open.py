@@ -60,7 +60,7 @@ def test_each_form_of_a_directory_gives_one_url(url: str) -> None:
         ("s3://bucket/", "s3://bucket"),
         ("s3://bucket/some/prefix", "s3://bucket/some/prefix"),
         ("s3://bucket/some/prefix/", "s3://bucket/some/prefix"),
-        ("s3://buc.ket-1/what?#", "s3://buc.ket-1/what?#"),
+        ("s3://buc.ket-1/what(!)", "s3://buc.ket-1/what(!)"),
     ],
 )
 def test_each_form_of_a_bucket_gives_one_url(url: str, expected: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import FileKind, JobState, PartitionId
@@ -80,12 +80,6 @@ def compact(system: System) -> tuple[int, int]:
     return ended, failed
 
 
-def _report(result: Result) -> dict[str, Any]:
-    """Return the report of a command: its last line, after events of a log that was not configured."""
-    report: dict[str, Any] = orjson.loads(result.stdout.splitlines()[-1])
-    return report
-
-
 def live(system: System, kind: FileKind) -> set[str]:
     files = system.catalog.garbage.known_files("")
     return {file.object_name for file in files if file.kind is kind and file.dead_ms is None}
@@ -153,11 +147,11 @@ def test_a_released_file_is_retried(
     system.path_of(names[1]).write_bytes(sound)
     DAMAGED.discard(names[1])
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
-    planned = _report(CliRunner().invoke(cli, ["plan", *where]))
+    planned = orjson.loads(CliRunner().invoke(cli, ["plan", *where]).stdout)
     (each,) = planned["quarantined"]
     assert (each["object"], planned["candidates"]) == (names[1], [])
     result = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
-    report = _report(result)
+    report = orjson.loads(result.stdout)
     assert (report["retried"], report["quarantined"], report["candidates"]) == (1, [], [])
     assert (report["resumed"], report["pause"]) == (False, None)
     assert compact(system) == (1, 0)

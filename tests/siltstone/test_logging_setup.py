@@ -15,6 +15,7 @@ from typing_extensions import override
 from core.clock import ManualClock
 from siltstone.log_repetition import INTERVAL_SECONDS
 from siltstone.logging_setup import configure_logs
+from tests.fixtures.logs import log_to_standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def _restored_logging() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
+    log_to_standard_error()
 
 
 def _connect(conninfo: str) -> None:
@@ -71,7 +72,7 @@ def test_a_used_logger_follows_a_later_configuration(monkeypatch: pytest.MonkeyP
     configure_logs("warning")
     logger = structlog.get_logger("agent.test")
     logger.warning("before")
-    structlog.reset_defaults()
+    log_to_standard_error()
     with capture_logs() as interrupt_on_signals:
         logger.warning("after")
     assert interrupt_on_signals == [{"event": "after", "log_level": "warning"}]

@@ -17,6 +17,7 @@ from siltstone.cli.main import cli
 from siltstone.kafka_client import sender
 from tests.agent.kafka.in_process_clients import consume
 from tests.end_to_end.processes import environment
+from tests.fixtures.logs import log_to_standard_error
 from tests.real_clients.agents import Agents, two_agents
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory)
     structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())
     with two_agents(postgres, tmp_path_factory.mktemp("store")) as running:
         yield running
-    structlog.reset_defaults()
+    log_to_standard_error()
 
 
 def run(agents: Agents, *arguments: str, stdin: bytes = b"", code: int = 0) -> Result:

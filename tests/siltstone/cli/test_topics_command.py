@@ -27,7 +27,7 @@ def test_a_deleted_topic_is_listed_and_undeleted(
     def topics(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli, ["topics", *arguments, *where])
         assert result.exit_code == code, result.output
-        return result.output
+        return result.output if code else result.stdout
 
     def report(*arguments: str) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(topics(*arguments, "--json").splitlines()[-1])

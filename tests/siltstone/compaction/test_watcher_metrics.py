@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest.mock import patch
 
@@ -125,7 +126,12 @@ class InProcessSession(SparkSessionManager):
             patch.object(spark_compact, "JobQueries", InProcessQueries),
             patch.object(spark_compact, "worker_limit_bytes", lambda _spark: None),
         ):
-            return run_jobs(cast("Any", None), jobs, **options)
+            spark = SimpleNamespace(
+                conf={},
+                registerProgressHandler=lambda _handler: None,
+                removeProgressHandler=lambda _handler: None,
+            )
+            return run_jobs(cast("Any", spark), jobs, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +348,20 @@ def the_store_is_unreliable(scene: Scene) -> None:
         Fault(method="PUT", status=503, code="SlowDown"),
     ]
     scene.proxy.plan(*faults)
+    scene.poll()
+
+
+@step("paused", max_job_files=1)
+def another_driver_meets_the_same_fault_in_three_jobs(scene: Scene) -> None:
+    """All drivers share the pause that follows."""
+    for _ in range(3):
+        scene.fill(scene.topic("delete"), 20, keys=9)
+    plan_and_submit(scene.catalog, scene.catalog.clock, scene.ids, scene.watcher._planner)
+    for job in scene.catalog.jobs.claim("another driver", 3):
+        assert job.attempt_id is not None
+        scene.catalog.jobs.back_off(
+            job.spec.job_id, job.attempt_id, error="StoreAccessError", reason="access denied"
+        )
     scene.poll()
 
 

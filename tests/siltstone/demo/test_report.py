@@ -63,6 +63,11 @@ COMPACTION_FIELDS = [
     "cut_files",
     "failures",
     "get_requests_per_input_file",
+    "index_reads",
+    "ingested_bytes",
+    "rewritten_bytes",
+    "topics",
+    "write_amplification",
 ]
 
 
