@@ -4,7 +4,7 @@
     python -m tests.spark_jobs.faults.driver starve <catalog> <object store>
 
 `run` claims all jobs and runs them on a local Spark. `starve` claims a job and runs it on a cluster without
-workers; it prints the errors of the preflight and of the run.
+workers; it prints the errors of the preflight and of the run. Standard output has nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -100,6 +101,7 @@ def starve(catalog: Catalog, store: StoreConfig) -> None:
 
 def main(what: str, catalog_url: str, store_url: str, *more: str) -> None:
     """Open the catalog, and run what the test wants."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     clock = SystemClock()
     with closing(open_catalog(catalog_url, clock, SystemIds(clock))) as catalog:
         if what == "run":
