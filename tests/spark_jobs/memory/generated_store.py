@@ -1,7 +1,7 @@
-"""A store with one ingestion file of any size, whose bytes are generated when they are read.
+"""A store with one compacted file of any size, whose bytes are generated when they are read.
 
-The file has one section. Each of its blocks has one batch of a single record. The blocks differ only in their
-base offset.
+The file has one section with an index, so that it can be read in byte ranges. Each of its blocks has one
+batch of a single record. The blocks differ only in their base offset.
 """
 
 from __future__ import annotations
@@ -14,25 +14,33 @@ from object_format.record_batch.records import encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_format.segment_file.block_payloads import SectionFooter
 from object_format.segment_file.checksum import block_seed, extend, file_seed
-from object_format.segment_file.layout import BLOCK_HEADER, BlockHeader, BlockType
+from object_format.segment_file.layout import (
+    BLOCK_HEADER,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    OPTIONAL,
+    BlockHeader,
+    BlockType,
+)
 from object_store.accounting import Purpose, RequestCounts, RequestKind
-from object_store.names import ingestion_name
+from object_store.names import compacted_name
 
 if TYPE_CHECKING:
     from object_store.interface import Buffer
 
 FILE_ID = UUID(int=0x77)
 TOPIC_ID = UUID(int=0x78)
+JOB_ID = UUID(int=0x7A)
 NOW_MS = 1_700_000_000_000
 
 
 class GeneratedFile:
-    """An ingestion file with one section of `blocks` records of one key, with values of `value_bytes`."""
+    """A compacted file with one section of `blocks` records of one key, with values of `value_bytes`."""
 
     def __init__(self, blocks: int, value_bytes: int) -> None:
         pieces: list[bytes] = []
         writer = SegmentFileWriter(
-            kind=SegmentKind.INGESTION,
+            kind=SegmentKind.COMPACTED,
             file_id=FILE_ID,
             writer_id=FILE_ID,
             created_ms=NOW_MS,
@@ -46,6 +54,13 @@ class GeneratedFile:
         self.blocks = blocks
         self.data_position = len(self._head)
         self.data_length = blocks * self._header.size
+        entries = (INDEX_ENTRY.pack(each, NOW_MS, each * self._header.size) for each in range(blocks))
+        index = INDEX_HEADER.pack(self.data_length) + b"".join(entries)
+        self.index_position = self.data_position + self.data_length
+        self.index = self._block(
+            BlockHeader(BlockType.SECTION_INDEX, OPTIONAL, 0, len(index), 0), self.index_position, index
+        )
+        footer_position = self.index_position + len(self.index)
         footer = SectionFooter(
             base_offset=0,
             last_offset=blocks - 1,
@@ -56,12 +71,10 @@ class GeneratedFile:
             max_timestamp=NOW_MS,
             unique_keys=False,
         ).pack()
-        self._footer = self._block(
-            BlockHeader(BlockType.SECTION_FOOTER, 0, 0, len(footer), 0),
-            self.data_position + self.data_length,
-            footer,
+        self._after_data = bytes(self.index) + self._block(
+            BlockHeader(BlockType.SECTION_FOOTER, 0, 0, len(footer), 0), footer_position, footer
         )
-        self.size = self.data_position + self.data_length + len(self._footer)
+        self.size = self.index_position + len(self._after_data)
 
     def readinto(self, position: int, target: memoryview) -> int:
         """Copy bytes from `position` on into `target`; return their number."""
@@ -72,7 +85,7 @@ class GeneratedFile:
         elif number < self.blocks:
             piece = self._data_block(number)[inside:]
         else:
-            piece = self._footer[position - self.data_position - self.data_length :]
+            piece = self._after_data[position - self.index_position :]
         count = min(len(piece), len(target))
         target[:count] = piece[:count]
         return count
@@ -88,12 +101,12 @@ class GeneratedFile:
             min_timestamp=NOW_MS,
             max_timestamp=NOW_MS,
             file_id=FILE_ID,
-            object_name=ingestion_name(TOPIC_ID, FILE_ID),
-            file_kind=FileKind.INGESTION,
+            object_name=compacted_name(JOB_ID, JOB_ID, FILE_ID),
+            file_kind=FileKind.COMPACTED,
             position=self.data_position,
             length=self.data_length,
-            index_position=0,
-            index_length=0,
+            index_position=self.index_position,
+            index_length=len(self.index),
             offset_shift=0,
             leader_epoch=0,
             unique_keys=False,
@@ -191,6 +204,12 @@ class GeneratedStore:
     ) -> GeneratedStream:
         assert purpose is Purpose.COMPACTION
         return GeneratedStream(self._file, position, end, self.counts)
+
+    def read_range(self, _name: str, position: int, length: int, *, purpose: Purpose) -> memoryview:
+        assert purpose is Purpose.COMPACTION
+        assert (position, length) == (self._file.index_position, len(self._file.index))
+        self.counts.record(RequestKind.GET, purpose, requests=1, bytes_in=length)
+        return self._file.index
 
     def start_upload(self, _name: str, *, purpose: Purpose) -> DiscardingUpload:
         assert purpose is Purpose.COMPACTION

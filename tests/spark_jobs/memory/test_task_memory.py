@@ -289,7 +289,7 @@ def test_the_largest_batch_of_the_smallest_records_stays_within_the_limit(name: 
 @pytest.mark.timeout(900 + LONG_SECTION_MIB // 10)
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
 def test_a_section_of_many_times_the_limit_stays_within_it(plan: str, directory: Path) -> None:
-    """A store generates 2 GiB or more; the shuffle plan reads them in several byte ranges."""
+    """A store generates 2 GiB or more; the shuffle plan reads them in byte ranges that an index locates."""
     counts, used = run_measured_job(plan, write_inputs(directory / "warm", WARM_UP), LONG_SECTION_MIB)
 
     assert max(used.values()) <= ALLOWED_BYTES
@@ -297,5 +297,6 @@ def test_a_section_of_many_times_the_limit_stays_within_it(plan: str, directory:
     assert (counts["records_in"], counts["records_out"]) == (LONG_SECTION_MIB, 1)
     if plan == "shuffle":
         assert counts["get_requests"] == 2 * counts["shares"] >= 16
+        assert counts["index_reads"] == 2 * (counts["shares"] - 1)
     else:
         assert counts["get_requests"] == 2
