@@ -20,6 +20,7 @@ import object_store.open as opening
 from tests.crash.fail_points import ArmedFailPoints, instrument_catalog, instrument_store
 
 if TYPE_CHECKING:
+    from catalog.database.limits import DatabaseLimits
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -70,8 +71,16 @@ def watch(directory: str) -> None:
     from siltstone.settings import configuration  # noqa: PLC0415
     from spark_jobs.session.spark_session import SparkSettings  # noqa: PLC0415
 
-    def open_instrumented_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
-        return instrument_catalog(open_catalog(url, clock, ids), points)
+    def open_instrumented_catalog(
+        url: str,
+        clock: Clock,
+        ids: Ids,
+        *,
+        limits: DatabaseLimits | None = None,
+        listen_url: str | None = None,
+    ) -> Catalog:
+        catalog = open_catalog(url, clock, ids, limits=limits, listen_url=listen_url)
+        return instrument_catalog(catalog, points)
 
     garbage_settings = partial(
         GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000, topic_delete_delay_ms=0
