@@ -87,6 +87,7 @@ class CampaignSettings:
     loses_commits: bool = False
     max_freeze_seconds: float = 8.0
     pause: tuple[float, float] = (0.5, 4.0)
+    group_seconds: float = TIMEOUT_SECONDS  # for groups to read everything at a quiet point
 
 
 @dataclass
@@ -182,8 +183,11 @@ class Campaign:
             for child in processes:
                 child.stop()
         finally:
-            for child in processes:
-                child.kill()
+            try:
+                self._abandon()
+            finally:
+                for child in processes:
+                    child.kill()
 
     def _start_clients(self) -> None:
         given = (self.ledger, self.workload)
@@ -198,6 +202,18 @@ class Campaign:
                 member = AioMember(group, *given) if is_aio else ConfluentMember(group, group, *given)
                 self.members.append(member)
 
+    def _abandon(self) -> None:
+        """After a failure, let no lane start a process again, and end the clients' threads."""
+        for lane in self.lanes:
+            lane.end()
+        for producer in self.producers:
+            producer.abandon()
+        for member in self.members:
+            member.abandon()
+        for lane in self.lanes:
+            with contextlib.suppress(Exception):  # the first failure is the one that counts
+                lane.stop()
+
     def _finish_clients(self) -> None:
         for producer in self.producers:
             producer.finish()
@@ -206,11 +222,13 @@ class Campaign:
         self.producers.clear()
         self.members.clear()
 
-    def run_for(self, seconds: float) -> None:
-        """Cause faults for this time, and end all of them."""
+    def run_for(self, seconds: float, *, at_least: int = 0) -> None:
+        """Cause faults for this time, and at least this number in each lane; end all of them."""
         for lane in self.lanes:
             lane.start()
         time.sleep(seconds)
+        for lane in self.lanes:
+            lane.wait_until_begun(at_least)
         for lane in self.lanes:
             lane.stop()
 
@@ -266,17 +284,19 @@ class Campaign:
 
     def _await_groups(self) -> None:
         """Wait until every group has read every acknowledged record of the topic that drops none."""
-        end = time.monotonic() + TIMEOUT_SECONDS
+        end = time.monotonic() + self.settings.group_seconds
         wanted = self.ledger.acknowledged_in("plain")
         while True:
             seen: dict[str, set[bytes]] = {}
             for member in self.members:
+                member.check()
                 seen[member.group] = seen.get(member.group, set()) | member.seen
             # aiokafka does not notice that its position belongs to a part of the log that was lost.
             if all(wanted <= each for group, each in seen.items() if group != "aio" or not self.ledger.era):
                 return
             missing = {group: len(wanted - each) for group, each in seen.items()}
-            assert time.monotonic() < end, f"groups did not read all records: {missing}"
+            message = f"groups did not read all records in {self.settings.group_seconds} s: {missing}"
+            assert time.monotonic() < end, message
             time.sleep(0.2)
 
     def _unpublished_outputs(self) -> list[str]:
@@ -313,7 +333,7 @@ class Campaign:
             unfinished_upload_ms=0,
             owner_keep_ms=0,  # a late write of a dead process is found by the last look at its owner
         )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while True:
             time.sleep(1.1)  # S3's clock has whole seconds
             collect_garbage(self.catalog, self.store, self.clock, no_grace)
@@ -332,5 +352,11 @@ class Campaign:
         ]
         checks = [f"  {number}. {each}" for number, each in enumerate(self.checks, 1)]
         return "\n".join(
-            [f"Seed {self.settings.seed}; events in {self.log.file}", *faults, *store, "Checks", *checks]
+            [
+                f"Seed {self.settings.seed}; events in {self.log.file}, the last: {self.log.last!r}",
+                *faults,
+                *store,
+                "Checks",
+                *checks,
+            ]
         )

@@ -12,7 +12,9 @@ import aiokafka  # type: ignore[import-untyped]  # it brings no types
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TIMEOUT_SECONDS: Final = 600.0
+TIMEOUT_SECONDS: Final = 240.0
+MESSAGE_TIMEOUT_SECONDS: Final = 600.0
+"""Longer than any test waits: a record that times out would leave a gap."""
 IDENTITY: Final = "id"
 """Name of the header with a record's identity."""
 

@@ -29,11 +29,37 @@ class GroupMember(Protocol):
     group: str
     seen: set[bytes]
 
+    def check(self) -> None:
+        """Raise the exception that ended the member, if one did."""
+
     def finish(self) -> None:
         """Leave the group."""
 
+    def abandon(self) -> None:
+        """Stop soon, because the test has failed."""
 
-class ConfluentMember:
+
+class _Member:
+    """The thread of a member."""
+
+    _ending: threading.Event
+    _work: Work
+
+    def check(self) -> None:
+        """Raise the exception that ended the member, if one did."""
+        self._work.check()
+
+    def finish(self) -> None:
+        """Leave the group."""
+        self._ending.set()
+        self._work.finish()
+
+    def abandon(self) -> None:
+        """Stop soon, because the test has failed."""
+        self._ending.set()
+
+
+class ConfluentMember(_Member):
     """A member of librdkafka that commits what it has read."""
 
     def __init__(self, group: str, protocol: str, ledger: Ledger, workload: Workload) -> None:
@@ -54,7 +80,7 @@ class ConfluentMember:
             }
         )
         self._consumer.subscribe(list(workload.topics))
-        self._work = Work(self._read_all)
+        self._work = Work(self._read_all, f"a member of the group {group!r}")
 
     def _read_all(self) -> None:
         while not self._ending.is_set():
@@ -73,13 +99,8 @@ class ConfluentMember:
         except KafkaException:
             return  # a later commit covers these records, or a member reads them again
 
-    def finish(self) -> None:
-        """Leave the group."""
-        self._ending.set()
-        self._work.finish()
 
-
-class AioMember:
+class AioMember(_Member):
     """A member of aiokafka that commits what it has read."""
 
     def __init__(self, group: str, ledger: Ledger, workload: Workload) -> None:
@@ -88,7 +109,7 @@ class AioMember:
         self._ledger = ledger
         self._workload = workload
         self._ending = threading.Event()
-        self._work = Work(lambda: asyncio.run(self._read_all()))
+        self._work = Work(lambda: asyncio.run(self._read_all()), f"a member of the group {group!r}")
 
     async def _read_all(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
@@ -124,11 +145,6 @@ class AioMember:
             except aiokafka.errors.KafkaError:
                 return
 
-    def finish(self) -> None:
-        """Leave the group."""
-        self._ending.set()
-        self._work.finish()
-
 
 def read_record(message: Message) -> ReadRecord:
     """Return a message that has no error."""
@@ -160,23 +176,33 @@ class LogReader:
 
     def read(self, partition: Partition) -> tuple[int, list[ReadRecord]]:
         """Return the log start offset and all records of a partition."""
-        consumer = Consumer({**self._settings, "group.id": "unused"})
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            consumer = Consumer({**self._settings, "group.id": "unused"})
+            try:
+                start, _ = consumer.get_watermark_offsets(TopicPartition(*partition), timeout=120)
+                consumer.assign([TopicPartition(*partition, start)])
+                found = self._read_to_end(consumer, partition, end)
+            finally:
+                consumer.close()
+            if found is not None:
+                return start, found
+
+    @staticmethod
+    def _read_to_end(consumer: Consumer, partition: Partition, end: float) -> list[ReadRecord] | None:
+        """Return all records, or None if retention removed the first ones before they were read."""
         found: list[ReadRecord] = []
-        try:
-            start, _ = consumer.get_watermark_offsets(TopicPartition(*partition), timeout=120)
-            consumer.assign([TopicPartition(*partition, start)])
-            end = time.monotonic() + TIMEOUT_SECONDS
-            while True:
-                assert time.monotonic() < end, f"{partition} could not be read to its end"
-                for message in consumer.consume(500, 0.1):
-                    if (error := message.error()) is None:
-                        found.append(read_record(message))
-                    elif error.name() == "_PARTITION_EOF":
-                        return start, found
-                    else:
-                        assert error.retriable(), error
-        finally:
-            consumer.close()
+        while True:
+            assert time.monotonic() < end, f"{partition} was not read to its end in {TIMEOUT_SECONDS} s"
+            for message in consumer.consume(500, 0.1):
+                if (error := message.error()) is None:
+                    found.append(read_record(message))
+                elif error.name() == "_PARTITION_EOF":
+                    return found
+                elif error.name() == "_AUTO_OFFSET_RESET":
+                    return None
+                else:
+                    assert error.retriable(), error
 
     def commits_ahead(self, group: str, partitions: Iterable[Partition]) -> list[str]:
         """Return a sentence for each offset that a group committed and the log does not reach."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.object_store.s3.fault_proxy import RandomFaultProxy
 
 _ACKNOWLEDGEMENT_SECONDS: Final = 3.0
+_BEGIN_SECONDS: Final = 240.0
 _RECOVERY_SECONDS: Final = 15.0
 """Time for agents to commit lost files again, before one of them may be killed."""
 
@@ -43,6 +44,7 @@ class EventLog:
 
     file: Path
     counts: Counter[str] = field(default_factory=Counter)
+    last: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _start: float = field(default_factory=time.monotonic)
 
@@ -55,6 +57,7 @@ class EventLog:
     def note(self, event: str, **details: object) -> None:
         """Write an event that the summary does not count."""
         entry = {"seconds": round(time.monotonic() - self._start, 3), "event": event, **details}
+        self.last = event
         with self._lock, self.file.open("a", encoding="utf-8") as output:
             output.write(json.dumps(entry, default=str) + "\n")
 
@@ -80,6 +83,8 @@ class Lane:
         self._log = log
         self._pause = pause
         self._stopped = threading.Event()
+        self._current = "none"
+        self.begun = 0
         self._work: Work | None = None
 
     def start(self) -> None:
@@ -87,16 +92,32 @@ class Lane:
         self._stopped.clear()
         self._work = Work(self._run)
 
+    def wait_until_begun(self, count: int) -> None:
+        """Wait until this number of faults has begun, on a busy machine too."""
+        end = time.monotonic() + _BEGIN_SECONDS
+        while self.begun < count:
+            assert self._work is not None
+            self._work.check()
+            assert time.monotonic() < end, f"the lane {self.name!r} did not go on after {self._current!r}"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Begin no other fault."""
+        self._stopped.set()
+
     def stop(self) -> None:
         """Wait for the end of the current fault."""
-        self._stopped.set()
+        self.end()
         if self._work is not None:
+            self._work.name = f"the lane {self.name!r} with the fault {self._current!r}"
             self._work.finish()
             self._work = None
 
     def _run(self) -> None:
         while not self._stopped.wait(self._random.uniform(*self._pause)):
             name, fault = self._random.choice(self._faults)
+            self._current = name
+            self.begun += 1
             with self._log.around(name, lane=self.name):
                 fault(self._random)
 

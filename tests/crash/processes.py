@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.crash.fail_points import Crash
 
 TIMEOUT_SECONDS: Final = 900.0
+"""For Spark, of which several start at once."""
+_CHILD_SECONDS: Final = 240.0
 ROOT: Final = Path(__file__).parents[2]
 #: The fork server imports all modules once; each child is a fork of it.
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -52,13 +54,13 @@ class Process(Protocol):
 
 def start_until_ready(process: Process) -> None:
     """Start a process; try again while it dies early, for example because the catalog is away."""
-    end = time.monotonic() + TIMEOUT_SECONDS
+    end = time.monotonic() + _CHILD_SECONDS
     while True:
         process.start()
         if process.wait_ready():
             return
         process.kill()
-        assert time.monotonic() < end, "a process died each time it was started"
+        assert time.monotonic() < end, f"a process died each time it was started in {_CHILD_SECONDS} s"
         time.sleep(0.2)
 
 
@@ -88,11 +90,11 @@ class Child:
 
     def wait_ready(self) -> bool:
         """Return False if the process dies before it is ready."""
-        end = time.monotonic() + TIMEOUT_SECONDS
+        end = time.monotonic() + _CHILD_SECONDS
         while not self.is_ready:
             if not self.is_alive:
                 return False
-            assert time.monotonic() < end, "a child is neither ready nor dead"
+            assert time.monotonic() < end, f"{self._run.__name__} is neither ready nor dead"
             time.sleep(0.005)
         return True
 
@@ -112,7 +114,7 @@ class Child:
         """Send SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.join(TIMEOUT_SECONDS)
+            self._process.join(_CHILD_SECONDS)
 
     def freeze(self) -> None:
         """Send SIGSTOP: connections stay open, and nothing responds."""
@@ -143,8 +145,10 @@ class Child:
         assert self._process is not None
         with contextlib.suppress(BrokenPipeError):
             self._control.send("stop")
-        self._process.join(TIMEOUT_SECONDS)
-        assert self._process.exitcode == 0, f"a child stopped with {self._process.exitcode}"
+        self._process.join(_CHILD_SECONDS)
+        code = self._process.exitcode
+        assert code is not None, f"{self._run.__name__} did not stop in {_CHILD_SECONDS} s"
+        assert code == 0, f"{self._run.__name__} stopped with {code}"
 
     def _signal(self, number: signal.Signals) -> None:
         if self.is_alive:

@@ -14,7 +14,7 @@ import aiokafka  # type: ignore[import-untyped]  # it brings no types
 from confluent_kafka import KafkaException, Producer
 
 from tests.agent.kafka.work import Work
-from tests.crash.clients import IDENTITY, QUICK, TIMEOUT_SECONDS, start_client
+from tests.crash.clients import IDENTITY, MESSAGE_TIMEOUT_SECONDS, QUICK, TIMEOUT_SECONDS, start_client
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -34,7 +34,7 @@ _PRODUCER: Final[dict[str, Any]] = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
     "request.timeout.ms": 5_000,
-    "message.timeout.ms": int(TIMEOUT_SECONDS * 1000),
+    "message.timeout.ms": int(MESSAGE_TIMEOUT_SECONDS * 1000),
 }
 
 
@@ -55,6 +55,9 @@ class ClientProducer(Protocol):
     def finish(self) -> None:
         """Stop after all records are acknowledged or have failed."""
 
+    def abandon(self) -> None:
+        """Stop soon, whatever becomes of the records, because the test has failed."""
+
 
 @dataclass
 class _Sender:
@@ -66,6 +69,8 @@ class _Sender:
     paused: threading.Event = field(default_factory=threading.Event)
     idle: threading.Event = field(default_factory=threading.Event)
     ending: threading.Event = field(default_factory=threading.Event)
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    _work: Work = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"{self.workload.seed}/{self.name}")
@@ -86,10 +91,23 @@ class _Sender:
         self.paused.set()
 
     def wait_until_idle(self) -> None:
-        assert self.idle.wait(TIMEOUT_SECONDS), f"records of {self.name} did not arrive"
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not self.idle.wait(0.2):
+            self._work.check()
+            assert time.monotonic() < end, f"records of {self.name} did not arrive in {TIMEOUT_SECONDS} s"
 
     def resume(self) -> None:
         self.paused.clear()
+
+    def finish(self) -> None:
+        """Stop after all records are acknowledged or have failed."""
+        self.ending.set()
+        self._work.finish()
+
+    def abandon(self) -> None:
+        """Stop soon, whatever becomes of the records, because the test has failed."""
+        self.abandoned.set()
+        self.ending.set()
 
 
 def _value(sent: SentRecord) -> bytes | None:
@@ -104,7 +122,7 @@ class ConfluentProducer(_Sender):
         self._is_idempotent = is_idempotent
         self._incarnation = 0
         self._begin()
-        self._work = Work(self._send_all)
+        self._work = Work(self._send_all, f"producer {name}")
 
     def _begin(self) -> None:
         self._incarnation += 1
@@ -140,6 +158,9 @@ class ConfluentProducer(_Sender):
         end = time.monotonic() + TIMEOUT_SECONDS
         while self._producer.flush(0.5):
             self._replace_failed()
+            if self.abandoned.is_set():
+                self._producer.purge()
+                return
             if time.monotonic() > end:
                 self.ledger.report(f"{self._full_name}: records did not arrive in {TIMEOUT_SECONDS} s")
                 return
@@ -181,11 +202,6 @@ class ConfluentProducer(_Sender):
             )
         self._replace_failed()
 
-    def finish(self) -> None:
-        """Stop after all records are acknowledged or have failed."""
-        self.ending.set()
-        self._work.finish()
-
 
 class AioProducer(_Sender):
     """An idempotent producer of aiokafka.
@@ -199,7 +215,7 @@ class AioProducer(_Sender):
         super().__init__(name, ledger, workload)
         self._pending: set[asyncio.Future[Any]] = set()
         self._has_failed = False
-        self._work = Work(lambda: asyncio.run(self._send_all()))
+        self._work = Work(lambda: asyncio.run(self._send_all()), f"producer {name}")
 
     async def _send_all(self) -> None:
         incarnation = 0
@@ -235,10 +251,12 @@ class AioProducer(_Sender):
             await producer.stop()
 
     async def _flush(self) -> None:
-        if self._pending:
-            _, late = await asyncio.wait(self._pending, timeout=TIMEOUT_SECONDS)
-            if late:
-                self.ledger.report(f"{self.name}: {len(late)} records did not arrive")
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while self._pending and not self.abandoned.is_set():
+            _, late = await asyncio.wait(self._pending, timeout=0.5)
+            if late and time.monotonic() > end:
+                self.ledger.report(f"{self.name}: {len(late)} records did not arrive in {TIMEOUT_SECONDS} s")
+                return
 
     async def _send(self, producer: Any, full_name: str) -> None:  # noqa: ANN401  # it has no types
         sent = self.next(full_name)
@@ -260,8 +278,3 @@ class AioProducer(_Sender):
                 self.ledger.acknowledge(sent, done.result().offset)
 
         delivery.add_done_callback(delivered)
-
-    def finish(self) -> None:
-        """Stop after all records are acknowledged or have failed."""
-        self.ending.set()
-        self._work.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ _TIMEOUT_SECONDS = 240.0
 class Work:
     """A running thread. Its exception is raised by `check` and `finish`, not only printed."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], name: str = "a thread") -> None:
         self._work = work
+        self.name = name
         self._outcome: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -36,5 +37,8 @@ class Work:
 
     def finish(self) -> None:
         """Wait for the thread; raise its exception, or TimeoutError if it does not end in time."""
-        self._outcome.result(_TIMEOUT_SECONDS)
+        if not wait([self._outcome], _TIMEOUT_SECONDS).done:
+            message = f"{self.name} did not end in {_TIMEOUT_SECONDS:.0f} s"
+            raise TimeoutError(message)
+        self._outcome.result()
         self._thread.join()
