@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from catalog.jobs.json_format import write_spec
-from catalog.model import Extent, FileKind, PartitionId
+from catalog.model import Extent, FileFormat, FileKind, PartitionId
 from core.clock import ManualClock
 from core.ids import SeededIds
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec, compress
 from object_format.kernels.batches.encode import encode_records
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_format.record_batch.headers import write_checksum
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
@@ -117,6 +118,7 @@ def write_dense_batch(directory: Path, case: DenseCase) -> Path:
             offset_shift=0,
             leader_epoch=0,
             unique_keys=case.unique_keys,
+            format=FileFormat(kernel_digest=KERNEL_DIGEST),
             committed_ms=0,
         )
     ]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.model import PartitionId
+from catalog.model import FileFormat, PartitionId
 from core.errors import CorruptDataError
 from object_format.dedupe import MAX_RETAINED_RECORDS, key_capacity
+from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, runs_of
@@ -268,7 +269,13 @@ def test_a_section_with_too_many_records_for_a_task_is_shuffled(
     harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
     (extent,) = harness.log.extents[partition_id]
     harness.log.extents[partition_id] = [
-        replace(extent, record_count=records, last_offset=records - 1, unique_keys=unique)
+        replace(
+            extent,
+            record_count=records,
+            last_offset=records - 1,
+            unique_keys=unique,
+            format=FileFormat(kernel_digest=KERNEL_DIGEST),
+        )
     ]
 
     plan = choose_plan(harness.log.job(table_bytes=128 << 20), PlanChoice.AUTO)
