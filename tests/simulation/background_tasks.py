@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Time for which a reader may use extents that it has looked up, as a fraction of the grace period.
 READER_GRACE_SHARE: Final = 0.9
+#: Interval of `watch_silence`. Without faults, a gap of 10 s would count as an outage of the catalog.
+WATCH_SECONDS: Final = 6.0
 #: Probability that an action of the operator waits for a running job.
 DURING_JOB_PROBABILITY: Final = 0.6
 
@@ -215,6 +217,20 @@ def _delete_topic(env: Environment) -> None:
         env.topics.remove(topic)
         env.catalog.topics.delete(topic.name)
         env.faults.trace.append(f"operator deletes {topic.name}")
+
+
+async def watch_silence(env: Environment) -> None:
+    """Mark and fence silent sessions and attempts without faults, until cancelled.
+
+    It is the maintenance of an idle agent. It also shows that the catalog is reachable: otherwise the stalls
+    of all other processes would look like an outage, in which nobody is fenced.
+    """
+    garbage = env.rules.garbage
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        env.catalog.sessions.fence_silent(garbage.session_silence_ms, garbage.fence_confirm_ms)
+        if env.catalog.jobs.release_expired(LEASE_MS, CONFIRM_MS):
+            env.faults.changes += 1
 
 
 async def restart_crashed_agents(env: Environment) -> None:

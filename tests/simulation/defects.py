@@ -100,7 +100,7 @@ def _commit_in_fenced_sessions(patch: pytest.MonkeyPatch) -> None:
     """The object may already be deleted as garbage."""
 
     def set_time_without_check(commit: _Commit, rows: list[Row]) -> None:
-        commit._now_ms = rows[0][1]
+        _, commit._now_ms, commit.epoch, _, commit.flushed = rows[0]
 
     patch.setattr(_Commit, "_check_session", set_time_without_check)
 
@@ -132,7 +132,9 @@ def _change(
 
 
 _NO_GRACE = Rules(fault_rates=_NO_FAULTS, garbage=replace(Rules().garbage, grace_ms=0))
-_SHORT_GRACE = Rules(fault_rates=_STALLS_ONLY, garbage=replace(Rules().garbage, grace_ms=5_000))
+_SHORT_GRACE = Rules(
+    fault_rates=_STALLS_ONLY, watches_silence=True, garbage=replace(Rules().garbage, grace_ms=5_000)
+)
 DEFECTS: Final = (
     Defect(
         "garbage is deleted without a grace period",
@@ -152,7 +154,7 @@ DEFECTS: Final = (
     Defect(
         "a late attempt publishes",
         _publish_late_attempts,
-        rules=Rules(fault_rates=_STALLS_ONLY),
+        rules=Rules(fault_rates=_STALLS_ONLY, watches_silence=True),
         first_seed=3,
     ),
     Defect(

@@ -39,6 +39,7 @@ from tests.simulation.background_tasks import (
     read,
     restart_crashed_agents,
     run_operator,
+    watch_silence,
     work,
 )
 from tests.simulation.environment import CONFIRM_MS, GRACE_MS, Environment, Producer, Rules, SimulatedAgent
@@ -194,6 +195,8 @@ async def _run_schedule(env: Environment) -> None:
     bounds = BoundsChecker(env)
     tasks = [asyncio.create_task(each.run()) for each in background]
     tasks.append(asyncio.create_task(restart_crashed_agents(env)))
+    if env.rules.watches_silence:
+        tasks.append(asyncio.create_task(watch_silence(env)))
     await asyncio.wait_for(_run_workload(env, bounds), _MAX_VIRTUAL_SECONDS)
     faults.disable()
     for each in background:
