@@ -98,7 +98,9 @@ def run_command(command: Sequence[str], catalog_url: str, directory: Path) -> di
         command, env=environment, cwd=directory, capture_output=True, text=True, timeout=600, check=False
     )
     assert child.returncode == 0, child.stderr
-    (report,) = (json.loads(line) for line in child.stdout.splitlines() if line.startswith("{"))
+    lines = [json.loads(line) for line in child.stdout.splitlines() if line.startswith("{")]
+    # spark-submit sends the log of standard error to standard output.
+    (report,) = (line for line in lines if "logger" not in line)
     assert isinstance(report, dict)
     return report
 
