@@ -288,6 +288,7 @@ def test_errors_at_the_end_of_a_section_name_the_origin() -> None:
     finder.feed(valid, offset_shift=0, origin="here")
     finder.feed(bytes(broken), offset_shift=0, origin="there")
     with pytest.raises(
-        MalformedBatchError, match=r"^there: malformed record batch at byte 0: the compressed"
-    ):
+        MalformedBatchError, match=r"^malformed record batch at byte 0: the compressed"
+    ) as caught:
         finder.end_section()
+    assert caught.value.origin == "there"
