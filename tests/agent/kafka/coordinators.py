@@ -45,9 +45,9 @@ def group_of(broker: BrokerThread) -> str:
 
 
 def kill(broker: BrokerThread) -> None:
-    """Stop heartbeats and connections as if the process was killed, and expire its session."""
+    """Stop heartbeats and connections as if the process was killed, and fence its session."""
     broker.run(_stop_heartbeats(broker))
-    expire_session(broker)
+    broker.catalog.sessions.fence(broker.agent.session.session_id)
 
 
 def expire_session(broker: BrokerThread) -> None:
