@@ -152,7 +152,7 @@ CREATE INDEX sessions_closed ON sessions (closed_ms) WHERE closed_ms IS NOT NULL
 CREATE INDEX sessions_unswept ON sessions (closed_ms) WHERE closed_ms IS NOT NULL AND swept_ms IS NULL;
 
 -- When a process last found the catalog reachable, and since when without a gap of more than some seconds.
--- Silence counts only within that time, because nobody can send a heartbeat during an outage.
+-- Silence counts only within that time, because no process can send a heartbeat during an outage.
 CREATE TABLE reachability (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     since_ms bigint NOT NULL DEFAULT 0,

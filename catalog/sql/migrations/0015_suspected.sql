@@ -4,7 +4,7 @@ ALTER TABLE sessions ADD COLUMN suspected_ms bigint;
 ALTER TABLE jobs ADD COLUMN suspected_ms bigint;
 
 -- When a process last found the catalog reachable, and since when without a gap of more than some seconds.
--- Silence counts only within that time, because nobody can send a heartbeat during an outage.
+-- Silence counts only within that time, because no process can send a heartbeat during an outage.
 CREATE TABLE reachability (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     since_ms bigint NOT NULL DEFAULT 0,
