@@ -150,8 +150,10 @@ def test_errors_about_the_database_are_not_sent_to_clients() -> None:
         "CatalogAddressError",
         "CatalogUnavailableError",
         "EmbeddedPostgresError",
+        "JobVersionError",
         "MigrationError",
         "SchemaVersionError",
+        "UnsafeCommitsError",
     }
 
 

@@ -86,6 +86,7 @@ async def test_the_documentation_needs_no_internet(agents: Agents) -> None:
             "/v1/topics/{topic}",
             "/v1/topics/{topic}/partitions",
             "/v1/topics/{topic}/records",
+            "/v1/topics/{topic}/undelete",
             "/v1/topics/{topic}/partitions/{partition}/records",
             "/healthz",
             "/livez",
