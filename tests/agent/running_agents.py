@@ -10,6 +10,7 @@ import httpx
 
 from agent.app import Agent
 from agent.settings import AgentSettings
+from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,5 +83,6 @@ class Agents:
             await agent.stop()
 
     def requests(self, kind: RequestKind) -> int:
-        """Return the number of requests of a kind that the store received."""
-        return self._store.counts.snapshot().of(kind).requests
+        """Return the number of requests of a kind that the store received, without the agents' probes."""
+        counts = self._store.counts.snapshot()
+        return counts.of(kind).requests - counts.of(kind, Purpose.CHECK).requests

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from catalog.database.sql_files import Query
 from tests.agent.kafka.waiting import until
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 NO_EXPIRY: Final = {"heartbeat_interval_ms": 3_600_000, "broker_silent_ms": 3_600_000}
 """Settings of agents that stay alive on a busy machine until a test calls `kill`."""
-
-_AGE = Query("age", "a test", b"UPDATE sessions SET heartbeat_ms = 0 WHERE session_id = %(session_id)s")
 
 
 def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
@@ -48,12 +45,6 @@ def kill(broker: BrokerThread) -> None:
     """Stop heartbeats and connections as if the process was killed, and fence its session."""
     broker.run(_stop_heartbeats(broker))
     broker.catalog.sessions.fence(broker.agent.session.session_id)
-
-
-def expire_session(broker: BrokerThread) -> None:
-    """Make the agent's last heartbeat old, so that its session expires."""
-    session = {"session_id": broker.agent.session.session_id}
-    broker.catalog._database.transact("age", lambda transaction: transaction.count(_AGE, session))
 
 
 async def _stop_heartbeats(broker: BrokerThread) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.errors import ErrorCode, GroupError
-from tests.agent.kafka.coordinators import NO_EXPIRY, expire_session, group_of, groups_of, kill, two_brokers
+from tests.agent.kafka.coordinators import NO_EXPIRY, group_of, groups_of, kill, two_brokers
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_a_paused_agent_drops_the_groups_that_others_claimed(
     resumed = threading.Event()
     paused._loop.call_soon_threadsafe(resumed.wait)
     try:
-        expire_session(paused)
+        paused.catalog.sessions.fence(paused.agent.session.session_id)
         until(lambda: other.run(groups_of(other).ownership.is_own(group_id)))
         other.run(_beat(other, group_id, "before", -1))  # the member leaves
         joined = other.run(_beat(other, group_id, "meanwhile", 0))
