@@ -20,7 +20,7 @@ from catalog.database.sql_files import load_queries
 from catalog.lifecycle.expiry import OwnerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from uuid import UUID
 
     from catalog.database.pool import Database, Transaction
@@ -84,6 +84,20 @@ class Deletions:
         find: Query = _OWNER_QUERIES[kind][1]
         params = {"owner_id": owner_id}
         return self._confirm("deletions.confirm_unknown", lambda each: not each.rows(find, params))
+
+    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> dict[UUID, bool]:
+        """Return those of the topics that do not exist, with True if they were deleted.
+
+        The logs of deleted topics on local disks may be deleted. Of any other topic the creation may have
+        been lost by a failover.
+        """
+        params = {"topic_ids": arrays.uuids(topic_ids)}
+
+        def work(transaction: Transaction) -> dict[UUID, bool]:
+            known = {row.topic_id: row.is_deleted for row in transaction.rows(_SQL["lock_topics"], params)}
+            return {each: each in known for each in topic_ids if known.get(each, True)}
+
+        return self._confirm("deletions.confirm_gone_topics", work)
 
     def _confirm(self, operation: str, decide: Callable[[Transaction], T]) -> T:
         """Return what `decide` returns in a transaction that writes durably.

@@ -161,11 +161,14 @@ CREATE TABLE reachability (
 INSERT INTO reachability DEFAULT VALUES;
 
 -- Leaders of local partitions, whose records are on an agent's disk. A partition stays with its node.
+-- directory_id is the log directory with its log: UUID 1 before the log exists, null if an earlier release
+-- claimed the partition.
 CREATE TABLE local_leaders (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
     node_id integer NOT NULL,
     leader_epoch integer NOT NULL DEFAULT 0,
+    directory_id uuid,
     PRIMARY KEY (topic_id, partition),
     FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
 );

@@ -3,12 +3,17 @@
 A partition is assigned to a node once and stays there, because only that node has its data. A node is a set
 of disks, which store its id; it outlives the agent process. Each time a node opens its logs, it starts a new
 leader epoch of every partition that it leads.
+
+The row of a partition has the id of the log directory with its log (KIP-858). A node records it before it
+acknowledges the first record. From then on the log is in that directory or the partition is offline: it never
+starts again in another one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
@@ -16,20 +21,27 @@ from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
 
 _SQL = load_queries("local_leaders")
 
+UNASSIGNED: Final = UUID(int=1)
+"""Kafka's DirectoryId.UNASSIGNED: no log exists yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLeader:
-    """Node that has a partition's log, and its leader epoch."""
+    """Node that has a partition's log, its leader epoch, and the log directory.
+
+    `directory_id` is `UNASSIGNED` before the log exists. It is None if an earlier release claimed the
+    partition, until the node has opened its logs.
+    """
 
     node_id: int
     leader_epoch: int
+    directory_id: UUID | None = None
 
 
 class LocalLeaders:
@@ -44,6 +56,7 @@ class LocalLeaders:
             "topic_ids": arrays.uuids(partition.topic_id for partition in node_ids),
             "partitions": arrays.integers([partition.partition for partition in node_ids]),
             "node_ids": arrays.integers(list(node_ids.values())),
+            "unassigned": UNASSIGNED,
         }
         self._database.transact(
             "local_leaders.claim", lambda transaction: transaction.send(_SQL["claim_partitions"], params)
@@ -58,7 +71,9 @@ class LocalLeaders:
         params = {"topic_ids": arrays.uuids(topic_ids)}
         leaders: dict[UUID, dict[int, LocalLeader]] = {topic_id: {} for topic_id in topic_ids}
         for row in self._database.read("local_leaders.of_topics", _SQL["leaders_of_topics"], params):
-            leader = LocalLeader(node_id=row.node_id, leader_epoch=row.leader_epoch)
+            leader = LocalLeader(
+                node_id=row.node_id, leader_epoch=row.leader_epoch, directory_id=row.directory_id
+            )
             leaders[row.topic_id][row.partition] = leader
         return leaders
 
@@ -73,3 +88,46 @@ class LocalLeaders:
 
         rows = self._database.transact("local_leaders.begin_epochs", work)
         return {PartitionId(row.topic_id, row.partition): row.leader_epoch for row in rows}
+
+    def directories_of(self, node_id: int) -> dict[PartitionId, UUID | None]:
+        """Return the log directory of each partition that the node leads."""
+        rows = self._database.read(
+            "local_leaders.directories_of", _SQL["directories_of_node"], {"node_id": node_id}
+        )
+        return {PartitionId(row.topic_id, row.partition): row.directory_id for row in rows}
+
+    def assign(
+        self, node_id: int, directories: Mapping[PartitionId, UUID], *, source: UUID = UNASSIGNED
+    ) -> dict[PartitionId, UUID | None]:
+        """Record the log directories of partitions of a node; return what is recorded afterwards.
+
+        A partition changes from `source`, or from no directory, to the given one. Any other directory stays.
+        A repeated call has no effect, so it may follow a lost response.
+        """
+        params = {
+            "topic_ids": arrays.uuids(partition.topic_id for partition in directories),
+            "partitions": arrays.integers([partition.partition for partition in directories]),
+            "directory_ids": arrays.uuids(directories.values()),
+            "node_id": node_id,
+            "source": source,
+        }
+
+        def work(transaction: Transaction) -> list[Row]:
+            transaction.rows(_SQL["lock_leaders"], params)
+            transaction.send(_SQL["assign_directories"], params)
+            return transaction.rows(_SQL["lock_leaders"], params)
+
+        rows = self._database.transact("local_leaders.assign", work)
+        return {PartitionId(row.topic_id, row.partition): row.directory_id for row in rows}
+
+    def declare_unassigned(self, node_id: int) -> int:
+        """Record that the partitions of the node without a directory have no log; return their number.
+
+        For partitions that an earlier release claimed. The node has opened all its directories.
+        """
+        params = {"node_id": node_id, "unassigned": UNASSIGNED}
+
+        def work(transaction: Transaction) -> int:
+            return transaction.count(_SQL["declare_unassigned"], params)
+
+        return self._database.transact("local_leaders.declare_unassigned", work)

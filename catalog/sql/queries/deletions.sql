@@ -42,3 +42,10 @@ SELECT job_id FROM jobs WHERE job_id = %(owner_id)s;
 -- name: find_files
 -- Return those object names that are files, live or dead.
 SELECT object_name FROM files WHERE object_name = ANY (%(object_names)s::text[]);
+
+-- name: lock_topics
+-- Lock topics, existing and deleted, so that none is undeleted before the confirmation is durable.
+SELECT topic_id, deleted_ms IS NOT NULL AS is_deleted FROM topics
+WHERE topic_id = ANY (%(topic_ids)s::uuid[])
+ORDER BY topic_id
+FOR SHARE;

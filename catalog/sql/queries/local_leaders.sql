@@ -1,7 +1,7 @@
 -- name: claim_partitions
 -- Assign partitions without a leader to nodes. The first caller wins.
-INSERT INTO local_leaders (topic_id, partition, node_id)
-SELECT requested.topic_id, requested.partition, requested.node_id
+INSERT INTO local_leaders (topic_id, partition, node_id, directory_id)
+SELECT requested.topic_id, requested.partition, requested.node_id, %(unassigned)s::uuid
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(node_ids)s::integer[])
     AS requested (topic_id, partition, node_id)
 JOIN partitions USING (topic_id, partition)
@@ -10,7 +10,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: leaders_of_topics
 -- Return the leaders of the partitions of some topics.
-SELECT topic_id, partition, node_id, leader_epoch
+SELECT topic_id, partition, node_id, leader_epoch, directory_id
 FROM unnest(%(topic_ids)s::uuid[]) AS requested (topic_id)
 JOIN local_leaders USING (topic_id)
 ORDER BY topic_id, partition;
@@ -20,3 +20,32 @@ ORDER BY topic_id, partition;
 UPDATE local_leaders SET leader_epoch = leader_epoch + 1
 WHERE node_id = %(node_id)s
 RETURNING topic_id, partition, leader_epoch;
+
+-- name: directories_of_node
+-- Return the log directory of each partition that a node leads.
+SELECT topic_id, partition, directory_id FROM local_leaders
+WHERE node_id = %(node_id)s
+ORDER BY topic_id, partition;
+
+-- name: lock_leaders
+-- Lock the rows of some partitions that a node leads, and return their log directories.
+SELECT topic_id, partition, l.directory_id
+FROM local_leaders AS l
+JOIN unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
+    USING (topic_id, partition)
+WHERE l.node_id = %(node_id)s
+ORDER BY topic_id, partition
+FOR UPDATE OF l;
+
+-- name: assign_directories
+-- Record the log directories of partitions, which are in another given directory or in none.
+UPDATE local_leaders AS l SET directory_id = requested.directory_id
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(directory_ids)s::uuid[])
+    AS requested (topic_id, partition, directory_id)
+WHERE l.topic_id = requested.topic_id AND l.partition = requested.partition
+  AND l.node_id = %(node_id)s AND (l.directory_id IS NULL OR l.directory_id = %(source)s);
+
+-- name: declare_unassigned
+-- Record that the partitions of a node without a log directory have no log.
+UPDATE local_leaders SET directory_id = %(unassigned)s
+WHERE node_id = %(node_id)s AND directory_id IS NULL;

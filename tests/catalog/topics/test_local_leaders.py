@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from catalog.errors import InvalidConfigError
 from catalog.model import Broker, PartitionId
-from catalog.topics.local_leaders import LocalLeader
+from catalog.topics.local_leaders import UNASSIGNED, LocalLeader
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -21,8 +22,8 @@ def test_the_first_claim_of_a_partition_wins(catalog: Catalog) -> None:
     catalog.local_leaders.claim({one: 5, none: 5})
     catalog.local_leaders.claim({two: 7, one: 7})
     assert catalog.local_leaders.of_topic(topic.topic_id) == {
-        0: LocalLeader(node_id=5, leader_epoch=0),
-        1: LocalLeader(node_id=7, leader_epoch=0),
+        0: LocalLeader(node_id=5, leader_epoch=0, directory_id=UNASSIGNED),
+        1: LocalLeader(node_id=7, leader_epoch=0, directory_id=UNASSIGNED),
     }
 
 
@@ -33,6 +34,20 @@ def test_a_node_that_opens_its_logs_starts_new_leader_epochs(catalog: Catalog) -
     assert catalog.local_leaders.begin_epochs(5) == {mine: 1}
     assert catalog.local_leaders.begin_epochs(5) == {mine: 2}
     assert catalog.local_leaders.of_topic(topic.topic_id)[1].leader_epoch == 0
+
+
+def test_a_recorded_directory_changes_only_from_the_expected_one(catalog: Catalog) -> None:
+    """A node records it once. Only a move to another directory names the one before."""
+    topic = catalog.topics.create("t", 1, {"storage.mode": "local"})
+    mine = PartitionId(topic.topic_id, 0)
+    catalog.local_leaders.claim({mine: 5})
+    one, two, three = (UUID(int=number) for number in (101, 102, 103))
+    assert catalog.local_leaders.assign(7, {mine: one}) == {}, "another node leads it"
+    assert catalog.local_leaders.assign(5, {mine: one}) == {mine: one}
+    assert catalog.local_leaders.assign(5, {mine: two}) == {mine: one}
+    assert catalog.local_leaders.assign(5, {mine: three}, source=two) == {mine: one}
+    assert catalog.local_leaders.assign(5, {mine: two}, source=one) == {mine: two}
+    assert catalog.local_leaders.directories_of(5) == {mine: two}
 
 
 def test_a_deleted_topic_has_no_leaders(catalog: Catalog) -> None:
