@@ -6,6 +6,7 @@ whose claim reaches the catalog decides for all.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import structlog
 
 from agent.cluster.brokers import choose, partition_subject
 from catalog.model import PartitionId
+from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -23,12 +25,43 @@ if TYPE_CHECKING:
     from catalog.model import Broker, Topic
     from catalog.topics.local_leaders import LocalLeader, LocalLeaders
     from core.clock import Clock
+    from local_tier.manager.log_manager import LogManager
 
 _CACHE_SECONDS = 1.0
+_MAX_PARTITIONS_PER_CALL = 1_000
 _MAX_CACHED_TOPICS = 100_000
 _MAX_TOPICS_PER_QUERY = 1_000  # each topic has several partitions
 _UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
+
+
+def record_directories(table: LocalLeaders, node_id: int, manager: LogManager) -> frozenset[UUID]:
+    """Record the directories of the logs that a node has found. Return all that are recorded for the node.
+
+    A log without a recorded directory was created just before a crash, or by an earlier release.
+    """
+    found = {
+        PartitionId(log.topic_id, log.topic_partition.partition): directory_id
+        for log in manager.logs()
+        if log.topic_id is not None
+        and (directory_id := manager.directory_id(log.directory.parent)) is not None
+    }
+    ordered = sorted(found.items())
+    for start in range(0, len(ordered), _MAX_PARTITIONS_PER_CALL):
+        table.assign(node_id, dict(ordered[start : start + _MAX_PARTITIONS_PER_CALL]))
+    if not manager.may_miss_logs:
+        table.declare_unassigned(node_id)
+    present = {None, UNASSIGNED, *manager.directory_ids}
+    recorded = table.directories_of(node_id).values()
+    away = Counter(each for each in recorded if each not in present)
+    for directory_id, count in away.items():
+        _log.error(
+            "a log directory is away, and its partitions are offline",
+            directory_id=str(directory_id),
+            partitions=count,
+            remedy="repair or mount its disk, then start the agent again",
+        )
+    return frozenset(each for each in recorded if each is not None and each != UNASSIGNED)
 
 
 class LeaderDirectory:
@@ -67,6 +100,13 @@ class LeaderDirectory:
         except SiltstoneError as error:
             _log.warning("leaders of local topics could not be looked up", reason=str(error))
         return found
+
+    async def assign(self, partition: PartitionId, node_id: int, directory_id: UUID) -> UUID | None:
+        """Record the directory of a new log; return the recorded one, or None if another node leads it."""
+        self._cache.pop(partition.topic_id, None)
+        recorded = await self._pool.run(partial(self._table.assign, node_id, {partition: directory_id}))
+        self._cache.pop(partition.topic_id, None)
+        return recorded.get(partition)
 
     async def _look_up(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]

@@ -25,12 +25,14 @@ from agent.runtime.byte_budget import ByteBudget
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
 from catalog.model import PartitionId, PartitionState, RunRefusal
+from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
-from local_tier.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from local_tier.errors import InvalidProducerEpochError, LogDirectoryOfflineError, OutOfOrderSequenceError
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from uuid import UUID
 
     from agent.cluster.brokers import Brokers
     from agent.local_topics.leaders import LeaderDirectory
@@ -71,6 +73,7 @@ class LocalTopics:
         pool: WorkPool,
         commit_notifier: CommitNotifier,
         max_pending_bytes: int,
+        recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
         self._leaders = leaders
@@ -79,6 +82,7 @@ class LocalTopics:
         self._commit_notifier = commit_notifier
         self.budget = ByteBudget("the buffer of local appends", max_pending_bytes)
         self._queues: dict[PartitionId, deque[tuple[ValidatedAppend, PendingAppend]]] = {}
+        self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
 
     async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
@@ -88,7 +92,8 @@ class LocalTopics:
     async def log(self, topic: Topic, partition: int) -> tuple[UnifiedLog, int]:
         """Return the log that this agent leads, and its leader epoch.
 
-        Raises `NotLeaderError` if another agent leads it, or none.
+        Raises `NotLeaderError` if another agent leads it, or none, and `LogDirectoryOfflineError` if the log
+        is not in the directory that the catalog has recorded.
         """
         leader = (await self.leaders(topic)).get(partition)
         where = f"{topic.name}-{partition}"
@@ -100,18 +105,45 @@ class LocalTopics:
             raise NotLeaderError(
                 f"{where} is led by node {leader.node_id}", remedy="send the request to that agent"
             )
-        known = self._manager.get(TopicPartition(topic.name, partition))
-        if known is not None and known.topic_id == topic.topic_id:
-            return known, leader.leader_epoch
-        make = partial(
+        name = TopicPartition(topic.name, partition)
+        if leader.directory_id is None and leader.leader_epoch > 0:
+            raise LogDirectoryOfflineError(
+                f"log {name} may be in a log directory that was not open when this agent started",
+                remedy="repair or mount all disks of the agent, then start it again",
+            )
+        if leader.directory_id not in {None, UNASSIGNED}:
+            return self._manager.get_existing(name, topic.topic_id, leader.directory_id), leader.leader_epoch
+        return await self._create(topic, partition, leader), leader.leader_epoch
+
+    @property
+    def directories_away(self) -> int:
+        """The number of log directories of this node's partitions that are not open."""
+        return len(self._recorded_directories - self._manager.directory_ids)
+
+    async def _create(self, topic: Topic, partition: int, leader: LocalLeader) -> UnifiedLog:
+        """Create a log, and record its directory in the catalog before it gets a record."""
+        create = partial(
             self._manager.get_or_create,
             topic.name,
             topic.topic_id,
             partition,
             log_config_of(topic.config),
-            is_new=leader.leader_epoch == 0,
         )
-        return await self._pool.run(make), leader.leader_epoch
+        log = await self._pool.run(create)
+        directory_id = self._manager.directory_id(log.directory.parent)
+        if directory_id is None:
+            raise LogDirectoryOfflineError(
+                f"log directory {log.directory.parent} has failed", remedy="retry, to use another directory"
+            )
+        recorded = await self._leaders.assign(
+            PartitionId(topic.topic_id, partition), leader.node_id, directory_id
+        )
+        if recorded is None:
+            raise NotLeaderError(
+                f"this agent does not lead {topic.name}-{partition} any more", remedy="retry"
+            )
+        self._recorded_directories.add(recorded)
+        return self._manager.get_existing(log.topic_partition, topic.topic_id, recorded)
 
     def enqueue(self, validated: ValidatedAppend) -> PendingAppend:
         """Append after the batches that were enqueued before; raise `BusyError` if the buffer is full."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.local_topics.append_router import AppendRouter
-from agent.local_topics.leaders import LeaderDirectory
+from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
 from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
@@ -96,6 +96,8 @@ class LocalLogService:
                 directories,
                 StorageIdentity(cluster_id=str(cluster_id), node_id=known),
                 topics=self._catalog.topics,
+                deletions=self._catalog.deletions,
+                leaders=self._catalog.local_leaders,
                 clock=self._clock,
                 ids=self._ids,
             )
@@ -115,14 +117,17 @@ class LocalLogService:
         leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
         if self.storage is None:
             return leaders
-        await self._pools.catalog.run(partial(self._catalog.local_leaders.begin_epochs, self.node_id))
+        table, manager = self._catalog.local_leaders, self.storage.manager
+        await self._pools.catalog.run(partial(table.begin_epochs, self.node_id))
+        recorded = await self._pools.catalog.run(partial(record_directories, table, self.node_id, manager))
         self._local = LocalTopics(
-            self.storage.manager,
+            manager,
             leaders,
             brokers,
             pool=self._pools.disks,
             commit_notifier=commit_notifier,
             max_pending_bytes=self._settings.max_local_append_bytes,
+            recorded_directories=recorded,
         )
         self.reader.local_topics = self._appends.local_topics = self._local
         return leaders
@@ -144,6 +149,14 @@ class LocalLogService:
             "siltstone_local_directories_offline": (
                 "Log directories whose disk has failed",
                 lambda: self._metric("offline_log_directory_count"),
+            ),
+            "siltstone_local_directories_away": (
+                "Log directories with local topics of this node that are not open",
+                lambda: 0 if self._local is None else self._local.directories_away,
+            ),
+            "siltstone_local_stray_logs": (
+                "Logs without a topic that were found or set aside since the start, and are kept",
+                lambda: self._metric("stray_logs"),
             ),
             "siltstone_tail_cache_pending_bytes": (
                 "Committed bytes that are not written to the tail cache yet",

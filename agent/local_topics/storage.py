@@ -1,18 +1,25 @@
 """The local logs on the agent's disks, kept in step with the topics of the catalog.
 
 A directory belongs to one node of one cluster permanently (`meta.properties`). Used directories therefore
-determine the node id. Logs without a topic are set aside at the start and deleted while the agent runs.
+determine the node id. The log of a topic that the catalog records as deleted is deleted. Any other log
+without a topic is renamed to a stray and kept.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from agent.local_topics.log_config import log_config_of
-from core.errors import SiltstoneError
+from catalog.model import PartitionId
+from catalog.topics.local_leaders import UNASSIGNED
+from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
+from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
@@ -22,7 +29,7 @@ from local_tier.manager.log_manager import LogManager
 from local_tier.scheduler import BackgroundScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -31,17 +38,35 @@ if TYPE_CHECKING:
     from core.ids import Ids
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
     from local_tier.topic_partition import TopicPartition
 
 _MAX_AGENTS = 1000
+_MAX_TOPICS_PER_CALL = 1_000
 TOPIC_SYNC_MS = 5_000
 
 
 class TopicTable(Protocol):
-    """The operations of the catalog that the storage needs."""
+    """The topics of the catalog."""
 
     def list(self) -> Sequence[Topic]:
         """Return all topics by name."""
+        ...
+
+
+class LeaderTable(Protocol):
+    """The log directories of partitions."""
+
+    def directories_of(self, node_id: int) -> Mapping[PartitionId, UUID | None]:
+        """Return the recorded log directory of each partition that a node leads."""
+        ...
+
+
+class DeletionTable(Protocol):
+    """The deletions that the catalog has recorded."""
+
+    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, bool]:
+        """Return those of the topics that do not exist, with True if they were deleted."""
         ...
 
 
@@ -100,11 +125,16 @@ class LocalStorage:
         identity: StorageIdentity,
         *,
         topics: TopicTable,
+        deletions: DeletionTable,
+        leaders: LeaderTable,
         clock: Clock,
         ids: Ids,
         files: FileSystem | None = None,
     ) -> None:
         self._topics = topics
+        self._deletions = deletions
+        self._leaders = leaders
+        self._node_id = identity.node_id
         self._scheduler = BackgroundScheduler(clock)
         self._outage = Outage("topics of the local logs", clock=clock, ids=ids)
         self.manager = LogManager(
@@ -123,17 +153,10 @@ class LocalStorage:
 
         Raises the error that keeps the disks from being used.
         """
-        topics = {topic.topic_id: topic for topic in self._topics.list()}
-
-        def config_of(log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
-            topic = topics.get(topic_id) if topic_id is not None else None
-            if topic is None or topic.name != log.topic or log.partition >= topic.partition_count:
-                return None
-            return log_config_of(topic.config)
-
+        topics = _StartTopics(self._topics, partial(self._leaders.directories_of, self._node_id))
         self._scheduler.start()
         try:
-            self.manager.start(config_of)
+            self.manager.start(topics.config_of, lambda ids: self._deletable_at_start(ids, topics.by_id))
         except BaseException:
             self._scheduler.stop()
             raise
@@ -146,24 +169,99 @@ class LocalStorage:
         )
 
     def sync_topics(self) -> None:
-        """Delete the logs of deleted topics, and update the configuration of the others."""
+        """Update the configuration of the logs, and set aside those whose topic is gone.
+
+        The logs are listed before the topics: the topic of a listed log had been created before. So a topic
+        that is not listed was deleted, or the catalog has lost it. Only in the first case the log goes.
+        """
+        logs = [log for log in self.manager.logs() if log.topic_id is not None]
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}
+            homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
+            gone = self._gone({_id_of(log) for log in homeless}, topics)
         except SiltstoneError as error:
             self._outage.failed(error)
             return
         self._outage.succeeded()
-        changed = set()
-        for log in self.manager.logs():
-            topic = topics.get(log.topic_id) if log.topic_id is not None else None
-            if topic is None:
-                self.manager.delete(log.topic_partition)
-            elif log.config != log_config_of(topic.config):
-                changed.add(topic.topic_id)
-        for topic_id in changed:
-            self.manager.update_config(topics[topic_id].name, log_config_of(topics[topic_id].config))
+        for log in homeless:
+            is_deleted = gone.get(_id_of(log))
+            if is_deleted is not None:
+                with suppress(LogDirectoryOfflineError):  # decided again when the directory is back
+                    self.manager.set_aside(log, is_deleted=is_deleted)
+        for log in logs:
+            topic = topics.get(_id_of(log))
+            if topic is not None and log not in homeless and log.config != log_config_of(topic.config):
+                self.manager.update_config(topic.name, log_config_of(topic.config))
+
+    def _gone(self, topic_ids: Collection[UUID], topics: Mapping[UUID, Topic]) -> dict[UUID, bool]:
+        """Return those topics of logs without a partition that have no use for the log.
+
+        The value is True if the log may be deleted: that of a deleted topic, or of a topic in the object
+        store, whose log is only a copy of its tail.
+        """
+        gone = {each: not topics[each].is_local for each in topic_ids if each in topics}
+        unknown = sorted(each for each in topic_ids if each not in topics)
+        for start in range(0, len(unknown), _MAX_TOPICS_PER_CALL):
+            gone |= self._deletions.confirm_gone_topics(unknown[start : start + _MAX_TOPICS_PER_CALL])
+        return gone
+
+    def _deletable_at_start(self, topic_ids: Collection[UUID], topics: Mapping[UUID, Topic]) -> set[UUID]:
+        gone = self._gone(topic_ids, topics)
+        for topic_id in topic_ids:
+            if topic_id not in gone:
+                raise RetryableError(
+                    f"topic {topic_id} exists, but the catalog did not list it",
+                    remedy="start the agent again; the catalog has just failed over",
+                )
+        return {topic_id for topic_id, is_deleted in gone.items() if is_deleted}
 
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""
         self._scheduler.stop()
         self.manager.close()
+
+
+class _StartTopics:
+    """The topics and the recorded directories, listed once, when the first log was found. Thread-safe."""
+
+    def __init__(
+        self, topics: TopicTable, directories: Callable[[], Mapping[PartitionId, UUID | None]]
+    ) -> None:
+        self._topics = topics
+        self._list_directories = directories
+        self._lock = threading.Lock()
+        self._by_id: dict[UUID, Topic] | None = None
+        self._directories: Mapping[PartitionId, UUID | None] = {}
+        self._copies: set[PartitionId] = set()
+
+    @property
+    def by_id(self) -> Mapping[UUID, Topic]:
+        """The topics by id."""
+        with self._lock:
+            if self._by_id is None:
+                self._by_id = {topic.topic_id: topic for topic in self._topics.list()}
+                self._directories = self._list_directories()
+            return self._by_id
+
+    def config_of(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
+        """Return the configuration of a log, or None if its partition does not exist or is elsewhere."""
+        topic = self.by_id.get(topic_id) if topic_id is not None else None
+        if topic is None or not _belongs_to(topic, log):
+            return None
+        partition = PartitionId(topic.topic_id, log.partition)
+        if topic.is_local:
+            is_here = self._directories.get(partition) in {None, UNASSIGNED, directory_id}
+        else:
+            with self._lock:  # a disk that comes back may have another copy of the tail
+                is_here = partition not in self._copies
+                self._copies.add(partition)
+        return log_config_of(topic.config) if is_here else None
+
+
+def _belongs_to(topic: Topic | None, log: TopicPartition) -> bool:
+    return topic is not None and topic.name == log.topic and log.partition < topic.partition_count
+
+
+def _id_of(log: UnifiedLog) -> UUID:
+    assert log.topic_id is not None
+    return log.topic_id

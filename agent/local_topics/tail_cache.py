@@ -95,7 +95,7 @@ class TailCache:
         for topic, partition, epoch, runs in work:
             try:
                 log = manager.get_or_create(
-                    topic.name, topic.topic_id, partition, log_config_of(topic.config), is_new=True
+                    topic.name, topic.topic_id, partition, log_config_of(topic.config)
                 )
                 for base_offset, batches in runs:
                     self._append(manager, log, epoch, base_offset, batches)

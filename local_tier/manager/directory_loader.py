@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -17,7 +17,7 @@ from local_tier.log.log_loader import open_log
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
     from uuid import UUID
 
@@ -42,9 +42,31 @@ _T = TypeVar("_T")
 class ConfigLookup(Protocol):
     """A function that returns the configuration of a log found on disk."""
 
-    def __call__(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
-        """Return the configuration, or None for a log of an unknown topic, which is set aside as a stray."""
+    def __call__(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
+        """Return the configuration, or None for a log that does not belong into that directory."""
         ...
+
+
+class DeletedLookup(Protocol):
+    """A function that knows which topics were deleted."""
+
+    def __call__(self, topic_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return those of the topics whose logs may be deleted."""
+        ...
+
+
+def nothing_deleted(topic_ids: Collection[UUID]) -> Collection[UUID]:
+    """Return no topic, so that all unknown logs are kept."""
+    del topic_ids
+    return ()
+
+
+class UnknownLog(NamedTuple):
+    """A partition directory without a topic, and the topic id in it."""
+
+    directory: LogDirectory
+    name: PartitionDirectory
+    topic_id: UUID | None
 
 
 @dataclass(slots=True)
@@ -137,6 +159,7 @@ class DirectoryLoader:
         self._failures = failures
         self._deletion_queue = deletion_queue
         self._threads = threads
+        self._unknown: list[UnknownLog] = []
         self.progress = RecoveryProgress()
         self.strays = 0
 
@@ -160,6 +183,29 @@ class DirectoryLoader:
             directory.is_loaded = failure is None
             if isinstance(failure, OSError):
                 self._failures.report(directory.path, failure)
+
+    def set_unknown_aside(self, find_deleted: DeletedLookup) -> None:
+        """Rename the logs without a configuration: to be deleted if their topic was, else to be kept.
+
+        Nothing but a deletion that was recorded proves that a log is not needed.
+        """
+        unknown, self._unknown = self._unknown, []
+        topic_ids = {log.topic_id for log in unknown if log.topic_id is not None}
+        deleted = frozenset(find_deleted(topic_ids)) if topic_ids else frozenset()
+        for directory, name, topic_id in unknown:
+            is_deleted = topic_id in deleted
+            state = DirectoryState.DELETE if is_deleted else DirectoryState.STRAY
+            aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
+            try:
+                self._file_system.rename(directory.path / name.name, directory.path / aside.name)
+                self._file_system.sync_dir(directory.path)
+            except OSError as error:
+                self._failures.report(directory.path, error)
+                continue
+            if is_deleted:
+                self._deletion_queue.add(directory.path / aside.name)
+            else:
+                self._record_stray(directory, aside)
 
     def create(
         self,
@@ -209,14 +255,9 @@ class DirectoryLoader:
     ) -> None:
         log_name = TopicPartition(name.topic, name.partition)
         topic_id = read_topic_id(self._file_system, directory.path / name.name)
-        config = config_of(log_name, topic_id)
+        config = config_of(log_name, topic_id, directory.directory_id)
         if config is None:
-            stray = suffixed_partition_directory(
-                name.topic, name.partition, DirectoryState.STRAY, self._ids.new_uuid()
-            )
-            self._file_system.rename(directory.path / name.name, directory.path / stray.name)
-            self._file_system.sync_dir(directory.path)
-            self._record_stray(directory, stray)
+            self._unknown.append(UnknownLog(directory, name, topic_id))
             return
         is_future = name.state is DirectoryState.FUTURE
         log = self._open(

@@ -71,11 +71,15 @@ class DirectoryContents:
 class LogDirectory:
     """One log directory that this process has locked."""
 
-    def __init__(self, file_system: FileSystem, path: Path, directory_id: UUID, lock: FileLock) -> None:
+    def __init__(
+        self, file_system: FileSystem, path: Path, directory_id: UUID, lock: FileLock, *, is_new: bool
+    ) -> None:
         self._file_system = file_system
         self._lock = lock
         self.path = path
         self.directory_id = directory_id
+        self.is_new = is_new
+        """True if it had no identity before: an empty disk, or the mount point of a disk that is away."""
         self.recovery_points = OffsetCheckpointFile(file_system, path / RECOVERY_POINT_CHECKPOINT)
         self.log_start_offsets = OffsetCheckpointFile(file_system, path / LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = OffsetCheckpointFile(file_system, path / HIGH_WATERMARK_CHECKPOINT)
@@ -102,7 +106,8 @@ class LogDirectory:
                 remedy="stop that process, or give this agent another directory",
             )
         try:
-            return cls(file_system, path, _identify(file_system, path, owner, clock, ids), lock)
+            directory_id, is_new = _identify(file_system, path, owner, clock, ids)
+            return cls(file_system, path, directory_id, lock, is_new=is_new)
         except BaseException:
             lock.release()
             raise
@@ -248,8 +253,12 @@ def take_clean_shutdown_marker(file_system: FileSystem, directory: Path) -> bool
     return True
 
 
-def _identify(file_system: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids) -> UUID:
+def _identify(
+    file_system: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids
+) -> tuple[UUID, bool]:
+    """Return the id of a directory, and True if it was given now."""
     properties = read_meta_properties(file_system, path)
+    is_new = properties is None
     if properties is None:
         properties = MetaProperties(
             cluster_id=owner.cluster_id, node_id=owner.node_id, directory_id=ids.new_uuid()
@@ -261,7 +270,7 @@ def _identify(file_system: FileSystem, path: Path, owner: DirectoryOwner, clock:
             f"not to node {owner.node_id} of cluster {owner.cluster_id}",
             remedy="give the agent the directory that it used before, or an empty one",
         )
-    return properties.directory_id
+    return properties.directory_id, is_new
 
 
 def _read(checkpoint: OffsetCheckpointFile) -> dict[TopicPartition, int]:

@@ -19,9 +19,15 @@ from local_tier.cleaner.log_cleaner import LogCleaner
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
-from local_tier.files.metadata_files import write_topic_id
+from local_tier.files.metadata_files import uuid_text, write_topic_id
 from local_tier.manager.config import LogManagerMetrics
-from local_tier.manager.directory_loader import ConfigLookup, DirectoryLoader, DirectoryPool
+from local_tier.manager.directory_loader import (
+    ConfigLookup,
+    DeletedLookup,
+    DirectoryLoader,
+    DirectoryPool,
+    nothing_deleted,
+)
 from local_tier.manager.log_checkpoints import LogCheckpoints
 from local_tier.manager.log_directories import (
     LogDirectories,
@@ -119,8 +125,13 @@ class LogManager:
             checkpoint_recovery=self._checkpoint_recovery,
         )
 
-    def start(self, config_of: ConfigLookup, *, clean: bool = True) -> None:
+    def start(
+        self, config_of: ConfigLookup, find_deleted: DeletedLookup = nothing_deleted, *, clean: bool = True
+    ) -> None:
         """Lock the directories, open and recover all logs, and start background work.
+
+        Logs without a configuration are deleted if `find_deleted` returns their topic, and set aside as
+        strays otherwise. Both functions are called after the directories were locked and listed.
 
         A directory whose disk fails goes offline. Raises FatalError if no directory is left, and
         InvalidInputError if a directory is in use or belongs to another agent. With `clean=False`, the
@@ -129,6 +140,7 @@ class LogManager:
         try:
             self._directories.open_all(self._clock, self._ids)
             self._loader.load(config_of)
+            self._loader.set_unknown_aside(find_deleted)
             self._failures.take_failed_offline()
             self._directories.require_live()
         except BaseException:
@@ -173,21 +185,39 @@ class LogManager:
         """Return all current logs."""
         return list(self._registry.current().values())
 
-    def get_or_create(
-        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, is_new: bool = False
-    ) -> UnifiedLog:
+    def get_existing(self, name: TopicPartition, topic_id: UUID, directory_id: UUID) -> UnifiedLog:
+        """Return the log of a partition that is known to be in a directory; never create it.
+
+        Raises LogDirectoryOfflineError if the log is not there.
+        """
+        log = self._registry.get(name)
+        if (
+            log is not None
+            and log.topic_id == topic_id
+            and self.directory_id(log.directory.parent) == directory_id
+        ):
+            return log
+        path = next((one.path for one in self._directories.live if one.directory_id == directory_id), None)
+        if path is None:
+            raise LogDirectoryOfflineError(
+                f"log {name} is in the log directory with id {uuid_text(directory_id)}, which is not open",
+                remedy="repair or mount its disk, then start the agent again; meta.properties has the id",
+            )
+        raise LogDirectoryOfflineError(
+            f"log {name} is missing in log directory {path}",
+            remedy="restore the partition directory from a copy, or delete the topic",
+        )
+
+    def get_or_create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig) -> UnifiedLog:
         """Return the log of a partition. If there is none, create it in the directory with the fewest logs.
 
-        Raises LogDirectoryOfflineError if no directory works, or if the log may be in a directory that is
-        offline and is not known to be new (`is_new`). Raises StaleStateError if the log here belongs to an
-        older topic of the same name.
+        The caller knows that no directory that is offline has the log. Raises LogDirectoryOfflineError if no
+        directory works, and StaleStateError if the log here belongs to an older topic of the same name.
         """
         name = TopicPartition(topic, partition)
         with self._creation_lock:
             log = self._registry.get(name)
             if log is None:
-                if not is_new:
-                    self._require_online(name)
                 directories = self._directories.by_load(self._registry)
                 log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
@@ -244,20 +274,46 @@ class LogManager:
                 self._rename_aside(before, DirectoryState.DELETE)
         return future
 
-    def delete(self, name: TopicPartition, *, future: bool = False, stray: bool = False) -> bool:
-        """Remove a log. Return False if there is none.
+    def delete(self, name: TopicPartition, *, future: bool = False) -> bool:
+        """Remove a log, and delete its files after the delay. Return False if there is none.
 
-        Its files are deleted after the delay; those of a `stray` log are kept. Raises
-        LogDirectoryOfflineError if the log may be in a directory that is offline.
+        Raises LogDirectoryOfflineError if the log may be in a directory that is offline.
         """
-        log = self._registry.remove(name, future=future)
+        if self._remove(name, DirectoryState.DELETE, future=future):
+            return True
+        self._require_online(name)
+        return False
+
+    def set_aside(self, log: UnifiedLog, *, is_deleted: bool) -> bool:
+        """Remove the logs of a partition whose current log is `log`. Return False if it no longer is.
+
+        The files are deleted after the delay if the topic `is_deleted`, and kept as a stray otherwise. A log
+        that has taken the name meanwhile is not touched.
+        """
+        name = log.topic_partition
+        if not self._remove(name, DirectoryState.DELETE if is_deleted else DirectoryState.STRAY, only=log):
+            return False
+        self._loader.strays += not is_deleted
+        future = self._registry.get(name, future=True)
+        if future is not None and future.topic_id == log.topic_id:
+            self._remove(name, DirectoryState.DELETE, future=True, only=future)  # a copy of the first log
+        return True
+
+    def _remove(
+        self,
+        name: TopicPartition,
+        state: DirectoryState,
+        *,
+        future: bool = False,
+        only: UnifiedLog | None = None,
+    ) -> bool:
+        log = self._registry.remove(name, future=future, only=only)
         if log is None:
-            self._require_online(name)
             return False
         if not future:
             with self._cleaning_paused(name):
                 self._cleaner_manager.update_checkpoint(log.directory.parent, name, None)
-        self._rename_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE)
+        self._rename_aside(log, state)
         return True
 
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
@@ -303,6 +359,16 @@ class LogManager:
     def offline_directories(self) -> list[Path]:
         """The directories that have failed."""
         return [path for path in self._config.directories if path in self._failures.failed]
+
+    @property
+    def may_miss_logs(self) -> bool:
+        """True if a directory has failed or was empty at the start: logs may be on a disk that is away."""
+        return bool(self._failures.failed) or any(one.is_new for one in self._directories.live)
+
+    @property
+    def directory_ids(self) -> set[UUID]:
+        """The ids of the directories that have not failed."""
+        return {directory.directory_id for directory in self._directories.live}
 
     def directory_id(self, path: Path) -> UUID | None:
         """Return the id of a directory, or None if it has failed."""

@@ -65,10 +65,13 @@ class LogRegistry:
                 remedy="remove one of the two: the one in a log directory that has failed recently, if any",
             )
 
-    def remove(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
-        """Remove a log and return it, or None."""
+    def remove(
+        self, name: TopicPartition, *, future: bool = False, only: UnifiedLog | None = None
+    ) -> UnifiedLog | None:
+        """Remove a log and return it, or None. With `only`, another log of that name stays."""
         with self._lock:
-            return (self._future if future else self._current).pop(name, None)
+            logs = self._future if future else self._current
+            return logs.pop(name, None) if only is None or logs.get(name) is only else None
 
     def remove_directory(self, directory: Path) -> list[UnifiedLog]:
         """Remove all logs of a log directory and return them."""

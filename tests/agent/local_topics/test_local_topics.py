@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import orjson
+import psycopg
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -13,11 +14,12 @@ from confluent_kafka.admin import AdminClient
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from catalog.topics.local_leaders import UNASSIGNED
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
 from local_tier.files.file_system import RealFileSystem
 from object_format.record_batch.records import encode_batch
-from object_store.accounting import RequestKind
+from object_store.accounting import Purpose
 from siltstone.cli.main import cli
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
@@ -53,7 +55,8 @@ def test_records_are_written_and_read_without_the_object_store(
     for partition in (0, 1):
         assert _values(broker.address, 50, partition=partition) == [b"%d" % n for n in range(50)]
     counts = store.counts.snapshot()
-    assert counts.of(RequestKind.PUT).requests == counts.of(RequestKind.GET).requests == 0
+    probes = counts.of(purpose=Purpose.CHECK).requests  # an idle agent probes the store
+    assert counts.of().requests == probes
 
 
 def test_records_survive_a_restart(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
@@ -258,3 +261,129 @@ def test_a_rejected_record_has_kafkas_error_code(
     producer.produce("rock", value=b"v", key=b"k", partition=0)
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert errors == ["INVALID_RECORD"]
+
+
+def send(broker: BrokerThread, partition: int) -> tuple[int, int]:
+    """Produce one record to a partition; return the error code and the base offset."""
+    part = Struct(index=partition, records=bytes(encode_batch([1], [b"k"], [b"v"])))
+    topics = [Struct(name="rock", partition_data=[part])]
+    with Wire(broker.host_and_port) as wire:
+        response = wire.ask("produce", 9, Struct(acks=-1, timeout=9_000, topic_data=topics))
+    found = response.responses[0].partition_responses[0]
+    return found.error_code, found.base_offset
+
+
+def fetch_code(broker: BrokerThread, partition: int) -> int:
+    """Read the end of a partition; return the error code."""
+    wanted = Struct(partition_index=partition, timestamp=-1)
+    topics = [Struct(name="rock", partitions=[wanted])]
+    with Wire(broker.host_and_port) as wire:
+        response = wire.ask("list_offsets", 4, Struct(replica_id=-1, isolation_level=0, topics=topics))
+    return int(response.topics[0].partitions[0].error_code)
+
+
+def partitions_in(disk: Path) -> set[int]:
+    """Return the partitions of the topic with a log in a directory."""
+    return {int(path.name.removeprefix("rock-")) for path in disk.glob("rock-*")}
+
+
+@pytest.mark.parametrize("fault", ["unmounted", "failed", "emptied"])
+def test_a_partition_is_offline_until_its_disk_is_back(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, fault: str
+) -> None:
+    """It does not start again at offset 0 on another disk, nor on the same one."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    broker.create_topic("rock", 4, storage_mode="local")
+    for partition in range(4):
+        assert send(broker, partition) == (ErrorCode.none, 0)
+    here, away = (partitions_in(disk) for disk in disks)
+    assert here
+    assert away
+    broker.stop()
+    shutil.copytree(disks[1], tmp_path / "kept")
+    shutil.rmtree(disks[1])
+    if fault == "failed":
+        disks[1].write_bytes(b"not a directory")
+    else:
+        disks[1].mkdir()
+    if fault == "emptied":
+        shutil.copy(tmp_path / "kept" / "meta.properties", disks[1])
+    for _ in range(2):  # the second start finds the identity that the first has written
+        broker = start_broker(local_directories=disks)
+        for partition in here:
+            assert send(broker, partition)[0] == ErrorCode.none
+        for partition in away:
+            assert send(broker, partition) == (ErrorCode.kafka_storage_error, -1)
+            assert fetch_code(broker, partition) == ErrorCode.kafka_storage_error
+        assert all(partitions_in(disk) <= here for disk in disks)
+        broker.stop()
+    if fault == "failed":
+        disks[1].unlink()
+    else:
+        shutil.rmtree(disks[1])
+    (tmp_path / "kept").rename(disks[1])
+    broker = start_broker(local_directories=disks)
+    for partition in away:
+        assert send(broker, partition) == (ErrorCode.none, 1)
+
+
+def test_a_partition_stays_offline_after_its_disk_failed(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The agent runs on, and new partitions go to the other disk."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    broker.create_topic("rock", 2, storage_mode="local", flush_messages="1")
+    assert [send(broker, partition) for partition in (0, 1)] == [(ErrorCode.none, 0)] * 2
+    (lost,) = partitions_in(disks[0])
+    storage = broker.agent.local_logs.storage
+    assert storage is not None
+    storage.manager._failures.report(disks[0], OSError("as the test asked for"))
+    until(lambda: send(broker, lost) == (ErrorCode.kafka_storage_error, -1))
+    assert send(broker, 1 - lost) == (ErrorCode.none, 1)
+    assert partitions_in(disks[1]) == {1 - lost}
+
+
+def test_partitions_of_an_earlier_release_get_their_directory_at_the_start(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    """That release did not record directories. One partition has a log, another never got one."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    topic = broker.create_topic("rock", 2, storage_mode="local")
+    assert send(broker, 0) == (ErrorCode.none, 0)
+    broker.stop()
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.local_leaders SET directory_id = NULL")
+    broker = start_broker(local_directories=disks)
+    recorded = catalog.local_leaders.of_topic(topic.topic_id)
+    assert recorded[0].directory_id not in {None, UNASSIGNED}
+    assert recorded[1].directory_id == UNASSIGNED
+    assert [send(broker, partition) for partition in (0, 1)] == [(ErrorCode.none, 1), (ErrorCode.none, 0)]
+    broker.stop()
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.local_leaders SET directory_id = NULL")
+    for disk in disks:
+        if not partitions_in(disk) & {1}:
+            continue
+        shutil.move(disk, tmp_path / "kept")
+    broker = start_broker(local_directories=disks)
+    assert send(broker, 1) == (ErrorCode.kafka_storage_error, -1), "its log may be on the disk that is away"
+
+
+def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The disk with the first copy was away for a while."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    broker.create_topic("sand", 1)
+    produce(broker.address, "sand", [(None, b"a")])
+    broker.run(broker.agent.local_logs.tail_cache.idle())
+    broker.stop()
+    holder, other = sorted(disks, key=lambda disk: not (disk / "sand-0").exists())
+    shutil.copytree(holder / "sand-0", other / "sand-0")
+    broker = start_broker(local_directories=disks)
+    assert [(disk / "sand-0").exists() for disk in disks].count(True) == 1
+    assert len([*tmp_path.glob("*/sand-0.*-delete")]) == 1

@@ -1,60 +1,191 @@
-"""Local logs across restarts of the process."""
+"""Local logs on the agent's disks, kept in step with the topics of a real catalog."""
 
 from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING
-from uuid import UUID
+
+import psycopg
+import pytest
 
 from agent.local_topics.log_config import log_config_of
 from agent.local_topics.storage import LocalStorage, StorageIdentity
-from catalog.config.values import TopicConfig
-from catalog.model import Topic
 from core.clock import SystemClock
 from core.ids import SystemIds
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.batches import batch, offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-ROCK = Topic(
-    topic_id=UUID(int=5),
-    name="rock",
-    partition_count=1,
-    config=TopicConfig((("storage.mode", "local"),)),
-    created_ms=0,
-)
+    from agent.local_topics.storage import TopicTable
+    from catalog.model import Topic
+    from catalog.open import Catalog
+
+ROCK = TopicPartition("rock", 0)
 
 
-class _Topics:
+class Node:
+    """The disks of one node, opened by one process after another."""
+
+    def __init__(self, catalog: Catalog, directory: Path) -> None:
+        self.catalog = catalog
+        self.directory = directory
+        self._opened: list[LocalStorage] = []
+
+    def open(self, topics: TopicTable | None = None) -> LocalStorage:
+        clock = SystemClock()
+        storage = LocalStorage(
+            (self.directory,),
+            StorageIdentity(cluster_id="here", node_id=1),
+            topics=topics or self.catalog.topics,
+            deletions=self.catalog.deletions,
+            leaders=self.catalog.local_leaders,
+            clock=clock,
+            ids=SystemIds(clock),
+        )
+        storage.open()
+        self._opened.append(storage)
+        return storage
+
+    def close(self) -> None:
+        while self._opened:
+            self._opened.pop().close()
+
+    def names(self) -> list[str]:
+        """Return the partition directories, with `*` for the random part of a name."""
+        found = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
+        return [
+            f"{name.split('.')[0]}.*-{name.rpartition('-')[2]}" if "." in name else name for name in found
+        ]
+
+
+@pytest.fixture
+def node(catalog: Catalog, tmp_path: Path) -> Iterator[Node]:
+    node = Node(catalog, tmp_path / "disk")
+    yield node
+    node.close()
+
+
+def create(catalog: Catalog, name: str = "rock", mode: str = "local") -> Topic:
+    return catalog.topics.create(name, 1, {"storage.mode": mode})
+
+
+def write(storage: LocalStorage, topic: Topic, count: int = 3) -> None:
+    log = storage.manager.get_or_create(topic.name, topic.topic_id, 0, log_config_of(topic.config))
+    log.append_as_leader(batch(0, count), 0)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def forget(catalog_url: str, topic: Topic) -> None:
+    """Remove a topic's rows, as a failover that lost the topic's creation does."""
+    with psycopg.connect(catalog_url) as connection:
+        for table in ("partitions", "topics"):
+            connection.execute(f"DELETE FROM siltstone.{table} WHERE topic_id = %s", (topic.topic_id,))
+
+
+class RacingTopics:
+    """The topics of a catalog; `then` runs between a listing and its use."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.then: Callable[[], None] = lambda: None
+
     def list(self) -> Sequence[Topic]:
-        return [ROCK]
+        topics = self._catalog.topics.list()
+        self.then()
+        return topics
 
 
-def _storage(directory: Path) -> LocalStorage:
-    clock = SystemClock()
-    identity = StorageIdentity(cluster_id="here", node_id=1)
-    return LocalStorage((directory,), identity, topics=_Topics(), clock=clock, ids=SystemIds(clock))
-
-
-def test_acknowledged_records_are_readable_after_a_crash(tmp_path: Path) -> None:
+def test_acknowledged_records_are_readable_after_a_crash(
+    node: Node, catalog: Catalog, tmp_path: Path
+) -> None:
     """The checkpointed high watermark does not limit readers, even before anything is appended."""
-    running = _storage(tmp_path / "running")
-    running.open()
-    log = running.manager.get_or_create("rock", ROCK.topic_id, 0, log_config_of(ROCK.config))
-    log.append_as_leader(batch(0, 3), 0)
-    log.update_high_watermark(3)
+    running, topic = node.open(), create(catalog)
+    write(running, topic, 3)
     running.manager.periodic_tasks.checkpoint_high_watermarks()
-    log.append_as_leader(batch(0, 2), 0)
-    log.update_high_watermark(5)
-    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
-    running.close()
-    again = _storage(tmp_path / "crashed")
-    again.open()
-    found = again.manager.get(TopicPartition("rock", 0))
+    write(running, topic, 2)
+    shutil.copytree(node.directory, tmp_path / "crashed")
+    node.close()
+    node.directory = tmp_path / "crashed"
+    found = node.open().manager.get(ROCK)
     assert found is not None
     assert found.high_watermark == 5
     assert offsets_of(found.read(0, 10_000).data) == [0, 1, 2, 3, 4]
-    again.close()
+
+
+def test_a_log_that_is_created_during_a_sweep_stays(node: Node, catalog: Catalog) -> None:
+    """Its topic is newer than the list of topics."""
+    topics = RacingTopics(catalog)
+    storage = node.open(topics)
+    topics.then = lambda: write(storage, create(catalog))
+    storage.sync_topics()
+    log = storage.manager.get(ROCK)
+    assert log is not None
+    assert offsets_of(log.read(0, 10_000).data) == [0, 1, 2]
+    assert node.names() == ["rock-0"]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_log_is_deleted_only_if_its_topic_was(
+    node: Node, catalog: Catalog, catalog_url: str, *, is_running: bool
+) -> None:
+    """Any other log is kept as a stray, whether the agent runs meanwhile or starts later."""
+    storage = node.open()
+    deleted, lost, kept = (create(catalog, name) for name in ("deleted", "lost", "kept"))
+    for topic in (deleted, lost, kept):
+        write(storage, topic)
+    if not is_running:
+        node.close()
+    catalog.topics.delete("deleted")
+    forget(catalog_url, lost)
+    storage = storage if is_running else node.open()
+    storage.sync_topics()
+    assert node.names() == ["deleted-0.*-delete", "kept-0", "lost-0.*-stray"]
+    assert storage.manager.metrics().stray_logs == 1
+    (stray,) = node.directory.glob("lost-0.*-stray")
+    assert (stray / "00000000000000000000.log").stat().st_size > 0
+
+
+def test_a_copy_of_the_tail_is_deleted_when_its_topic_has_another_name(node: Node, catalog: Catalog) -> None:
+    """The object store has its records, so a stray would only take space."""
+    storage, topic = node.open(), create(catalog, "sand", "object")
+    write(storage, topic)
+    catalog.topics.delete("sand")
+    catalog.topics.deleted.undelete("sand", new_name="gravel")
+    storage.sync_topics()
+    assert node.names() == ["sand-0.*-delete"]
+
+
+def test_a_newer_log_of_the_same_name_stays(node: Node, catalog: Catalog) -> None:
+    """A sweep removes the log that it has listed, not the log that has its name."""
+    topics = RacingTopics(catalog)
+    storage, first = node.open(topics), create(catalog)
+    write(storage, first)
+    catalog.topics.delete("rock")
+
+    def replace() -> None:
+        topics.then = lambda: None
+        storage.sync_topics()
+        write(storage, create(catalog), 5)
+
+    topics.then = replace
+    storage.sync_topics()
+    log = storage.manager.get(ROCK)
+    assert log is not None
+    assert log.log_end_offset == 5
+    assert node.names() == ["rock-0", "rock-0.*-delete"]
+
+
+def test_a_stale_list_of_topics_sets_nothing_aside(node: Node, catalog: Catalog) -> None:
+    """A server that has been replaced may not know the topic yet; only a transaction that writes decides."""
+
+    class Stale:
+        def list(self) -> Sequence[Topic]:
+            return []
+
+    storage = node.open(Stale())
+    write(storage, create(catalog))
+    storage.sync_topics()
+    assert node.names() == ["rock-0"]

@@ -356,9 +356,24 @@ def a_disk_cannot_keep_up(scene: Scene) -> None:
     scene.produce("x")
 
 
-@step("local_directories_offline")
+@step("local_stray_logs")
+def the_catalog_loses_a_topic(scene: Scene) -> None:
+    """Its log is kept as a stray."""
+    topic = scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
+    scene.produce("x", topic="rock")
+    with psycopg.connect(scene.catalog._database.conninfo) as connection:
+        for table in ("partitions", "topics"):
+            connection.execute(f"DELETE FROM siltstone.{table} WHERE topic_id = %s", (topic.topic_id,))
+    storage = scene.broker.agent.local_logs.storage
+    assert storage is not None
+    scene.until_moved(storage.sync_topics)
+
+
+@step("local_directories_away local_directories_offline")
 def a_disk_fails(scene: Scene) -> None:
-    """A file takes the place of its directory."""
+    """A file takes the place of its directory, which has the log of a local topic."""
+    scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
+    scene.produce("x", topic="rock")
     (disk,) = scene.broker.settings.local_directories
     shutil.rmtree(disk)
     disk.touch()

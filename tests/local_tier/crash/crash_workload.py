@@ -79,7 +79,7 @@ class Workload:
 
     def run(self, steps: int) -> None:
         """Open all logs and run `steps` operations. Then close the logs, or only end."""
-        self.manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
+        self.manager.start(lambda name, _id, _directory: CONFIGS[name.topic], clean=False)
         self._cleaner = self.manager.cleaner.new_cleaner()
         for name in NAMES:
             self._make(name)

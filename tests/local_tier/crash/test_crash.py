@@ -85,7 +85,7 @@ def start(disk: Path, files: FileSystem) -> LogManager:
     clock = ManualClock(1_700_000_000_000)
     scheduler = PeriodicManualScheduler(clock)
     manager = manager_of(disk, files, clock, scheduler)
-    manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
+    manager.start(lambda name, _id, _directory: CONFIGS[name.topic], clean=False)
     scheduler.advance(1_000)  # deletes the files that opening has dropped
     return manager
 

@@ -74,7 +74,8 @@ class Machine:
         manager.start(self.config_of, clean=False)
         return manager
 
-    def config_of(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
+    def config_of(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
+        assert directory_id.int
         assert topic_id is None or topic_id.int
         return self.configs.get(log.topic, SMALL)
 

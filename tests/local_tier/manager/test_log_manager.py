@@ -214,6 +214,8 @@ def two_disks(machine: Machine) -> list[Switch]:
 def test_a_disk_failure_takes_only_its_own_logs_offline(machine: Machine, step: str) -> None:
     switches = two_disks(machine)
     manager = machine.start()
+    first_id = manager.directory_id(machine.directories[0])
+    assert first_id is not None
     logs = [orders(manager, partition) for partition in range(4)]
     for log in logs:
         fill(log, 3)
@@ -233,11 +235,11 @@ def test_a_disk_failure_takes_only_its_own_logs_offline(machine: Machine, step: 
     assert metrics.offline_log_directory_count == 1
     assert metrics.log_directory_offline == {str(machine.directories[0]): 1, str(machine.directories[1]): 0}
     name = lost[0].topic_partition
-    with pytest.raises(LogDirectoryOfflineError, match="may be in a log directory that is offline"):
-        orders(manager, name.partition)
+    with pytest.raises(LogDirectoryOfflineError, match="which is not open"):
+        manager.get_existing(name, ORDERS_ID, first_id)
     with pytest.raises(LogDirectoryOfflineError):
         manager.delete(name)
-    fresh = manager.get_or_create("orders", ORDERS_ID, name.partition, SMALL, is_new=True)
+    fresh = orders(manager, 9)
     assert fresh.directory.parent == machine.directories[1]
     machine.scheduler.advance(300_000)
     manager.close()
