@@ -246,13 +246,16 @@ class FileCommit:
 class RunRefusal(StrEnum):
     """Reason why a run was not appended; the agent responds with Kafka's error of the same name.
 
-    UNKNOWN_PRODUCER_ID exists only for the protocol: as in current Kafka, no commit is rejected with it.
+    AWAITS_READOPTION is a gap in a producer's sequence that the readoption of lost commits may still fill:
+    the producer retries. UNKNOWN_PRODUCER_ID exists only for the protocol: as in current Kafka, no commit is
+    rejected with it.
     """
 
     UNKNOWN_TOPIC_OR_PARTITION = "unknown_topic_or_partition"
     OUT_OF_ORDER_SEQUENCE = "out_of_order_sequence"
     INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
     UNKNOWN_PRODUCER_ID = "unknown_producer_id"
+    AWAITS_READOPTION = "awaits_readoption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

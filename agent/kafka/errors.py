@@ -76,6 +76,7 @@ _REFUSALS = {
     RunRefusal.OUT_OF_ORDER_SEQUENCE: ErrorCode.out_of_order_sequence_number,
     RunRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
     RunRefusal.UNKNOWN_PRODUCER_ID: ErrorCode.unknown_producer_id,
+    RunRefusal.AWAITS_READOPTION: ErrorCode.not_enough_replicas,
 }
 
 

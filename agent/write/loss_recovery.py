@@ -2,13 +2,16 @@
 
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
 2. It reports those that are lost.
-3. With `automatic_readoption` it commits them again, in their order. Idempotent producers then continue
-   without a gap in their sequence numbers.
-4. It settles its old sessions, so that garbage collection may delete what they left.
-5. It waits until the other agents that lived have compared their commits, for 10 s at most: a producer may
-   have moved to this agent, and its earlier batches must come first.
+3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
+   between agents.
+4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
+   order of their commits. All agents do the same at once, and each file is committed once. So no agent writes
+   before the last of these files is in the log, and idempotent producers continue without a gap in their
+   sequence numbers.
+5. It settles its old sessions, so that garbage collection may delete what they left.
 
-Each step may be repeated after an error.
+Each step may be repeated after an error. Batches that come after a gap are retried by their producers while
+an agent has not reported its lost commits, or while some wait (`catalog.commit.repository`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from core.errors import StaleStateError
-from maintenance.readopt import Outcome, lost_file_of, readopt_file
+from maintenance.readopt import Outcome, readopt_file, reported_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.lifecycle.lost_commits import AcknowledgedCommit
     from catalog.open import Catalog
-    from maintenance.readopt import ReadoptedFile
+    from maintenance.readopt import LostFile, ReadoptedFile
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
@@ -62,14 +65,21 @@ class LossRecovery:
         self._silent_ms = silent_ms
         self._pool = pool
         self._metrics = metrics
+        self._noted: set[UUID] = set()
 
     async def run(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
-        """Recover what the agent's earlier `sessions` (none at its start) lost when the incarnation began."""
-        if sessions:
-            await self._recover(incarnation, sessions)
+        """Recover what was lost when the incarnation began; `sessions` are the agent's earlier ones."""
+        complete = await self._compare(incarnation, sessions) if sessions else []
         await self._wait_for_others()
+        if self._automatic:
+            await self._readopt_reported()
+        if sessions:
+            await self._pool.run(partial(self._catalog.lost_commits.settle, complete))
+            self._acknowledged.forget()
+            self._noted.clear()
 
-    async def _recover(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
+    async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> list[UUID]:
+        """Report what is lost; return the sessions of which all lost commits are known."""
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
@@ -81,11 +91,7 @@ class LossRecovery:
         ]
         await self._pool.run(partial(self._catalog.lost_commits.report, complete, lost, incarnation.epoch))
         self._note(lost, incarnation)
-        if self._automatic:
-            for commit in lost:
-                await self._readopt(commit)
-        await self._pool.run(partial(self._catalog.lost_commits.settle, complete))
-        self._acknowledged.forget()
+        return complete
 
     def _unknown(self, recent: Sequence[AcknowledgedCommit]) -> frozenset[UUID]:
         found: frozenset[UUID] = frozenset()
@@ -95,7 +101,12 @@ class LossRecovery:
         return found
 
     def _note(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
-        """Count and log what is lost."""
+        """Count and log what is lost, once for each file."""
+        if self._noted:
+            lost = [commit for commit in lost if commit.file_id not in self._noted]
+            if not lost:
+                return
+        self._noted.update(commit.file_id for commit in lost)
         records = sum(each.end_offset - each.base_offset for commit in lost for each in commit.offsets)
         self._metrics.lost_files.inc(len(lost))
         self._metrics.lost_records.inc(records)
@@ -119,13 +130,17 @@ class LossRecovery:
             else "run `siltstone fsck --readopt`, then `siltstone fsck --readopt --apply`",
         )
 
-    async def _readopt(self, commit: AcknowledgedCommit) -> None:
+    async def _readopt_reported(self) -> None:
+        for lost in await self._pool.run(partial(reported_files, self._catalog)):
+            # Another agent may have committed it meanwhile. If both try at once, the second gets the result.
+            if await self._pool.run(partial(self._catalog.lost_commits.unknown, [lost.file_id])):
+                await self._readopt(lost)
+
+    async def _readopt(self, lost: LostFile) -> None:
         try:
-            done = await self._pool.run(
-                partial(readopt_file, self._catalog, self._store, lost_file_of(commit))
-            )
+            done = await self._pool.run(partial(readopt_file, self._catalog, self._store, lost))
         except StaleStateError as error:  # an operator has settled the session meanwhile
-            _log.error("a lost file is not committed again", object=commit.object_name, reason=str(error))
+            _log.error("a lost file is not committed again", object=lost.object_name, reason=str(error))
             return
         self._count(done)
 

@@ -6,9 +6,10 @@ their results.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from catalog.commit.sequences import append_batch, check_sequence
+from catalog.commit.sequences import append_batch, check_sequence, is_ahead, is_in_log
 from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
 
@@ -75,11 +76,14 @@ def assign_section(
     log_end_offset: int,
     producers: Mapping[int, ProducerState],
     first_new_producer_id: int,
+    *,
+    must_append: bool = False,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
 
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
-    `first_new_producer_id` has expired.
+    `first_new_producer_id` has expired. With `must_append`, the runs were acknowledged before: a run that is
+    not in the log is appended after a gap, or behind what its producer sent since, whose state then stays.
     """
     if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
@@ -96,10 +100,11 @@ def assign_section(
             producer_id = stamp.producer_id
             state = updated.get(producer_id) or producers.get(producer_id)
             verdict = check_sequence(state, stamp, count, first_new_producer_id)
-            if verdict is not None:
+            if verdict is not None and not (must_append and not is_in_log(verdict, state, stamp)):
                 results.append(verdict)
                 continue
-            updated[producer_id] = append_batch(state, stamp, count, end)
+            if verdict is None or is_ahead(state, stamp):
+                updated[producer_id] = append_batch(state, stamp, count, end)
         results.append(RunResult(base_offset=end))
         end += count
     return SectionAssignment(tuple(results), end, updated)
@@ -109,6 +114,13 @@ def reject_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
     """Return the results for a section whose topic or partition does not exist."""
     result = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
     return (result,) * len(runs)
+
+
+def waiting_for_readoption(result: RunResult) -> RunResult:
+    """Return the result of a run if a gap before it may still be filled."""
+    if result.refusal is not RunRefusal.OUT_OF_ORDER_SEQUENCE:
+        return result
+    return replace(result, refusal=RunRefusal.AWAITS_READOPTION)
 
 
 def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> list[AssignedExtent]:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
-from catalog.commit.assignment import assign_section, check_commit, extents_of_section, reject_section
+from catalog.commit.assignment import (
+    assign_section,
+    check_commit,
+    extents_of_section,
+    reject_section,
+    waiting_for_readoption,
+)
 from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
 from catalog.commit.columns import CommitRowBuilder, SectionColumns, StampedProducers
 from catalog.commit.notifications import CHANNEL, encode_partitions
@@ -35,7 +41,7 @@ from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS, expire_commit_r
 from catalog.lifecycle.incarnation import replaced_error
 from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.sessions import fenced_error
-from catalog.model import FileKind, RunResult
+from catalog.model import FileKind, RunRefusal, RunResult
 from catalog.rows import format_params
 
 if TYPE_CHECKING:
@@ -49,13 +55,15 @@ if TYPE_CHECKING:
     from catalog.commit.sequences import ProducerState
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
-    from catalog.lifecycle.incarnation import Incarnations
+    from catalog.lifecycle.incarnation import Evidence, Incarnations
     from catalog.model import FileCommit, PartitionId, SectionResult
 
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("commit")
 _RESULTS_EXPIRED: Final = 4
+_REPORT_MS: Final = 60_000
+"""Time after the beginning of an incarnation in which agents report the commits that they lost."""
 
 
 class Commits:
@@ -75,7 +83,9 @@ class Commits:
         check_commit(commit)
 
         def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], _Commit]:
-            attempt = _Commit(transaction, commit, self._database.injected_now_ms, self._incarnations.flushed)
+            attempt = _Commit(
+                transaction, commit, self._database.injected_now_ms, self._incarnations.evidence
+            )
             outcomes, committed_ms = attempt.run()
             # The server processes the last statements while the results are built.
             return section_results(outcomes, commit, committed_ms, with_extents=with_extents), attempt
@@ -84,21 +94,23 @@ class Commits:
         self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed)
         return results
 
-    def readopt(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+    def readopt(self, commit: FileCommit, *, acknowledged: bool = False) -> tuple[SectionResult, ...]:
         """Commit a file again whose commit was lost, behind the log ends; return the results by section.
 
         The rules of an ordinary commit apply: batches of idempotent producers that the log has already are
-        dropped, and sections of deleted topics are rejected. The session must be closed and unsettled, so
-        that garbage collection keeps its objects; a session that the catalog does not know becomes so.
-        `lost_commits` records the new offsets. The call may be repeated. SessionFencedError: the session may
-        still commit, or was settled.
+        dropped, and sections of deleted topics are rejected. With `acknowledged`, a batch is appended also if
+        batches before it are missing, or if its producer has begun another epoch since: its producer has the
+        acknowledgement and does not send it again.
+
+        The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
+        the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
+        repeated. SessionFencedError: the session may still commit, or was settled.
         """
         check_commit(commit)
+        kind = _AcknowledgedReadoption if acknowledged else _Readoption
 
         def work(transaction: Transaction) -> tuple[SectionResult, ...]:
-            attempt = _Readoption(
-                transaction, commit, self._database.injected_now_ms, self._incarnations.flushed
-            )
+            attempt = kind(transaction, commit, self._database.injected_now_ms, self._incarnations.evidence)
             outcomes, committed_ms = attempt.run()
             return section_results(outcomes, commit, committed_ms, with_extents=False)
 
@@ -116,14 +128,15 @@ class _Commit:
     """One attempt at a commit, inside its transaction."""
 
     _required_state = "active"
+    _must_append = False
 
     def __init__(
-        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, seen_flushed: int
+        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
     ) -> None:
         self._transaction = transaction
         self._commit = commit
         self._injected_now_ms = now_ms
-        self._seen_flushed = seen_flushed
+        self._evidence = evidence
         self._now_ms = 0
         self.epoch = -1
         self.flushed = 0
@@ -144,7 +157,7 @@ class _Commit:
         builder = CommitRowBuilder(self._columns, locked)
         builder.add_bulk(bulk)
         known = self._producers.states_by_section(states) if len(others) else {}
-        assigned = self._assign(others.tolist(), locked, known, builder)
+        assigned = self._judge(self._assign(others.tolist(), locked, known, builder))
         outcomes = self._write(builder.build(), lambda: _outcomes(self._commit, locked, bulk, assigned))
         return outcomes, self._now_ms
 
@@ -153,7 +166,8 @@ class _Commit:
             "file_id": self._commit.file_id,
             "session_id": self._commit.session_id,
             "now_ms": self._injected_now_ms,
-            "flushed": self._seen_flushed,
+            "flushed": self._evidence.flushed,
+            "last_commit": self._evidence.last_commit,
             **self._columns.keys(),
         }
         send = self._transaction.send
@@ -194,7 +208,9 @@ class _Commit:
         if state != self._required_state:
             raise fenced_error(self._commit.session_id, state)
         if not is_current:
-            raise replaced_error("it is not the server of the last registration, or lacks a part of its WAL")
+            raise replaced_error(
+                "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
+            )
 
     def _assign(
         self,
@@ -217,6 +233,7 @@ class _Commit:
                 log_end_offset,
                 known.get(index, no_producers),
                 int(locked.first_new_producer_ids[index]),
+                must_append=self._must_append,
             )
             if end > log_end_offset:
                 builder.add_extents(index, extents_of_section(section, runs), end)
@@ -225,6 +242,23 @@ class _Commit:
             log_start_offset, leader_epoch = locked.log_start_offsets[index], locked.leader_epochs[index]
             outcomes[index] = SectionOutcome(int(log_start_offset), end, int(leader_epoch), runs)
         return outcomes
+
+    def _judge(self, assigned: dict[int, SectionOutcome]) -> dict[int, SectionOutcome]:
+        """Let producers wait whose batches have a gap before them that a readoption may fill."""
+        has_gap = any(
+            run.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+            for outcome in assigned.values()
+            for run in outcome.runs
+        )
+        if not has_gap:
+            return assigned
+        params = {"since_ms": self._now_ms - _REPORT_MS}
+        if not self._transaction.rows(_SQL["awaits_readoption"], params)[0].awaits:
+            return assigned
+        return {
+            index: outcome._replace(runs=tuple(map(waiting_for_readoption, outcome.runs)))
+            for index, outcome in assigned.items()
+        }
 
     def _write(
         self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
@@ -277,6 +311,10 @@ class _Readoption(_Commit):
     _required_state = "unsettled"
 
     @override
+    def _judge(self, assigned: dict[int, SectionOutcome]) -> dict[int, SectionOutcome]:
+        return assigned
+
+    @override
     def _lock_session(self, params: dict[str, object]) -> Rows:
         self._transaction.send(_SQL["adopt_session"], params)
         return self._transaction.send(_SQL["lock_lost_session"], params)
@@ -299,6 +337,12 @@ class _Readoption(_Commit):
         }
         self._transaction.send(_SQL["record_readoption"], params)
         return outcomes
+
+
+class _AcknowledgedReadoption(_Readoption):
+    """One attempt to commit a lost file again that its agent had acknowledged."""
+
+    _must_append = True
 
 
 def _outcomes(

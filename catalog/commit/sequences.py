@@ -75,6 +75,34 @@ def _check_new_epoch(known_epoch: int, stamp: ProducerStamp) -> RunResult | None
     return None if stamp.base_sequence == 0 else _out_of_order(stamp, "0 in a new epoch")
 
 
+def is_ahead(state: ProducerState | None, stamp: ProducerStamp) -> bool:
+    """Return True if a batch comes after all batches that the partition has of its producer."""
+    if state is None or stamp.producer_epoch != state.producer_epoch:
+        return state is None or stamp.producer_epoch > state.producer_epoch
+    return _distance(int.from_bytes(state.batches[-12:-8], "big") + 1, stamp.base_sequence) < SEQUENCES // 2
+
+
+def is_in_log(verdict: RunResult, state: ProducerState | None, stamp: ProducerStamp) -> bool:
+    """Return True if a batch that may not be appended is in the log, as far as the state tells.
+
+    A partition appends a producer's batches without gaps, unless it had to append one after a gap. Only the
+    gaps between the last five batches are known.
+    """
+    if verdict.duplicate or state is None or stamp.producer_epoch != state.producer_epoch:
+        return verdict.duplicate
+    if is_ahead(state, stamp):
+        return False
+    kept = [(first, last) for first, last, _ in BATCH.iter_unpack(state.batches)]
+    is_older = _distance(kept[0][0], stamp.base_sequence) >= SEQUENCES // 2
+    return is_older or any(
+        _distance(first, stamp.base_sequence) <= _distance(first, last) for first, last in kept
+    )
+
+
+def _distance(first: int, last: int) -> int:
+    return (last - first) % SEQUENCES
+
+
 def append_batch(
     state: ProducerState | None, stamp: ProducerStamp, offset_count: int, base_offset: int
 ) -> ProducerState:

@@ -3,13 +3,14 @@
 A failover to an asynchronous standby, and a restore from a backup, lose the last commits. Offsets would be
 assigned twice, and the lost files would look like garbage. Each process therefore compares what it knows of
 the history with the server: at each commit in the commit's own transaction, and at each heartbeat and
-registration. There are four kinds of evidence:
+registration. All of them look at all four kinds of evidence:
 
 - The server has another identity than the recorded one: system identifier, timeline, database or table. Every
   promotion and every restore by `pg_restore` changes it.
 - The recorded incarnation is not the one that this process knows, and not a later one.
 - The WAL ends before a position that this process saw flushed: a snapshot of the disks was restored.
-- The last commit that this process acknowledged is unknown.
+- The last commit that this process acknowledged is unknown. The WAL of a restored snapshot may already be
+  longer than what this process saw flushed, which excludes its last commit.
 
 After a difference no commit succeeds until a transaction has begun a new incarnation. It fences all sessions
 (see `catalog.commit.repository`: a commit locks its session), so that commits of the old history fail. The
@@ -56,6 +57,16 @@ class Incarnation:
     reason: str
 
 
+class Evidence(NamedTuple):
+    """What a process has seen of a history: a durable position of the WAL, and its own last commit.
+
+    `last_commit` is None if the process has not committed lately.
+    """
+
+    flushed: int
+    last_commit: UUID | None
+
+
 class RecoveryBacklog(NamedTuple):
     """What waits after a loss: unsettled sessions, whose objects are kept, and lost commits."""
 
@@ -75,9 +86,12 @@ class Incarnations:
         self.backlog = RecoveryBacklog()
 
     @property
-    def flushed(self) -> int:
-        """Return the last position of the WAL that was seen to be durable in the known incarnation."""
-        return self._flushed
+    def evidence(self) -> Evidence:
+        """What this process has seen of the known incarnation, and a server must have to continue it."""
+        with self._lock:
+            flushed, last = self._flushed, self._last_commit
+        is_young = last is not None and self._database.monotonic() - last[1] < _MAX_COMMIT_AGE_SECONDS
+        return Evidence(flushed, last[0] if last is not None and is_young else None)
 
     def warning(self) -> str | None:
         """Return what an operator must decide, or None."""
@@ -149,10 +163,7 @@ class Incarnations:
                 self._last_commit = file_id, self._database.monotonic()
 
     def _params(self) -> dict[str, object]:
-        with self._lock:
-            last = self._last_commit
-        is_young = last is not None and self._database.monotonic() - last[1] < _MAX_COMMIT_AGE_SECONDS
-        return {"file_id": last[0] if last is not None and is_young else None}
+        return {"file_id": self.evidence.last_commit}
 
     def _difference(self, row: Row) -> str | None:
         """Return why the server continues on another history, or None."""

@@ -1,7 +1,7 @@
 """Readoption: commits that a failover or a restore has lost are made again from their objects."""
 
 from maintenance.readopt.file_contents import read_file_commit
-from maintenance.readopt.lost_files import LostFile, lost_file_of
+from maintenance.readopt.lost_files import LostFile, in_commit_order, reported_files
 from maintenance.readopt.readoption import readopt_file
 from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
 from maintenance.readopt.run import readopt
@@ -11,8 +11,9 @@ __all__ = [
     "Outcome",
     "ReadoptReport",
     "ReadoptedFile",
-    "lost_file_of",
+    "in_commit_order",
     "read_file_commit",
     "readopt",
     "readopt_file",
+    "reported_files",
 ]

@@ -11,8 +11,12 @@ session were never acknowledged.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from catalog.lifecycle.sessions import SessionState
@@ -22,10 +26,10 @@ from object_store import names
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from catalog.lifecycle.lost_commits import AcknowledgedCommit
+    from catalog.lifecycle.lost_commits import LostCommit
     from catalog.model import OffsetRange
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
@@ -35,13 +39,18 @@ _IDS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostFile:
-    """File to commit again. `acknowledged` is None if that is unknown; `old_offsets` are empty then."""
+    """File to commit again. `acknowledged` is None if that is unknown; `old_offsets` are empty then.
+
+    `epoch` is that of the incarnation that lost the file, and `number` its order within its session.
+    """
 
     file_id: UUID
     session_id: UUID
     object_name: str
     acknowledged: bool | None
     old_offsets: Sequence[OffsetRange] = ()
+    epoch: int = 0
+    number: int = 0
 
     def with_outcome(self, outcome: Outcome, **details: Any) -> ReadoptedFile:  # noqa: ANN401  # any field
         """Return the file for a report."""
@@ -56,15 +65,66 @@ class LostFile:
         return replace(file, **details)
 
 
-def lost_file_of(commit: AcknowledgedCommit) -> LostFile:
-    """Return the lost file of a commit that an agent acknowledged."""
+def reported_files(catalog: Catalog) -> list[LostFile]:
+    """Return the files that wait and that agents reported as acknowledged, in the order of their commits."""
+    waiting = catalog.lost_commits.list(waiting=True)
+    return in_commit_order([_lost_file_of(commit) for commit in waiting if commit.acknowledged])
+
+
+def _lost_file_of(commit: LostCommit) -> LostFile:
     return LostFile(
         file_id=commit.file_id,
         session_id=commit.session_id,
         object_name=commit.object_name,
-        acknowledged=True,
-        old_offsets=commit.offsets,
+        acknowledged=True if commit.acknowledged else None,
+        old_offsets=commit.old_offsets,
+        epoch=commit.epoch,
+        number=commit.number,
     )
+
+
+def in_commit_order(files: Iterable[LostFile]) -> list[LostFile]:
+    """Return files in an order in which they may have been committed.
+
+    A producer may have moved from one agent to another, whose clock may be behind. So the old offsets decide
+    in each partition, and the numbers in each session. Files that have neither are ordered by their ids,
+    which begin with the time.
+    """
+    ordered: list[LostFile] = []
+    by_epoch: dict[int, list[LostFile]] = {}
+    for file in files:
+        by_epoch.setdefault(file.epoch, []).append(file)
+    for _, lost_together in sorted(by_epoch.items()):
+        ordered += _in_commit_order(lost_together)
+    return ordered
+
+
+def _in_commit_order(files: Sequence[LostFile]) -> list[LostFile]:
+    sequences: dict[object, list[tuple[int, LostFile]]] = {}
+    for file in files:
+        if file.number:
+            sequences.setdefault(file.session_id, []).append((file.number, file))
+        for topic_id, partition, base_offset, _ in file.old_offsets:
+            sequences.setdefault((topic_id, partition), []).append((base_offset, file))
+    followers: dict[UUID, list[LostFile]] = {}
+    predecessors: Counter[UUID] = Counter()
+    for sequence in sequences.values():
+        in_order = [file for _, file in sorted(sequence, key=itemgetter(0))]
+        for before, after in pairwise(in_order):
+            followers.setdefault(before.file_id, []).append(after)
+            predecessors[after.file_id] += 1
+    ready = [(file.file_id.bytes, file) for file in files if not predecessors[file.file_id]]
+    heapify(ready)
+    ordered: list[LostFile] = []
+    while ready:
+        _, file = heappop(ready)
+        ordered.append(file)
+        for after in followers.get(file.file_id, ()):
+            predecessors[after.file_id] -= 1
+            if not predecessors[after.file_id]:
+                heappush(ready, (after.file_id.bytes, after))
+    assert len(ordered) == len(files), "offsets and numbers contradict each other"
+    return ordered
 
 
 class _Sweep(Enum):
@@ -84,24 +144,15 @@ class LostFiles:
         self._sweeps: dict[UUID, _Sweep] = {}
 
     def find(self) -> list[LostFile]:
-        """Return the lost files in the order in which they were written (file ids begin with the time)."""
+        """Return the lost files in the order of their commits."""
         for session in self._catalog.lost_commits.unsettled_sessions():
             self.sessions.add(session.session_id)
             self._sweeps[session.session_id] = _Sweep.SETTLED if session.is_reported else _Sweep.UNKNOWN
-        found = {
-            lost.file_id: LostFile(
-                file_id=lost.file_id,
-                session_id=lost.session_id,
-                object_name=lost.object_name,
-                acknowledged=True if lost.acknowledged else None,
-                old_offsets=lost.old_offsets,
-            )
-            for lost in self._catalog.lost_commits.list(waiting=True)
-        }
+        found = {lost.file_id: _lost_file_of(lost) for lost in self._catalog.lost_commits.list(waiting=True)}
         for each in self._without_rows():
             found.setdefault(each.file_id, each)
             self.sessions.add(each.session_id)
-        return sorted(found.values(), key=lambda lost: lost.file_id.bytes)
+        return in_commit_order(found.values())
 
     def _without_rows(self) -> Iterator[LostFile]:
         """Yield the objects without rows that may be acknowledged; those of expired commits are left out."""

@@ -33,7 +33,7 @@ def readopt_file(catalog: Catalog, store: ObjectStore, lost: LostFile) -> Readop
         catalog.lost_commits.mark_unreadable(lost.file_id, lost.session_id, lost.object_name, error.message)
         _log.error("a lost file cannot be committed again", object=lost.object_name, reason=error.message)
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
-    return _readopted(lost, commit, catalog.commits.readopt(commit))
+    return _readopted(lost, commit, catalog.commits.readopt(commit, acknowledged=bool(lost.acknowledged)))
 
 
 def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:

@@ -14,10 +14,17 @@ WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
 -- Return the session's state, the catalog's time, its epoch, whether the server continues the history that the
--- epoch belongs to, and the durable position of its WAL. The lock prevents fencing during the commit, but not
+-- epoch belongs to (it has all that this process has seen of it: a position of the WAL, and the last commit, which
+-- may be null), and the durable position of its WAL. The lock prevents fencing during the commit, but not
 -- heartbeats: the state belongs to a unique index, so only a change of the state conflicts with it.
 SELECT s.state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
-       c.epoch, c.is_current AND c.inserted >= %(flushed)s AS is_current, c.flushed
+       c.epoch,
+       c.is_current AND c.inserted >= %(flushed)s AND (
+           %(last_commit)s::uuid IS NULL
+           OR EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = %(last_commit)s::uuid)
+           OR EXISTS (SELECT FROM files AS f WHERE f.file_id = %(last_commit)s::uuid)
+       ) AS is_current,
+       c.flushed
 FROM sessions AS s CROSS JOIN current_incarnation AS c
 WHERE s.session_id = %(session_id)s
 FOR KEY SHARE OF s;
@@ -36,10 +43,22 @@ ON CONFLICT DO NOTHING;
 -- nothing, and its objects are kept.
 SELECT CASE WHEN s.state <> 'active' AND s.unsettled IS NOT NULL THEN 'unsettled' ELSE s.state END AS state,
        coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
-       c.epoch, c.is_current AND c.inserted >= %(flushed)s AS is_current, c.flushed
+       c.epoch,
+       c.is_current AND c.inserted >= %(flushed)s AND (
+           %(last_commit)s::uuid IS NULL
+           OR EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = %(last_commit)s::uuid)
+           OR EXISTS (SELECT FROM files AS f WHERE f.file_id = %(last_commit)s::uuid)
+       ) AS is_current,
+       c.flushed
 FROM sessions AS s CROSS JOIN current_incarnation AS c
 WHERE s.session_id = %(session_id)s
 FOR SHARE OF s;
+
+-- name: awaits_readoption
+-- Return whether a gap in a producer's sequence may still be filled: acknowledged commits wait to be readopted, or an
+-- agent that lived when the incarnation began may still report some.
+SELECT EXISTS (SELECT FROM lost_commits WHERE outcome IS NULL AND acknowledged)
+    OR EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms > %(since_ms)s) AS awaits;
 
 -- name: record_readoption
 -- Record that a lost file was committed again.

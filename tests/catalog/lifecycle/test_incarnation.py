@@ -151,6 +151,21 @@ def test_a_missing_commit_is_noticed(
     assert scene.catalog.incarnations.ensure().epoch == 1
 
 
+def test_a_commit_notices_that_the_one_before_it_is_missing(
+    scene: Scene, connection: psycopg.Connection
+) -> None:
+    """The WAL of a restored snapshot may be long again before the first heartbeat looks."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    connection.execute("DELETE FROM files")
+    scene.commit(topic, run_of(3))  # the results of the missing file are there
+    connection.execute("DELETE FROM files")
+    connection.execute("DELETE FROM commit_results")
+    with pytest.raises(CatalogReplacedError):
+        scene.commit(topic, run_of(1))
+    assert scene.catalog.incarnations.ensure().epoch == 1
+
+
 def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(3))

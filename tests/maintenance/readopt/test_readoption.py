@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -10,15 +12,17 @@ from hypothesis import strategies as st
 
 from catalog.errors import SessionFencedError
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
-from catalog.model import PartitionId
+from catalog.model import OffsetRange, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
+from maintenance.readopt import LostFile, in_commit_order
 from tests.catalog.scene import Scene, run_of
 from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from random import Random
 
     from catalog.model import FileCommit, SectionResult, Topic
     from catalog.open import Catalog
@@ -167,19 +171,130 @@ def test_only_files_of_closed_and_unsettled_sessions_are_readopted(scene: Scene)
         scene.catalog.sessions.heartbeat(scene.session_id)
 
 
-def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
-    topic = scene.topic()
-    file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
-    scene.catalog.incarnations.declare_restore("a test")
-    lost = AcknowledgedCommit(
+def as_acknowledged(file: FileCommit) -> AcknowledgedCommit:
+    return AcknowledgedCommit(
         file_id=file.file_id,
-        session_id=scene.session_id,
+        session_id=file.session_id,
         object_name=file.object_name,
         number=1,
         offsets=(),
     )
+
+
+def test_a_gap_that_a_readoption_may_fill_is_retried(scene: Scene) -> None:
+    """Producers wait until agents have reported their lost commits, and until these are in the log."""
+    topic = scene.topic(partitions=2)
+    key = PartitionId(topic.topic_id, 0)
+    scene.commit(topic, run_of(10, producer=(5, 0, 0)))
+    lost = scene.file({key: [run_of(10, producer=(5, 0, 10))]})
+    older = Scene.set_up(scene.catalog, scene.ids)
+    scene.catalog.incarnations.declare_restore("a test")
+    after = Scene.set_up(scene.catalog, scene.ids)
+
+    def send(sequence: int) -> RunRefusal | None:
+        """Send two batches of which only the first has a gap before it."""
+        sections = {
+            key: [run_of(10, producer=(5, 0, sequence))],
+            PartitionId(topic.topic_id, 1): [run_of(1)],
+        }
+        first, second = scene.catalog.commits.commit(after.file(sections))
+        assert second.runs[0].refusal is None
+        return first.runs[0].refusal
+
+    assert send(20) is RunRefusal.AWAITS_READOPTION, "nothing is reported"
+    scene.catalog.lost_commits.report([scene.session_id], [as_acknowledged(lost)], 1)
+    scene.catalog.lost_commits.report([older.session_id], [], 1)
+    assert send(20) is RunRefusal.AWAITS_READOPTION, "a lost commit waits"
+    scene.catalog.commits.readopt(lost, acknowledged=True)
+    assert send(30) is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert send(20) is None
+
+
+def test_a_gap_before_files_of_a_dead_agent_is_final_after_a_minute(scene: Scene, clock: ManualClock) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(10, producer=(5, 0, 0)))
+    scene.catalog.incarnations.declare_restore("a test")
+    after = Scene.set_up(scene.catalog, scene.ids)
+    refusals = []
     for _ in range(2):
-        scene.catalog.lost_commits.report([scene.session_id], [lost], 1)
+        refusals.append(after.commit(topic, run_of(1, producer=(5, 0, 20))).runs[0].refusal)
+        clock.advance(60)
+    assert refusals == [RunRefusal.AWAITS_READOPTION, RunRefusal.OUT_OF_ORDER_SEQUENCE]
+
+
+def test_an_acknowledged_batch_is_readopted_although_one_before_it_is_missing(scene: Scene) -> None:
+    """Its producer does not send it again; the next batch of the producer follows it."""
+    topic = scene.topic()
+    key = PartitionId(topic.topic_id, 0)
+    scene.commit(topic, run_of(10, producer=(5, 0, 0)), run_of(1, producer=(6, 1, 0)))
+    runs = [run_of(10, producer=(5, 0, 20)), run_of(2, producer=(6, 0, 7)), run_of(3, producer=(7, 0, 4))]
+    lost, again = (scene.file({key: runs}) for _ in range(2))
+    scene.catalog.incarnations.declare_restore("a test")
+    (refused,) = scene.catalog.commits.readopt(scene.file({key: runs}))
+    assert appended((refused,)) == [-1, -1, -1]
+    assert appended(scene.catalog.commits.readopt(lost, acknowledged=True)) == [11, 21, 23]
+    (repeated,) = scene.catalog.commits.readopt(again, acknowledged=True)
+    assert [run.duplicate for run in repeated.runs] == [True, False, True]
+    late = [run_of(5, producer=(5, 0, 3)), run_of(10, producer=(5, 0, 10)), run_of(1, producer=(5, 0, 25))]
+    (behind,) = scene.catalog.commits.readopt(scene.file({key: late}), acknowledged=True)
+    in_log = RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert [run.refusal for run in behind.runs] == [in_log, None, in_log], "only the second was missing"
+    after = Scene.set_up(scene.catalog, scene.ids)
+    for stamp in ((5, 0, 30), (6, 1, 1), (7, 0, 7)):
+        assert after.commit(topic, run_of(1, producer=stamp)).runs[0].refusal is None
+
+
+_HISTORIES = st.lists(
+    st.tuples(st.integers(0, 2), st.sets(st.integers(0, 3), max_size=3), st.integers(0, 2**48 - 1)),
+    max_size=12,
+)
+
+
+@given(_HISTORIES, st.randoms(use_true_random=False))
+def test_files_are_ordered_by_offsets_and_numbers_whatever_the_clocks_say(
+    history: list[tuple[int, set[int], int]], chance: Random
+) -> None:
+    """Three agents commit to four partitions; the ids of their files begin with the time."""
+    topic, ends = str(UUID(int=9)), [0] * 4
+    files = []
+    for number, (agent, partitions, time) in enumerate(history, 1):
+        offsets = [OffsetRange(topic, each, ends[each], ends[each] + 1) for each in sorted(partitions)]
+        for each in partitions:
+            ends[each] += 1
+        files.append(
+            LostFile(
+                file_id=UUID(int=time << 80 | number),
+                session_id=UUID(int=agent),
+                object_name=f"object {number}",
+                acknowledged=True,
+                old_offsets=offsets,
+                number=number,
+                epoch=1,
+            )
+        )
+    shuffled = [
+        *files,
+        *(replace(file, file_id=UUID(int=file.file_id.int ^ 1 << 79), epoch=2) for file in files),
+    ]
+    chance.shuffle(shuffled)
+    ordered = in_commit_order(shuffled)
+    assert sorted(ordered, key=id) == sorted(shuffled, key=id)
+    assert [file.epoch for file in ordered] == [1] * len(files) + [2] * len(files)
+    for lost_together in (ordered[: len(files)], ordered[len(files) :]):
+        for agent in range(3):
+            numbers = [file.number for file in lost_together if file.session_id.int == agent]
+            assert numbers == sorted(numbers)
+        for partition in range(4):
+            bases = [each[2] for file in lost_together for each in file.old_offsets if each[1] == partition]
+            assert bases == sorted(bases)
+
+
+def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
+    topic = scene.topic()
+    file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
+    scene.catalog.incarnations.declare_restore("a test")
+    for _ in range(2):
+        scene.catalog.lost_commits.report([scene.session_id], [as_acknowledged(file)], 1)
         scene.catalog.lost_commits.settle([scene.session_id])
     assert [each.is_reported for each in scene.catalog.lost_commits.unsettled_sessions()] == [True]
     assert scene.catalog.incarnations.ensure().epoch == 1
