@@ -257,7 +257,7 @@ class Agent:
             log_lookup.clear,
             self.directory.clear,
             self.fetch_sessions.clear,
-            self.commit_notifier.wake_all,
+            self.commit_notifier.release_waiters,
         )
         self.metrics.expose(
             StoreCollector(store, self._probe_store),
@@ -461,7 +461,7 @@ class Agent:
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         # At the same time: a round may be in a call to a store that does not respond.
         maintenance = loop.create_task(self._maintenance.stop(), name="stop maintenance")
-        self.commit_notifier.release_waiters()
+        self.commit_notifier.close()
         self.write_path.drain()
         if self._groups is not None:
             self._groups.release()

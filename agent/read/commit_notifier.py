@@ -41,6 +41,7 @@ class Waiter:
     """A fetch that waits for commits to some partitions; created by `CommitNotifier.waiter`."""
 
     def __init__(self) -> None:
+        self.is_released = False  # the fetch may wait no longer: the agent stops, or a leader epoch began
         self._woken = asyncio.Event()
         self.woken_at: float | None = None  # the loop's time of the first wake-up since the last wait
 
@@ -49,6 +50,11 @@ class Waiter:
         if not self._woken.is_set():
             self.woken_at = asyncio.get_running_loop().time()
             self._woken.set()
+
+    def release(self) -> None:
+        """Wake the fetch, which must end now."""
+        self.is_released = True
+        self.wake()
 
     async def wait(self, seconds: float) -> bool:
         """Wait for a wake-up or `seconds`; return True after a wake-up. It may be called again."""
@@ -96,21 +102,22 @@ class CommitNotifier:
         return self._thread is not None and self._thread.is_alive()
 
     async def stop(self) -> None:
-        """Wake every waiter and stop the thread."""
-        self.release_waiters()
+        """Release every waiter and stop the thread."""
+        self.close()
         self._stopping.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    def release_waiters(self) -> None:
-        """Wake every waiter, and let no fetch wait from now on."""
+    def close(self) -> None:
+        """Release every waiter, and let no fetch wait from now on."""
         self._closed = True
-        self.wake_all()
+        self.release_waiters()
 
-    @property
-    def is_closed(self) -> bool:
-        """Return True once no fetch may wait, because the agent stops."""
-        return self._closed
+    def release_waiters(self) -> None:
+        """End the waits of all present fetches."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.release()
 
     @property
     def has_waiters(self) -> bool:
@@ -125,7 +132,7 @@ class CommitNotifier:
         for partition in wanted:
             self._waiters.setdefault(partition, set()).add(waiter)
         if self._closed:
-            waiter.wake()
+            waiter.release()
         try:
             yield waiter
         finally:
@@ -150,14 +157,10 @@ class CommitNotifier:
         """Handle commits of other agents to these partitions, or to any (None)."""
         if partitions is None:
             self._bounds.invalidate_all()
-            self.wake_all()
+            self.wake(list(self._waiters))
         else:
             self._bounds.invalidate(partitions)
             self.wake(partitions)
-
-    def wake_all(self) -> None:
-        """Wake every waiter, because any partition may have changed."""
-        self.wake(list(self._waiters))
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stopping.is_set():

@@ -150,7 +150,8 @@ class MemoryReads:
         `was_read` says that a `read` a moment ago returned `INSUFFICIENT`, so that the first look is skipped.
         The event loop runs other tasks after each `MAX_PARTITIONS_PER_STEP` partitions. Returns
         `INSUFFICIENT` when the loop's time is `until`. Returns it earlier, and invalidates the cached bounds,
-        if no commit was announced for so long that a notification may be lost.
+        if no commit was announced for so long that a notification may be lost. Returns it at once if the
+        agent stops or a leader epoch begins.
         """
         loop = asyncio.get_running_loop()
         ids = [PartitionId(topic.topic_id, partition) for topic, parts in wanted for partition, *_ in parts]
@@ -159,7 +160,7 @@ class MemoryReads:
                 read = await self._read_in_steps(wanted, max_bytes, min_bytes)
                 if read is not MemoryMiss.INSUFFICIENT:
                     return read
-            while not self._commit_notifier.is_closed:
+            while not waiter.is_released:
                 left = until - loop.time()
                 if left <= 0:
                     break

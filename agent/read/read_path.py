@@ -162,7 +162,7 @@ class ReadPath:
                 with self._metrics.fetch_seconds.time():
                     results = await self._fetch_now(wanted, max_bytes, use_cache=use_cache)
                 left = deadline - loop.time()
-                if left <= 0 or self._commit_notifier.is_closed or is_sufficient(wanted, results, min_bytes):
+                if left <= 0 or waiter.is_released or is_sufficient(wanted, results, min_bytes):
                     if waiter.woken_at is not None:
                         self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)

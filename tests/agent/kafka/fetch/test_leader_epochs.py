@@ -26,7 +26,7 @@ _TOPIC = "granite"
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
     """Start an agent that notices a new epoch soon."""
-    started = start_broker(heartbeat_interval_ms=50)
+    started = start_broker(heartbeat_interval_ms=50, max_wait_ms=600_000)
     started.create_topic(_TOPIC)
     return started
 
@@ -133,7 +133,7 @@ def test_a_waiting_fetch_is_fenced_when_a_new_epoch_begins(
     produce(wire, 3)
     assert fetch(wire, 0, 0).error_code == ErrorCode.none
     wanted = Struct(partition=0, fetch_offset=3, partition_max_bytes=10_000, current_leader_epoch=0)
-    request = Struct(max_wait=60_000, min_bytes=1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
+    request = Struct(max_wait=600_000, min_bytes=1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
     with Wire(broker.host_and_port) as other:
         other.send(request_frame("fetch", 12, 7, request))
         until(lambda: broker.agent.commit_notifier.has_waiters)
