@@ -151,8 +151,14 @@ class ConfluentProducer(_Sender):
             else:
                 if len(self._producer) < _MAX_PENDING:
                     self._send()
-                self._producer.poll(1 / self.workload.rate)
+                self._poll_for(1 / self.workload.rate)
         self._flush()
+
+    def _poll_for(self, seconds: float) -> None:
+        """Handle the events of this time; librdkafka's poll returns after the first."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._producer.poll(left)
 
     def _flush(self) -> None:
         end = time.monotonic() + TIMEOUT_SECONDS

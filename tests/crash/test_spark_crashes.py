@@ -47,7 +47,7 @@ def test_jobs_of_a_crashed_watcher_are_taken_over_and_published_once(
     First a Python worker of Spark crashes, and Spark retries its task. Then a watcher crashes between the
     end and the publication of its job.
     """
-    settings = CampaignSettings(seed=1, directory=tmp_path, agents=1, rate=20)
+    settings = CampaignSettings(seed=1, directory=tmp_path, agents=1, rate=2)
     with campaign_of(settings, postgres_pair, s3_config) as campaign:
         faults = SparkFaults(campaign.watchers, tmp_path / "crashes", max_freeze_seconds=0)
         assert faults.crash(WORKER_CRASH, Crash("after upload.complete"), TIMEOUT_SECONDS)
