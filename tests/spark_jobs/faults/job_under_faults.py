@@ -72,7 +72,8 @@ class JobUnderFaults:
         }
         root = Path(self._store.url.removeprefix("file://"))
         files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-        assert files == live | {IDENTITY_NAME}
+        left = files ^ (live | {IDENTITY_NAME})
+        assert not left, left
         self._check_log()
         return collected.orphans
 
