@@ -86,7 +86,6 @@ def _cleaner() -> Cleaner:
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=lambda _: None,
-        checkpoint_recovery=lambda _: None,
     )
 
 

@@ -20,7 +20,6 @@ from object_format.record_batch.headers import scan_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from core.clock import Clock
     from core.ids import Ids
@@ -59,9 +58,7 @@ class CleanerStats:
 class Cleaner:
     """A cleaner of logs, with a key table, for one thread.
 
-    `check_done` is called before each read and raises an error to stop the cleaning. `checkpoint_recovery`
-    makes the recovery points of a log directory durable, because recovery takes missing offsets above them
-    for a data loss.
+    `check_done` is called before each read and raises an error to stop the cleaning.
     """
 
     def __init__(
@@ -74,7 +71,6 @@ class Cleaner:
         clock: Clock,
         ids: Ids,
         check_done: Callable[[TopicPartition], None],
-        checkpoint_recovery: Callable[[Path], None],
     ) -> None:
         self._file_system = file_system
         self._table = table
@@ -83,7 +79,6 @@ class Cleaner:
         self._clock = clock
         self._ids = ids
         self._check_done = check_done
-        self._checkpoint_recovery = checkpoint_recovery
 
     def clean(self, cleanable: LogToClean) -> tuple[int, CleanerStats]:
         """Clean a log. Return the first offset that was not cleaned, and statistics.
@@ -93,7 +88,6 @@ class Cleaner:
         log, stats, began = cleanable.log, CleanerStats(), self._clock.monotonic()
         if log.recovery_point < cleanable.first_uncleanable_offset:
             log.flush()  # the newest record of a key must be durable before older ones are deleted
-        self._checkpoint_recovery(log.directory.parent)
         now_ms = self._clock.now_ms()
 
         def check_and_throttle(count: int) -> None:

@@ -101,7 +101,6 @@ class LogCleaner:
         clock: Clock,
         ids: Ids,
         on_failure: Callable[[Path, OSError], None],
-        checkpoint_recovery: Callable[[Path], None],
     ) -> None:
         self._config = config
         self._manager = manager
@@ -109,7 +108,6 @@ class LogCleaner:
         self._clock = clock
         self._ids = ids
         self._on_failure = on_failure
-        self._checkpoint_recovery = checkpoint_recovery
         self._throttler = Throttler(clock, config.io_max_bytes_per_second)
         self._stopping = threading.Event()
         self._workers: list[_Worker] = []
@@ -165,7 +163,6 @@ class LogCleaner:
             clock=self._clock,
             ids=self._ids,
             check_done=self._check_done,
-            checkpoint_recovery=self._checkpoint_recovery,
         )
 
     def clean_once(self, cleaner: Cleaner, thread: int = 0) -> bool:

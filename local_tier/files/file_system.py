@@ -126,6 +126,17 @@ class FileSystem(Protocol):
         """Set the modification time of a file."""
         ...
 
+    def attribute(self, path: Path, name: str) -> bytes | None:
+        """Return an extended attribute of a file, or None.
+
+        An attribute belongs to the file, not to its name: a file that replaces it does not have it.
+        """
+        ...
+
+    def set_attribute(self, path: Path, name: str, value: bytes) -> None:
+        """Set an extended attribute of a file. It may get lost, and some file systems have none."""
+        ...
+
     def rename(self, source: Path, target: Path) -> None:
         """Atomically rename a file or directory. A file with the new name is replaced."""
         ...
@@ -273,6 +284,23 @@ class RealFileSystem:
     def set_modified(self, path: Path, modified_ms: int) -> None:
         """Set the modification time."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def attribute(self, path: Path, name: str) -> bytes | None:
+        """Return an attribute of the user namespace, or None."""
+        try:
+            return os.getxattr(path, f"user.{name}")
+        except OSError as error:
+            if error.errno in {errno.ENODATA, errno.ENOTSUP, errno.ENOENT}:
+                return None
+            raise
+
+    def set_attribute(self, path: Path, name: str, value: bytes) -> None:
+        """Set an attribute of the user namespace, if the file system has it."""
+        try:
+            os.setxattr(path, f"user.{name}", value)
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.EPERM, errno.ENOSPC}:
+                raise
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a file with the new name."""

@@ -137,6 +137,7 @@ class LocalLog:
         context.delete_segment_files(base_offset, "")
         active.become_inactive()
         segment = context.open_segment(base_offset, is_new=True)
+        segment.mark_appended(active.base_offset if active.next_offset() == base_offset else None)
         self._has_unsynced_names = True
         segments.add(segment)
         _log.debug("segment_rolled", log=context.log_name, base_offset=base_offset)
@@ -209,6 +210,7 @@ class LocalLog:
             old.change_suffix(file_names.DELETED)
         self.context.delete_segment_files(base_offset, "")
         new_segment = self.context.open_segment(base_offset, is_new=True)
+        new_segment.mark_appended(None)
         self._has_unsynced_names = True
         self.segments.add(new_segment)
         if old.base_offset != base_offset:

@@ -29,10 +29,9 @@ from local_tier.log.segment_replacement import (
 from local_tier.log.unified_log import UnifiedLog
 from local_tier.producers.producer_state_manager import PRODUCER_EXPIRY_MS, ProducerStateManager
 from local_tier.segment.log_segments import LogSegments
-from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -60,8 +59,8 @@ class LoadedOffsets(NamedTuple):
 class LogLoader:
     """Loads one log into `segments`, `states` and `epochs`.
 
-    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory. The recovery point
-    is None if it is unknown. `on_segments_remaining` gets the number of segments that must still be read.
+    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory.
+    `on_segments_remaining` gets the number of segments that must still be read.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class LogLoader:
         epochs: LeaderEpochFileCache,
         *,
         log_start_offset: int,
-        recovery_point: int | None,
+        recovery_point: int,
         had_clean_shutdown: bool,
         on_segments_remaining: Callable[[int], None],
     ) -> None:
@@ -81,11 +80,7 @@ class LogLoader:
         self._producer_states = states
         self._leader_epochs = epochs
         self._log_start_offset = log_start_offset
-        self._recovery_point = recovery_point or 0
-        # A cleaned log has gaps like those of a data loss. The cleaner writes the recovery point first, so
-        # a log is never cleaned above a known recovery point. Kafka may clean a log whose checkpoint says 0.
-        may_be_cleaned = recovery_point is None or (context.config.compact and not recovery_point)
-        self._gaps_are_data_loss = not may_be_cleaned
+        self._recovery_point = recovery_point
         self._had_clean_shutdown = had_clean_shutdown
         self._on_remaining = on_segments_remaining
         self._recovered: ProducerStateManager | None = None  # at the end of the last recovered segment
@@ -182,7 +177,9 @@ class LogLoader:
             self._recover_unflushed()
         self._discard_log_below_start()
         if not len(self._segments):
-            self._segments.add(self._context.open_segment(self._log_start_offset, is_new=True))
+            first = self._context.open_segment(self._log_start_offset, is_new=True)
+            first.mark_appended(None)
+            self._segments.add(first)
             return min(self._recovery_point, self._log_start_offset), self._log_start_offset
         end_offset = self._segments.active.next_offset()
         if self._had_clean_shutdown:
@@ -195,31 +192,27 @@ class LogLoader:
         for index, segment in enumerate(unflushed):
             self._on_remaining(len(unflushed) - index)
             following = unflushed[index + 1 :]
-            if self._recover_segment(segment) or (
-                following and self._misses_batches_before(segment, following[0])
-            ):
+            if self._recover_segment(segment) or self._lacks_batches_before(segment, following):
                 self._discard(list(following))
                 break
         self._on_remaining(0)
 
-    def _misses_batches_before(self, segment: LogSegment, following: LogSegment) -> bool:
-        """Return True if batches are missing between two segments, as after a power loss.
+    def _lacks_batches_before(self, segment: LogSegment, following: Sequence[LogSegment]) -> bool:
+        """Return True if a power loss removed batches between a segment and those that follow.
 
-        A segment starts where the one before it ends, except after a cleaning. Without a recovery point, the
-        two cases cannot be told apart. A gap that is too wide for the offsets of one segment is not a loss.
+        A gap in the offsets alone is no proof: a cleaning leaves gaps, too, in this engine and in Kafka's. It
+        is one only between files that this engine created for its own appends, each where the one before it
+        ended. A cleaning replaces the files, and Kafka does not mark its own.
         """
-        if not self._gaps_are_data_loss:
+        if not following or segment.next_offset() >= following[0].base_offset:
             return False
-        if following.base_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            return False
-        end_offset = segment.next_offset()
-        if end_offset >= following.base_offset:
+        if not segment.is_appended or not all(b.continues(a) for a, b in pairwise([segment, *following])):
             return False
         _log.warning(
             "batches_missing_between_segments",
             segment=str(segment.path),
-            end=end_offset,
-            next=following.base_offset,
+            end=segment.next_offset(),
+            next=following[0].base_offset,
         )
         return True
 
@@ -268,16 +261,15 @@ def open_log(
     on_failure: Callable[[Path, OSError], None],
     topic_id: UUID | None = None,
     log_start_offset: int = 0,
-    recovery_point: int | None = 0,
+    recovery_point: int = 0,
     had_clean_shutdown: bool = False,
     on_segments_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:
     """Open the log in `directory`, creating the directory if needed, and recover the log if needed.
 
-    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory. If the recovery
-    point is unknown (None), no gap counts as a data loss, and the log is flushed, so that the recovery point
-    is known afterwards. The high watermark starts at the log start offset; the caller moves it.
+    `log_start_offset` and `recovery_point` come from the checkpoints of the log directory. The high watermark
+    starts at the log start offset; the caller moves it.
 
     `on_failure` is called with the parent directory when the disk fails. `on_segments_remaining` gets the
     number of segments that must still be read. Raises LogDirectoryOfflineError, and InconsistentTopicError if
@@ -317,12 +309,9 @@ def open_log(
     local = LocalLog(
         context, segments, recovery_point=offsets.recovery_point, log_end_offset=offsets.log_end_offset
     )
-    log = UnifiedLog(
+    return UnifiedLog(
         context, local, states, epochs, log_start_offset=offsets.log_start_offset, topic_id=known_id
     )
-    if recovery_point is None:
-        log.flush()
-    return log
 
 
 def _check_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:

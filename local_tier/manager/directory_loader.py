@@ -267,7 +267,7 @@ class DirectoryLoader:
             topic_id=topic_id,
             had_clean_shutdown=contents.had_clean_shutdown,
             log_start_offset=0 if is_future else contents.log_start_offsets.get(log_name, 0),
-            recovery_point=0 if is_future else contents.recovery_points.get(log_name),
+            recovery_point=0 if is_future else contents.recovery_points.get(log_name, 0),
         )
         if not is_future:
             log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
@@ -286,7 +286,7 @@ class DirectoryLoader:
         topic_id: UUID | None,
         had_clean_shutdown: bool,
         log_start_offset: int = 0,
-        recovery_point: int | None = 0,
+        recovery_point: int = 0,
     ) -> UnifiedLog:
         return open_log(
             self._file_system,

@@ -122,7 +122,6 @@ class LogManager:
             clock=clock,
             ids=ids,
             on_failure=on_failure,
-            checkpoint_recovery=self._checkpoint_recovery,
         )
 
     def start(
@@ -422,9 +421,6 @@ class LogManager:
             self._cleaner_manager.truncate_checkpoint(
                 log.directory.parent, name, log.active_segment.base_offset
             )
-            # A truncation within a batch drops the whole batch, so offsets are missing before the next
-            # segment. Above the recovery point, recovery would take that for a data loss.
-            log.flush()
         self._checkpoint_recovery(log.directory.parent)
 
     def _require_log(self, name: TopicPartition) -> UnifiedLog:

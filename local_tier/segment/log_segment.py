@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows
 
 NEVER: Final = 2**63 - 1
+_PREDECESSOR: Final = "siltstone.predecessor"
+_NO_PREDECESSOR: Final = "-"
 _KINDS: Final = (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX)
 
 
@@ -180,6 +182,23 @@ class LogSegment:
         """The largest timestamp of the first batch, or NEVER if it has none."""
         first = self._load_first_timestamp()
         return NEVER if first is None or first < 0 else first
+
+    def mark_appended(self, predecessor: int | None) -> None:
+        """Record in the file that it gets only appends of this engine.
+
+        `predecessor` is the base offset of the segment that ends where this one starts, or None.
+        """
+        value = _NO_PREDECESSOR if predecessor is None else str(predecessor)
+        self._file_system.set_attribute(self.path, _PREDECESSOR, value.encode())
+
+    @property
+    def is_appended(self) -> bool:
+        """True if this engine created the file for appends, and no cleaning has replaced it."""
+        return self._file_system.attribute(self.path, _PREDECESSOR) is not None
+
+    def continues(self, segment: LogSegment) -> bool:
+        """Return True if this segment was created where `segment` ended at that time."""
+        return self._file_system.attribute(self.path, _PREDECESSOR) == str(segment.base_offset).encode()
 
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int = NO_END, at_least_one: bool = True

@@ -46,7 +46,7 @@ class LogHarness:
         config: LogConfig = SMALL,
         *,
         log_start_offset: int = 0,
-        recovery_point: int | None = 0,
+        recovery_point: int = 0,
         clean: bool = False,
         topic_id: UUID | None = None,
     ) -> UnifiedLog:

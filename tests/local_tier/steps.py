@@ -257,6 +257,12 @@ class SteppedFileSystem:
     def set_modified(self, path: Path, modified_ms: int) -> None:
         self._inner.set_modified(path, modified_ms)
 
+    def attribute(self, path: Path, name: str) -> bytes | None:
+        return self._inner.attribute(path, name)
+
+    def set_attribute(self, path: Path, name: str, value: bytes) -> None:
+        self._inner.set_attribute(path, name, value)
+
     def rename(self, source: Path, target: Path) -> None:
         step = f"rename {kind_of(source)}>{kind_of(target)}"
         self.faults.before(step)

@@ -131,10 +131,6 @@ def never_stop(log: TopicPartition) -> None:
     """Never stop a cleaning."""
 
 
-def no_checkpoint(directory: Path) -> None:
-    """Write nothing: these logs are recovered from their start."""
-
-
 def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int = 1 << 20) -> Cleaner:
     return Cleaner(
         file_system=RealFileSystem(),
@@ -144,7 +140,6 @@ def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=never_stop,
-        checkpoint_recovery=no_checkpoint,
     )
 
 

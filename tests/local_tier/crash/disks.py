@@ -30,6 +30,12 @@ class Disks:
     def set_modified(self, path: Path, modified_ms: int) -> None:
         self._of(path).set_modified(path, modified_ms)
 
+    def attribute(self, path: Path, name: str) -> bytes | None:
+        return self._of(path).attribute(path, name)
+
+    def set_attribute(self, path: Path, name: str, value: bytes) -> None:
+        self._of(path).set_attribute(path, name, value)
+
     def rename(self, source: Path, target: Path) -> None:
         self._of(source).rename(source, target)
 

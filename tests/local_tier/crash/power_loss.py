@@ -9,6 +9,7 @@ the names of each directory at their last sync. Later changes may survive in par
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 class FileNode:
     content: bytes = b""
     """The bytes at the last sync."""
+    attributes: dict[str, bytes] = field(default_factory=dict)
+    """The attributes, which are in the journal before later bytes are synced."""
+    synced_attributes: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -96,6 +100,7 @@ class _File:
         content = bytearray(self._inner.size())
         self._inner.read_into(content, 0)
         self._node.content = bytes(content)
+        self._node.synced_attributes = dict(self._node.attributes)
 
 
 class PowerLossFileSystem:
@@ -125,6 +130,9 @@ class PowerLossFileSystem:
     ) -> None:
         if isinstance(node, FileNode):
             target.write_bytes(_after_power_loss(node.content, contents.get(id(node), node.content), chance))
+            choices = [node.synced_attributes, node.attributes]
+            for name, value in (choices[0] if chance is None else chance.choice(choices)).items():
+                self._real.set_attribute(target, name, value)
             return
         target.mkdir()
         names = node.names if chance is None else chance.choice([node.names, *node.later])
@@ -139,6 +147,10 @@ class PowerLossFileSystem:
             node.names = self._names(path)
         else:
             node.content = path.read_bytes()
+            names = [name.removeprefix("user.") for name in os.listxattr(path) if name.startswith("user.")]
+            found = {name: self._real.attribute(path, name) for name in names}
+            node.attributes = {name: value for name, value in found.items() if value is not None}
+            node.synced_attributes = dict(node.attributes)
 
     def _node(self, path: Path) -> Node:
         inode = path.stat().st_ino
@@ -179,6 +191,15 @@ class PowerLossFileSystem:
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
         self._real.set_modified(path, modified_ms)
+
+    def attribute(self, path: Path, name: str) -> bytes | None:
+        return self._real.attribute(path, name)
+
+    def set_attribute(self, path: Path, name: str, value: bytes) -> None:
+        self._real.set_attribute(path, name, value)
+        node = self._node(path)
+        assert isinstance(node, FileNode)
+        node.attributes[name] = value
 
     def rename(self, source: Path, target: Path) -> None:
         with self._losing(target):
