@@ -32,6 +32,10 @@ class ConnectionsInUseError(psycopg.OperationalError):
     """All connections of a pool were in use for too long."""
 
 
+class PoolClosedError(psycopg.OperationalError):
+    """This process has closed the pool."""
+
+
 class _Idle(NamedTuple):
     connection: CatalogConnection
     opened: float
@@ -39,17 +43,19 @@ class _Idle(NamedTuple):
 
 
 class _Waiter:
-    """A thread that waits for a connection, or for the permission to open one (`granted` is None then)."""
+    """A thread that waits for a connection, or for the permission to open one (`connection` is None then)."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
-        self.granted: _Idle | None = None
+        self.is_granted = False
+        self.connection: _Idle | None = None
 
 
 class BoundedPool:
     """Up to `max_size` connections, opened by `connect`; thread-safe.
 
-    Threads that wait get connections in their order. After `wait_seconds` they get ConnectionsInUseError.
+    Threads that wait get connections in their order. After `wait_seconds` they get ConnectionsInUseError, and
+    PoolClosedError once the pool is closed.
     """
 
     def __init__(
@@ -92,9 +98,11 @@ class BoundedPool:
             self._close_connection(each.connection)
 
     def close(self) -> None:
-        """Close all idle connections now, and the others when they are given back."""
+        """Close all idle connections now, and the others when they are given back; end all waiting."""
         with self._lock:
             self._closed = True
+            for waiter in self._waiters:
+                waiter.event.set()
         self.discard_idle()
 
     def _take(self) -> CatalogConnection:
@@ -113,7 +121,7 @@ class BoundedPool:
         try:
             with self._lock:
                 if self._closed:
-                    raise psycopg.OperationalError("this process has closed the catalog")
+                    raise _closed_error()
                 while self._idle:
                     idle = self._idle.pop()
                     if _is_usable(idle.connection):
@@ -132,18 +140,38 @@ class BoundedPool:
 
     def _wait(self, waiter: _Waiter) -> _Idle | None:
         """Return the connection that the waiter was granted; None if it must open one."""
-        if not waiter.event.wait(self._wait_seconds):
-            with self._lock:
-                if not waiter.event.is_set():
-                    self._waiters.remove(waiter)
-                    raise ConnectionsInUseError(
-                        f"all {self._max_size} connections for {self._name} were in use "
-                        f"for {self._wait_seconds:g} s"
-                    )
-        return waiter.granted
+        try:
+            waiter.event.wait(self._wait_seconds)
+        except BaseException:  # a signal's handler has raised: no other thread gets what was granted
+            if not self._withdraw(waiter):
+                self._return_grant(waiter)
+            raise
+        if self._withdraw(waiter):
+            if self._closed:
+                raise _closed_error()
+            raise ConnectionsInUseError(
+                f"all {self._max_size} connections for {self._name} were in use for {self._wait_seconds:g} s"
+            )
+        return waiter.connection
+
+    def _withdraw(self, waiter: _Waiter) -> bool:
+        """Remove a waiter; return False if it was granted something."""
+        with self._lock:
+            if waiter.is_granted:
+                return False
+            self._waiters.remove(waiter)
+            return True
+
+    def _return_grant(self, waiter: _Waiter) -> None:
+        if waiter.connection is not None:
+            self._close_connection(waiter.connection.connection)
+        self._free_place()
 
     def _open(self) -> CatalogConnection:
         """Open a connection at the place that was taken."""
+        if self._closed:
+            self._free_place()
+            raise _closed_error()
         try:
             connection = self._connect()
         except BaseException:
@@ -185,13 +213,18 @@ class BoundedPool:
 
     def _grant(self, idle: _Idle | None) -> None:
         waiter = self._waiters.popleft()
-        waiter.granted = idle
+        waiter.connection = idle
+        waiter.is_granted = True
         waiter.event.set()
 
     @staticmethod
     def _close_connection(connection: CatalogConnection) -> None:
         with suppress(psycopg.Error, OSError):
             connection.close()
+
+
+def _closed_error() -> PoolClosedError:
+    return PoolClosedError("this process has closed the catalog")
 
 
 def _is_usable(connection: CatalogConnection) -> bool:

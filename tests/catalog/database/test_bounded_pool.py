@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError
+from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError, PoolClosedError
 from catalog.database.connection import connect
 from core.clock import ManualClock
 
@@ -146,3 +146,48 @@ def test_a_closed_pool_closes_a_connection_that_is_given_back(pools: _Pools) -> 
     assert [each.closed for each in pools.opened] == [True]
     with pytest.raises(psycopg.OperationalError, match="has closed the catalog"), pool.connection():
         pass
+
+
+def test_a_closed_pool_ends_all_waiting_and_opens_nothing(pools: _Pools) -> None:
+    pool = pools.new(1)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            with pool.connection():
+                pass
+        except PoolClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    with pool.connection():
+        thread.start()
+        while not pool._waiters:
+            pass
+        pool.close()
+        thread.join()
+    assert len(errors) == 1
+    assert [each.closed for each in pools.opened] == [True]
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_an_interrupted_wait_leaves_no_place_taken(
+    pools: _Pools, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
+) -> None:
+    """The handler of a signal may raise at any moment, also just after a connection was granted."""
+    pool = pools.new(1)
+    with ExitStack() as lent:
+        lent.enter_context(pool.connection())
+
+        def interrupt(_event: threading.Event, _seconds: float) -> bool:
+            if is_granted:
+                lent.close()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Event, "wait", interrupt)
+            with pytest.raises(KeyboardInterrupt), pool.connection():
+                pass
+    with pool.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    pool.close()
