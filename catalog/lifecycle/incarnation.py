@@ -58,11 +58,12 @@ class Incarnation:
 
 
 class Evidence(NamedTuple):
-    """What a process has seen of a history: a durable position of the WAL, and its own last commit.
+    """What a process has seen of a history: its incarnation, a durable position of the WAL, and its own last commit.
 
     `last_commit` is None if the process has not committed lately.
     """
 
+    incarnation: Incarnation | None
     flushed: int
     last_commit: UUID | None
 
@@ -72,6 +73,13 @@ class RecoveryBacklog(NamedTuple):
 
     unsettled_sessions: int = 0
     waiting_commits: int = 0
+
+
+class _Beginning(NamedTuple):
+    """Incarnation that is about to begin."""
+
+    incarnation_id: UUID
+    reason: str
 
 
 class Incarnations:
@@ -87,11 +95,15 @@ class Incarnations:
 
     @property
     def evidence(self) -> Evidence:
-        """What this process has seen of the known incarnation, and a server must have to continue it."""
+        """What this process has seen of the known incarnation, and a server must have to continue it.
+
+        Read it before the query whose result is compared: another thread may commit between the query and the
+        comparison, beyond the position that the query found.
+        """
         with self._lock:
-            flushed, last = self._flushed, self._last_commit
+            known, flushed, last = self._known, self._flushed, self._last_commit
         is_young = last is not None and self._database.monotonic() - last[1] < _MAX_COMMIT_AGE_SECONDS
-        return Evidence(flushed, last[0] if last is not None and is_young else None)
+        return Evidence(known, flushed, last[0] if last is not None and is_young else None)
 
     def warning(self) -> str | None:
         """Return what an operator must decide, or None."""
@@ -109,38 +121,48 @@ class Incarnations:
 
     def ensure(self) -> Incarnation:
         """Return the current incarnation; begin a new one if the server continues on another history."""
-        row = self._database.read("incarnation.read", _SQL["read_incarnation"], self._params())[0]
-        if row.server is not None and self._difference(row) is None:
+        seen = self.evidence
+        row = self._database.read(
+            "incarnation.read", _SQL["read_incarnation"], {"file_id": seen.last_commit}
+        )[0]
+        if row.server is not None and _difference(row, seen) is None:
             return self.adopt(row)
         return self.adopt(self._database.transact("incarnation.ensure", self.lock))
 
     def declare_restore(self, reason: str) -> Incarnation:
         """Begin a new incarnation, although nothing shows that the history is another one."""
+        declared = _Beginning(self._database.new_uuid(), reason)
         return self.adopt(
-            self._database.transact("incarnation.declare_restore", partial(self.lock, declared=reason))
+            self._database.transact("incarnation.declare_restore", partial(self.lock, declared=declared))
         )
 
-    def lock(self, transaction: Transaction, *, declared: str | None = None) -> Row:
+    def lock(self, transaction: Transaction, *, declared: _Beginning | None = None) -> Row:
         """Lock the incarnation, and begin a new one if needed; return its row for `adopt`.
 
         The caller calls `adopt` after its transaction. A repeated call begins no second incarnation, unless
         the first one was rolled back.
         """
+        seen = self.evidence
         transaction.send(_SQL["lock_incarnation"])
-        row = transaction.rows(_SQL["read_incarnation"], self._params())[0]
+        row = transaction.rows(_SQL["read_incarnation"], {"file_id": seen.last_commit})[0]
         if row.server is None:
             transaction.send(_SQL["record_server"])
-        reason = declared or self._difference(row)
-        if reason is not None:
-            self._begin(transaction, row, reason, is_restore=declared is not None or not _is_promotion(row))
+        if declared is not None:
+            if row.incarnation_id == declared.incarnation_id:  # the response of an earlier attempt was lost
+                return row
+            self._begin(transaction, row, seen, declared, is_restore=True)
+        elif (reason := _difference(row, seen)) is not None:
+            found = _Beginning(self._database.new_uuid(), reason)
+            self._begin(transaction, row, seen, found, is_restore=not _is_promotion(row))
         elif row.server is not None:
             return row
         return transaction.rows(_SQL["read_incarnation"], {"file_id": None})[0]
 
     def check(self, transaction: Transaction) -> Row:
         """Return the incarnation's row for `adopt`, or raise CatalogReplacedError; takes no lock."""
-        row = transaction.rows(_SQL["read_incarnation"], self._params())[0]
-        reason = self._difference(row)
+        seen = self.evidence
+        row = transaction.rows(_SQL["read_incarnation"], {"file_id": seen.last_commit})[0]
+        reason = _difference(row, seen)
         if reason is not None:
             raise replaced_error(reason)
         return row
@@ -162,33 +184,11 @@ class Incarnations:
                 self._flushed = max(self._flushed, flushed)
                 self._last_commit = file_id, self._database.monotonic()
 
-    def _params(self) -> dict[str, object]:
-        return {"file_id": self.evidence.last_commit}
-
-    def _difference(self, row: Row) -> str | None:
-        """Return why the server continues on another history, or None."""
-        if row.server is None or row.found_server is None:
-            return None  # no session yet, or a standby, on which nothing can be committed
-        if row.server != row.found_server:
-            return f"the server changed from {_describe(row.server)} to {_describe(row.found_server)}"
-        known, flushed = self._known, self._flushed
-        if known is None or (known.incarnation_id != row.incarnation_id and known.epoch < row.epoch):
-            return None
-        if known.incarnation_id != row.incarnation_id:
-            return f"epoch {known.epoch} that agents have seen is unknown"
-        if row.inserted < flushed:
-            return f"the WAL ends at byte {row.inserted}, and agents have seen byte {flushed}"
-        return None if row.knows_commit else "an acknowledged commit is unknown"
-
-    def _begin(self, transaction: Transaction, row: Row, reason: str, *, is_restore: bool) -> None:
-        known = self._known
-        epoch = max(row.epoch, -1 if known is None else known.epoch) + 1
-        params = {
-            "epoch": epoch,
-            "incarnation_id": self._database.new_uuid(),
-            "now_ms": transaction.now_ms(),
-            "reason": reason,
-        }
+    def _begin(
+        self, transaction: Transaction, row: Row, seen: Evidence, beginning: _Beginning, *, is_restore: bool
+    ) -> None:
+        epoch = max(row.epoch, -1 if seen.incarnation is None else seen.incarnation.epoch) + 1
+        params = {**beginning._asdict(), "epoch": epoch, "now_ms": transaction.now_ms()}
         transaction.send(_SQL["begin_incarnation"], params)
         transaction.send(_SQL["fence_all_sessions"], params)
         transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN})
@@ -206,10 +206,26 @@ class Incarnations:
         _log.error(
             "the catalog continues on another history of commits: the last commits may be lost",
             epoch=epoch,
-            reason=reason,
+            reason=beginning.reason,
             remedy="see docs/how-to/restore.md; agents commit their lost files again, "
             "`siltstone fsck --readopt` lists the others",
         )
+
+
+def _difference(row: Row, seen: Evidence) -> str | None:
+    """Return why the server continues on another history than that which was seen before, or None."""
+    if row.server is None or row.found_server is None:
+        return None  # no session yet, or a standby, on which nothing can be committed
+    if row.server != row.found_server:
+        return f"the server changed from {_describe(row.server)} to {_describe(row.found_server)}"
+    known = seen.incarnation
+    if known is None or (known.incarnation_id != row.incarnation_id and known.epoch < row.epoch):
+        return None
+    if known.incarnation_id != row.incarnation_id:
+        return f"epoch {known.epoch} that agents have seen is unknown"
+    if row.inserted < seen.flushed:
+        return f"the WAL ends at byte {row.inserted}, and agents have seen byte {seen.flushed}"
+    return None if row.knows_commit else "an acknowledged commit is unknown"
 
 
 def replaced_error(reason: str) -> CatalogReplacedError:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from catalog.database import pool
+from catalog.database.pool import Transaction
 from catalog.errors import CatalogReplacedError, SessionFencedError
 from catalog.model import EPOCHS_IN_BATCHES, PartitionId
 from catalog.open import open_catalog
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from catalog.database.sql_files import Query
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -175,6 +178,28 @@ def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
     assert scene.catalog.incarnations.ensure().epoch == 1
 
 
+def test_a_commit_during_a_comparison_is_no_evidence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread sees positions of the WAL that are later than those of the row that is compared."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(1))
+    rows = Transaction.rows
+
+    def rows_before_commits(
+        transaction: Transaction, query: Query, params: Mapping[str, object] | None = None
+    ) -> list[Any]:
+        found = rows(transaction, query, params)
+        if query.name == "read_incarnation":
+            for _ in range(2):  # the second one reads the durable position of the first one
+                scene.commit(topic, run_of(1))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rows", rows_before_commits)
+        assert scene.catalog.sessions.register(scene.ids.new_uuid(), "another").epoch == 0
+        scene.catalog.sessions.heartbeat(scene.session_id)
+    scene.commit(topic, run_of(1))
+
+
 def test_a_snapshot_of_an_earlier_epoch_continues_with_a_later_one(
     scene: Scene, connection: psycopg.Connection
 ) -> None:
@@ -192,6 +217,22 @@ def test_a_restore_without_traces_is_declared(scene: Scene) -> None:
     assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == 1
     with pytest.raises(SessionFencedError):
         scene.catalog.sessions.heartbeat(scene.session_id)
+
+
+def test_a_declaration_whose_response_is_lost_takes_effect_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = iter((psycopg.OperationalError("the connection was lost"), None))
+
+    def lose_first_response(_connection: object) -> None:
+        error = next(commits)
+        if error is not None:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "_require_standby", lose_first_response)
+        assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == 1
+    assert scene.catalog.incarnations.current().epoch == 1
 
 
 def test_a_restored_copy_of_the_database_is_another_server(
