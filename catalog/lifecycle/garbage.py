@@ -101,7 +101,9 @@ class Garbage:
         return [_file_from_row(row) for row in rows]
 
     def remove_deleted(self, limit: int = MAX_REMOVED, *, delay_ms: int = 0) -> int:
-        """Remove up to `limit` extents of topics that were deleted `delay_ms` ago; return the number of rows.
+        """Remove up to `limit` rows of each kind of a topic that was deleted `delay_ms` ago.
+
+        Return the number of rows.
 
         The result is 0 once there is nothing to remove. Concurrent callers work on different topics. A topic
         can be undeleted until the first removal.
@@ -123,9 +125,10 @@ def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: i
     subtract_from_files(transaction, removals, now_ms)
     extents = sum(each.extents for each in removals)
     producers = transaction.count(_SQL["remove_producers_of_topic"], params)
-    if extents or producers:
-        return extents + producers
-    return transaction.count(_SQL["remove_topic"], params)
+    offsets = transaction.count(_SQL["remove_offsets_of_topic"], params)
+    partitions = transaction.count(_SQL["remove_partitions_of_topic"], params)
+    removed = extents + producers + offsets + partitions
+    return removed or transaction.count(_SQL["remove_topic"], params)
 
 
 def lock_files(transaction: Transaction, file_ids: Iterable[UUID]) -> None:

@@ -56,6 +56,20 @@ WHERE (topic_id, partition, producer_id) IN (
     SELECT topic_id, partition, producer_id FROM producers WHERE topic_id = %(topic_id)s LIMIT %(limit)s
 );
 
+-- name: remove_offsets_of_topic
+-- Remove a bounded number of the offsets that groups have committed in a deleted topic.
+DELETE FROM committed_offsets
+WHERE (group_id, topic_id, partition) IN (
+    SELECT group_id, topic_id, partition FROM committed_offsets WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+);
+
+-- name: remove_partitions_of_topic
+-- Remove a bounded number of the rows that a deleted topic would need to come back.
+DELETE FROM deleted_partitions
+WHERE (topic_id, partition) IN (
+    SELECT topic_id, partition FROM deleted_partitions WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+);
+
 -- name: remove_topic
 -- Remove the row of a deleted topic.
 DELETE FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NOT NULL;

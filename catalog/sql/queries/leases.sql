@@ -1,10 +1,12 @@
 -- name: acquire
--- Take or renew the lease of a task, unless another process holds it.
+-- Take or renew the lease of a task, unless another process holds it. A lease that ends later than any lease
+-- can was taken before the clock stepped back.
 INSERT INTO periodic_tasks AS t (name, started_ms, holder_id, lease_end_ms)
 VALUES (%(name)s, %(now_ms)s, %(holder_id)s, %(now_ms)s + %(duration_ms)s::bigint)
 ON CONFLICT (name) DO UPDATE
 SET started_ms = excluded.started_ms, holder_id = excluded.holder_id, lease_end_ms = excluded.lease_end_ms
-WHERE t.holder_id IS NULL OR t.holder_id = excluded.holder_id OR t.lease_end_ms <= excluded.started_ms;
+WHERE t.holder_id IS NULL OR t.holder_id = excluded.holder_id OR t.lease_end_ms <= excluded.started_ms
+   OR t.lease_end_ms > excluded.started_ms + 2 * %(duration_ms)s::bigint;
 
 -- name: find_lease
 -- Return the holder of a task's lease, and the time of the last success of any process.

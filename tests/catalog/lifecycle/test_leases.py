@@ -49,3 +49,17 @@ def test_every_process_sees_the_age_of_the_last_success(catalog: Catalog, clock:
     catalog.leases.record_success("retention")
     clock.advance(3)
     assert catalog.leases.acquire("retention", second, 10_000) == Lease(is_held=False, success_age_ms=3_000)
+
+
+def test_a_clock_that_steps_back_does_not_prolong_the_lease_of_a_dead_process(
+    catalog: Catalog, clock: Clock, ids: Ids
+) -> None:
+    """A failover to a server whose clock is behind would leave the task undone for the difference."""
+    assert isinstance(clock, ManualClock)
+    dead, living = ids.new_uuid(), ids.new_uuid()
+    clock.advance(3600)
+    assert catalog.leases.acquire("retention", dead, 10_000).is_held
+    clock._start_ms -= 5_000
+    assert not catalog.leases.acquire("retention", living, 10_000).is_held
+    clock._start_ms -= 3_000_000
+    assert catalog.leases.acquire("retention", living, 10_000).is_held

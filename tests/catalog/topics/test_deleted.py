@@ -103,7 +103,7 @@ def test_data_is_kept_until_the_delay_ends(scene: Scene, clock: Clock) -> None:
 def test_a_topic_whose_removal_has_begun_cannot_be_undeleted(scene: Scene) -> None:
     topic = scene.topic_with_extents(3)
     scene.catalog.topics.delete(topic.name)
-    assert scene.catalog.garbage.remove_deleted(limit=1) == 1
+    assert scene.catalog.garbage.remove_deleted(limit=1)
     with pytest.raises(TopicNotFoundError, match="has begun to remove"):
         scene.catalog.topics.deleted.undelete(topic.name)
     (deleted,) = scene.catalog.topics.deleted.list()
@@ -183,3 +183,26 @@ def test_files_of_a_deleted_topic_do_not_hold_up_planning(scene: Scene) -> None:
     (extent,) = scene.extents(kept)
     assert files[0].file_id == extent.file_id
     assert scene.catalog.topics.states([PartitionId(deleted.topic_id, 0)]) == []
+
+
+def test_a_removal_deletes_a_bounded_number_of_rows_at_a_time(scene: Scene, catalog_url: str) -> None:
+    """A topic with very many committed offsets would exceed the time limit of a statement for ever."""
+    catalog = scene.catalog
+    topic = scene.topic("t", partitions=5)
+    claim_id = scene.ids.new_uuid()
+    catalog.groups.claim("g", claim_id, create=True)
+    offsets = [CommittedOffset(topic_id=topic.topic_id, partition=each, offset=3) for each in range(5)]
+    catalog.group_offsets.commit("g", claim_id, None, offsets)
+    catalog.topics.delete("t")
+    tables = ("committed_offsets", "deleted_partitions", "topics")
+    counts = []
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        while catalog.garbage.remove_deleted(limit=2):
+            queries = (f"SELECT count(*) FROM siltstone.{table}".encode() for table in tables)
+            counts.append(tuple(connection.execute(query).fetchone() for query in queries))
+    assert [tuple(each[0] for each in row if each) for row in counts] == [
+        (3, 3, 1),
+        (1, 1, 1),
+        (0, 0, 1),
+        (0, 0, 0),
+    ]
