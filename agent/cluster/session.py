@@ -174,10 +174,31 @@ class Session:
         earlier, self._earlier = self._earlier, [*self._earlier, session_id][-_MAX_EARLIER:]
         if incarnation.incarnation_id != self._incarnation_id:
             # Before the new session writes anything: what was lost comes first in the log.
-            await self._recover(incarnation, earlier)
+            await self._recover_for(session_id, incarnation, earlier)
             self._incarnation_id, self._earlier = incarnation.incarnation_id, [session_id]
         self._session_id, self.heartbeat_sent_at = session_id, sent_at
         self._fenced.clear()
+
+    async def _recover_for(self, session_id: UUID, incarnation: Incarnation, earlier: Sequence[UUID]) -> None:
+        """Recover while the new session is kept alive; after a failure end it, because it wrote nothing."""
+        heartbeats = asyncio.get_running_loop().create_task(self._keep_alive(session_id), name="keep alive")
+        try:
+            await self._recover(incarnation, earlier)
+        except Exception:
+            with contextlib.suppress(SiltstoneError):
+                await self._pool.run(partial(self._sessions.end, session_id))
+                self._earlier.remove(session_id)
+            raise
+        finally:
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
+
+    async def _keep_alive(self, session_id: UUID) -> None:
+        """Send heartbeats of a session that writes nothing yet; its next regular one reports failures."""
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            with contextlib.suppress(SiltstoneError):
+                await self._pool.run(partial(self._sessions.heartbeat, session_id))
 
     async def _run_heartbeats(self) -> None:
         while True:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_FILES: Final = 20_000
 MAX_SECTIONS: Final = 100_000
 MAX_AGE_SECONDS: Final = 1800.0
+# The clocks of the old server and of the new one may differ by as much.
+_MAX_CLOCK_ERROR_SECONDS: Final = 300.0
 
 
 class _Entry(NamedTuple):
@@ -39,7 +41,7 @@ class AcknowledgedCommits:
         self._entries: deque[_Entry] = deque()
         self._sections = 0
         self._number = 0
-        self._dropped_sessions: set[UUID] = set()
+        self._dropped: dict[UUID, float] = {}  # when the last dropped commit of a session was acknowledged
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,7 +64,7 @@ class AcknowledgedCommits:
         now = self._clock.monotonic()
         self._entries.append(_Entry(remembered, len(commit.sections), now))
         self._sections += len(commit.sections)
-        while (
+        while self._entries and (
             len(self._entries) > MAX_FILES
             or self._sections > MAX_SECTIONS
             or now - self._entries[0].at > MAX_AGE_SECONDS
@@ -72,7 +74,7 @@ class AcknowledgedCommits:
     def _drop(self) -> None:
         dropped = self._entries.popleft()
         self._sections -= dropped.sections
-        self._dropped_sessions.add(dropped.commit.session_id)
+        self._dropped[dropped.commit.session_id] = dropped.at
 
     def recent(self) -> list[AcknowledgedCommit]:
         """Return the remembered commits, oldest first."""
@@ -81,15 +83,22 @@ class AcknowledgedCommits:
             self._drop()
         return [entry.commit for entry in self._entries]
 
-    def is_complete(self, session_id: UUID, *, knows_oldest: bool) -> bool:
+    def is_complete(self, session_id: UUID, *, knows_oldest: bool, heartbeat_age_ms: int | None) -> bool:
         """Return True if every lost commit of a session is remembered.
 
         `knows_oldest` says that the catalog knows the oldest remembered commit: then it knows all older ones.
+        It also knows all commits before the session's last heartbeat that it knows. `heartbeat_age_ms` is the
+        age of that by the catalog's clock.
         """
-        return knows_oldest or session_id not in self._dropped_sessions
+        dropped_at = self._dropped.get(session_id)
+        if knows_oldest or dropped_at is None:
+            return True
+        if heartbeat_age_ms is None or heartbeat_age_ms < 0:
+            return False
+        return self._clock.monotonic() - dropped_at > heartbeat_age_ms / 1000 + _MAX_CLOCK_ERROR_SECONDS
 
     def forget(self) -> None:
         """Forget everything, after it was compared."""
         self._entries.clear()
         self._sections = 0
-        self._dropped_sessions.clear()
+        self._dropped.clear()

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from core.errors import StaleStateError
+from catalog.errors import CatalogReplacedError
+from core.errors import RetryableError, SiltstoneError
 from maintenance.readopt import Outcome, readopt_file, reported_files
 
 if TYPE_CHECKING:
@@ -84,10 +85,13 @@ class LossRecovery:
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
         knows_oldest = bool(recent) and recent[0].file_id not in unknown
+        ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, sessions))
         complete = [
             session_id
             for session_id in sessions
-            if self._acknowledged.is_complete(session_id, knows_oldest=knows_oldest)
+            if self._acknowledged.is_complete(
+                session_id, knows_oldest=knows_oldest, heartbeat_age_ms=ages.get(session_id)
+            )
         ]
         await self._pool.run(partial(self._catalog.lost_commits.report, complete, lost, incarnation.epoch))
         self._note(lost, incarnation)
@@ -137,9 +141,12 @@ class LossRecovery:
                 await self._readopt(lost)
 
     async def _readopt(self, lost: LostFile) -> None:
+        """Commit a lost file again; if that can never succeed, leave it to the operator."""
         try:
             done = await self._pool.run(partial(readopt_file, self._catalog, self._store, lost))
-        except StaleStateError as error:  # an operator has settled the session meanwhile
+        except (RetryableError, CatalogReplacedError):
+            raise  # the whole recovery is repeated, after another failover with another incarnation
+        except SiltstoneError as error:
             _log.error("a lost file is not committed again", object=lost.object_name, reason=str(error))
             return
         self._count(done)

@@ -58,7 +58,7 @@ class Incarnation:
 
 
 class Evidence(NamedTuple):
-    """What a process has seen of a history: its incarnation, a durable position of the WAL, and its own last commit.
+    """What a process has seen of a history: incarnation, durable position of the WAL, own last commit.
 
     `last_commit` is None if the process has not committed lately.
     """

@@ -84,7 +84,10 @@ class LostCommits:
         return frozenset(row.file_id for row in rows)
 
     def report(self, sessions: Sequence[UUID], lost: Sequence[AcknowledgedCommit], epoch: int) -> None:
-        """Record that the agent of these sessions has compared its commits, and the lost ones."""
+        """Record that the agent of these sessions has compared its commits, and the lost ones.
+
+        The objects of the lost ones are kept from now on, even if their sessions were settled before.
+        """
         params = {
             "session_ids": arrays.uuids(each.session_id for each in lost),
             "file_ids": arrays.uuids(each.file_id for each in lost),
@@ -100,9 +103,16 @@ class LostCommits:
             transaction.send(_SQL["adopt_sessions"], {**owners, "now_ms": now_ms})
             if lost:
                 transaction.send(_SQL["report_lost_commits"], {**params, "now_ms": now_ms})
+                transaction.send(_SQL["keep_sessions"], {"session_ids": params["session_ids"]})
             transaction.send(_SQL["mark_reported"], owners)
 
         self._database.transact("lost_commits.report", work)
+
+    def heartbeat_ages(self, sessions: Sequence[UUID]) -> dict[UUID, int]:
+        """Return the milliseconds since the last heartbeats of these sessions that the catalog knows."""
+        params = {"session_ids": arrays.uuids(sessions), "now_ms": self._database.injected_now_ms}
+        rows = self._database.read("lost_commits.heartbeat_ages", _SQL["heartbeat_ages"], params)
+        return {row.session_id: row.age_ms for row in rows}
 
     def settle(self, sessions: Sequence[UUID]) -> None:
         """Let garbage collection delete the orphans of sessions, except where lost commits wait."""

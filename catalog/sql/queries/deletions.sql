@@ -40,8 +40,11 @@ SELECT session_id FROM sessions WHERE session_id = %(owner_id)s;
 SELECT job_id FROM jobs WHERE job_id = %(owner_id)s;
 
 -- name: find_files
--- Return those object names that are files, live or dead.
-SELECT object_name FROM files WHERE object_name = ANY (%(object_names)s::text[]);
+-- Return those object names that are files, live or dead, and those of lost commits that wait to be made again.
+SELECT object_name FROM files WHERE object_name = ANY (%(object_names)s::text[])
+UNION ALL
+SELECT object_name FROM lost_commits
+WHERE session_id = %(owner_id)s AND outcome IS NULL AND object_name = ANY (%(object_names)s::text[]);
 
 -- name: lock_topics
 -- Lock topics, existing and deleted, so that none is undeleted before the confirmation is durable.

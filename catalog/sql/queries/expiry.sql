@@ -39,7 +39,7 @@ WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 -- name: mark_sessions_swept
 -- Record that the leftover objects of some sessions were deleted.
 UPDATE sessions SET swept_ms = %(now_ms)s, failures = 0, retry_ms = NULL
-WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
+WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL AND unsettled IS NULL;
 
 -- name: mark_jobs_swept
 -- Record that the leftover objects of some jobs were deleted.
@@ -47,8 +47,9 @@ UPDATE jobs SET swept_ms = %(now_ms)s, failures = 0, retry_ms = NULL
 WHERE job_id = ANY (%(owner_ids)s::uuid[]) AND finished_ms IS NOT NULL;
 
 -- name: delete_sessions
--- Delete closed sessions.
-DELETE FROM sessions WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL;
+-- Delete closed sessions, except those that are unsettled.
+DELETE FROM sessions
+WHERE session_id = ANY (%(owner_ids)s::uuid[]) AND closed_ms IS NOT NULL AND unsettled IS NULL;
 
 -- name: delete_jobs
 -- Delete finished jobs.

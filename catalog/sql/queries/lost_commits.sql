@@ -28,6 +28,18 @@ ON CONFLICT DO NOTHING;
 UPDATE sessions SET unsettled = 'reported'
 WHERE session_id = ANY (%(session_ids)s::uuid[]) AND unsettled = 'unverified';
 
+-- name: keep_sessions
+-- Keep the objects of the sessions of lost commits, although an operator may have settled them meanwhile.
+UPDATE sessions SET unsettled = 'reported'
+WHERE session_id = ANY (%(session_ids)s::uuid[]) AND state <> 'active' AND unsettled IS NULL;
+
+-- name: heartbeat_ages
+-- Return the ages of the last heartbeats of some sessions.
+SELECT session_id,
+       coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - heartbeat_ms AS age_ms
+FROM sessions
+WHERE session_id = ANY (%(session_ids)s::uuid[]);
+
 -- name: settle
 -- Settle sessions without waiting lost commits: garbage collection may delete their orphans.
 UPDATE sessions AS s SET unsettled = NULL, closed_ms = greatest(closed_ms, %(now_ms)s)

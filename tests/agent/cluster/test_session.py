@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
+
 from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
 from agent.runtime.health import CallHealth
@@ -17,7 +19,7 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from catalog.model import Broker
 
@@ -34,6 +36,8 @@ class _Sessions:
         self.takes_seconds = 0.0
         self.epoch = 0
         self.has_beaten = threading.Event()
+        self.beating: list[UUID] = []
+        self.ended: list[UUID] = []
 
     def register(self, _session_id: UUID, _description: str, _broker: Broker | None, /) -> Incarnation:
         self.clock.advance(self.takes_seconds)
@@ -42,7 +46,7 @@ class _Sessions:
         )
 
     def heartbeat(self, session_id: UUID, /) -> int:
-        del session_id
+        self.beating.append(session_id)
         self.has_beaten.set()
         self.clock.advance(self.takes_seconds)
         if isinstance(self.response, Exception):
@@ -50,7 +54,7 @@ class _Sessions:
         return self.response
 
     def end(self, session_id: UUID, /) -> None:
-        """Do nothing."""
+        self.ended.append(session_id)
 
 
 def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
@@ -193,5 +197,51 @@ def test_a_late_heartbeat_is_followed_by_another_at_once() -> None:
         await session.start()
         sessions.takes_seconds = 0.0
         assert await asyncio.to_thread(sessions.has_beaten.wait, _TIMEOUT_SECONDS)
+
+    _run(story)
+
+
+def test_a_session_sends_heartbeats_while_its_agent_recovers_what_was_lost() -> None:
+    """Recovery reads and commits many files. Meanwhile the new session must not look silent."""
+
+    async def story(sessions: _Sessions, session: Session) -> None:
+        recovered = session.session_id
+
+        async def recover(_incarnation: Incarnation, earlier: Sequence[UUID]) -> None:
+            assert earlier == [recovered]
+            sessions.has_beaten.clear()
+            assert await asyncio.to_thread(sessions.has_beaten.wait, _TIMEOUT_SECONDS)
+
+        session._interval_ms = 1
+        session._recover = recover
+        sessions.epoch = 1
+        await session._register()
+        assert sessions.beating[-1] == session.session_id != recovered
+        assert sessions.ended == []
+
+    _run(story)
+
+
+def test_a_session_whose_recovery_fails_is_ended() -> None:
+    """It wrote nothing, so nothing of it can be lost; the next attempt recovers the same sessions."""
+
+    async def story(sessions: _Sessions, session: Session) -> None:
+        before = session.session_id
+        attempts: list[Sequence[UUID]] = []
+
+        async def recover(_incarnation: Incarnation, earlier: Sequence[UUID]) -> None:
+            attempts.append(earlier)
+            if len(attempts) == 1:
+                raise CatalogUnavailableError("away")
+
+        session._recover = recover
+        sessions.epoch = 1
+        with pytest.raises(CatalogUnavailableError):
+            await session._register()
+        assert session.session_id == before
+        assert len(sessions.ended) == 1
+        await session._register()
+        assert attempts == [[before], [before]]
+        assert session.session_id not in {before, *sessions.ended}
 
     _run(story)

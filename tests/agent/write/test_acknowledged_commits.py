@@ -94,9 +94,28 @@ def test_a_session_is_complete_unless_commits_were_dropped_that_may_be_lost(
     for number in (1, 2):
         _commit(memory, number, session=number)
     first, second = UUID(int=1), UUID(int=2)
-    assert memory.is_complete(second, knows_oldest=False)
-    assert not memory.is_complete(first, knows_oldest=False)
-    assert memory.is_complete(first, knows_oldest=True)
+    assert memory.is_complete(second, knows_oldest=False, heartbeat_age_ms=None)
+    assert not memory.is_complete(first, knows_oldest=False, heartbeat_age_ms=None)
+    assert memory.is_complete(first, knows_oldest=True, heartbeat_age_ms=None)
     memory.forget()
-    assert memory.is_complete(first, knows_oldest=False)
+    assert memory.is_complete(first, knows_oldest=False, heartbeat_age_ms=None)
     assert len(memory) == 0
+
+
+def test_the_catalog_knows_what_was_committed_well_before_a_heartbeat_that_it_knows() -> None:
+    clock = ManualClock()
+    memory = AcknowledgedCommits(clock)
+    _commit(memory, 1)
+    clock.advance(MAX_AGE_SECONDS + 1)
+    assert memory.recent() == []
+    session_id = UUID(int=1)
+    for age_ms, is_complete in ((0, True), (1_500_000, True), (1_502_000, False), (-1, False), (None, False)):
+        assert memory.is_complete(session_id, knows_oldest=False, heartbeat_age_ms=age_ms) is is_complete
+
+
+def test_a_file_with_more_sections_than_are_remembered_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledged_commits, "MAX_SECTIONS", 1)
+    memory = AcknowledgedCommits(ManualClock())
+    _commit(memory, 1, sections=2)
+    assert len(memory) == 0
+    assert not memory.is_complete(UUID(int=1), knows_oldest=False, heartbeat_age_ms=None)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.errors import SessionFencedError
+from catalog.lifecycle.expiry import InactiveOwner, OwnerKind
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import OffsetRange, PartitionId, RunRefusal
 from catalog.open import open_catalog
@@ -309,3 +310,33 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
         "readopted",
         [(0, 3)],
     )
+
+
+def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Scene) -> None:
+    """An operator may settle all sessions while an agent, which was away, has not compared its commits."""
+    catalog = scene.catalog
+    topic = scene.topic()
+    file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
+    catalog.incarnations.declare_restore("a test")
+    catalog.lost_commits.settle([scene.session_id])
+    assert not list(catalog.lost_commits.unsettled_sessions())
+
+    def confirmed() -> frozenset[str]:
+        later_ms = catalog.clock.now_ms() + 1
+        return catalog.deletions.confirm_orphans(
+            OwnerKind.SESSION, scene.session_id, later_ms, [file.object_name]
+        )
+
+    assert confirmed() == {file.object_name}
+    lost = AcknowledgedCommit(
+        file_id=file.file_id,
+        session_id=scene.session_id,
+        object_name=file.object_name,
+        number=1,
+        offsets=(),
+    )
+    catalog.lost_commits.report([], [lost], 1)
+    assert confirmed() == frozenset()
+    owner = InactiveOwner(kind=OwnerKind.SESSION, owner_id=scene.session_id, closed_ms=0)
+    assert catalog.expiry.delete_owners([owner]) == 0
+    assert appended(catalog.commits.readopt(file)) == [0]

@@ -1,0 +1,158 @@
+"""Recovery of an agent after the catalog began a new incarnation, against a real catalog."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.runtime.metrics import AgentMetrics
+from agent.runtime.work_pool import WorkPool
+from agent.write import loss_recovery
+from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
+from agent.write.loss_recovery import LossRecovery
+from catalog.errors import CatalogReplacedError
+from catalog.model import PartitionId
+from core.clock import ManualClock
+from core.errors import CorruptDataError, FatalError
+from maintenance.readopt import readopt_file
+from object_store.local.store import LocalStore
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from agent.cluster.commits import CommittedSection
+    from catalog.model import FileCommit, SectionResult
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+_SILENT_MS = 10_000
+
+
+@dataclass
+class _File:
+    commit: FileCommit
+    sections: Sequence[CommittedSection] = ()
+
+
+@dataclass
+class _Agent:
+    scene: Scene
+    acknowledged: AcknowledgedCommits
+    recovery: LossRecovery
+    clock: ManualClock
+
+    def acknowledge(self, *, lost: bool = False) -> FileCommit:
+        """Acknowledge a file of one batch, whose commit the catalog has, or has lost."""
+        topic = self.scene.topic(f"t{len(self.acknowledged)}")
+        file = self.scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
+        results: tuple[SectionResult, ...] = () if lost else self.scene.catalog.commits.commit(file)
+        if lost:
+            file = _without_sections(file)
+        self.acknowledged.committed(_File(file), results)
+        return file
+
+    def recover(self) -> None:
+        """Begin an incarnation and recover in it."""
+        incarnation = self.scene.catalog.incarnations.declare_restore("a test")
+        asyncio.run(self.recovery.run(incarnation, [self.scene.session_id]))
+
+    def unsettled(self) -> list[UUID]:
+        return [each.session_id for each in self.scene.catalog.lost_commits.unsettled_sessions()]
+
+
+def _without_sections(file: FileCommit) -> FileCommit:
+    """Return the file as if it had appended nothing; its object does not exist."""
+    return type(file)(
+        file_id=file.file_id,
+        object_name=file.object_name,
+        size=file.size,
+        directory_length=file.directory_length,
+        session_id=file.session_id,
+        sections=(),
+    )
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return the clock of the catalog and the agent."""
+    return ManualClock()
+
+
+@pytest.fixture
+def agent(catalog: Catalog, clock: ManualClock, ids: Ids, tmp_path: Path) -> Iterator[_Agent]:
+    acknowledged = AcknowledgedCommits(clock)
+    pool = WorkPool("catalog", threads=1, max_waiting=10)
+    with closing(pool), closing(LocalStore(tmp_path, ids)) as store:
+        recovery = LossRecovery(
+            catalog,
+            store,
+            acknowledged,
+            automatic=True,
+            silent_ms=_SILENT_MS,
+            pool=pool,
+            metrics=AgentMetrics(),
+        )
+        yield _Agent(Scene.set_up(catalog, ids), acknowledged, recovery, clock)
+
+
+def test_an_agent_that_was_idle_for_long_leaves_nothing_unsettled(agent: _Agent) -> None:
+    """It remembers none of its commits, but the catalog knows a later heartbeat of its session."""
+    agent.acknowledge()
+    agent.clock.advance(2 * MAX_AGE_SECONDS)
+    agent.scene.catalog.sessions.heartbeat(agent.scene.session_id)
+    agent.clock.advance(60)
+    agent.recover()
+    assert agent.unsettled() == []
+
+
+def test_a_commit_that_was_forgotten_after_the_last_known_heartbeat_may_be_lost(agent: _Agent) -> None:
+    agent.acknowledge()
+    agent.clock.advance(MAX_AGE_SECONDS + 60)
+    agent.recover()
+    assert agent.unsettled() == [agent.scene.session_id]
+
+
+def test_another_failover_during_the_recovery_repeats_all_of_it(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next recovery compares the same commits again, because the report may be lost, too."""
+    file = agent.acknowledge(lost=True)
+
+    def fail(*_: object) -> None:
+        raise CatalogReplacedError("the server changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loss_recovery, "readopt_file", fail)
+        with pytest.raises(CatalogReplacedError):
+            agent.recover()
+    assert [each.file_id for each in agent.acknowledged.recent()] == [file.file_id]
+    assert agent.unsettled() == [agent.scene.session_id]
+    agent.recover()
+    (lost,) = agent.scene.catalog.lost_commits.list()
+    assert (lost.file_id, lost.outcome, lost.epoch) == (file.file_id, "unreadable", 1)
+
+
+@pytest.mark.parametrize("error", [FatalError, CorruptDataError])
+def test_a_file_that_can_never_be_committed_does_not_hold_up_the_agent(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch, error: type[FatalError]
+) -> None:
+    """It waits for the operator, its object is kept, and the files after it are committed again."""
+    first, second = (agent.acknowledge(lost=True) for _ in range(2))
+
+    def fail_for_first(*arguments: object) -> object:
+        if arguments[2].file_id == first.file_id:  # type: ignore[attr-defined]  # a LostFile
+            raise error("a defect")
+        return readopt_file(*arguments)  # type: ignore[arg-type]  # the same ones
+
+    monkeypatch.setattr(loss_recovery, "readopt_file", fail_for_first)
+    agent.recover()
+    outcomes = {each.file_id: each.outcome for each in agent.scene.catalog.lost_commits.list()}
+    assert outcomes == {first.file_id: None, second.file_id: "unreadable"}
+    assert agent.unsettled() == [agent.scene.session_id]
