@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from catalog.database import arrays
 from catalog.database.address import describe_address
-from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError
+from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError, PoolClosedError
 from catalog.database.connection import first_line
 from catalog.database.connector import Connector
 from catalog.database.durability import DurabilityCheck
@@ -62,7 +62,7 @@ _NOT_COMMITTED = (
     pg.IdleInTransactionSessionTimeout,
 )
 _UNSTORABLE = (pg.CharacterNotInRepertoire, pg.UntranslatableCharacter, pg.ProgramLimitExceeded)
-_NOT_RETRIED = (pg.QueryCanceled, ConnectionsInUseError, pg.ProgramLimitExceeded)
+_NOT_RETRIED = (pg.QueryCanceled, ConnectionsInUseError, PoolClosedError, pg.ProgramLimitExceeded)
 
 
 class Transaction:
@@ -72,13 +72,17 @@ class Transaction:
         self,
         connection: CatalogConnection,
         pipeline: psycopg.Pipeline,
-        send_timeout: float,
+        limits: DatabaseLimits,
+        machine_clock: Clock,
         injected_clock: Clock | None,
     ) -> None:
         self._connection = connection
-        self._send_timeout = send_timeout
+        self._send_timeout = limits.statement_seconds
+        self._max_silence = limits.silent_client_seconds / 4
+        self._machine_clock = machine_clock
         self._injected_clock = injected_clock
         self._pipeline = pipeline
+        self._waited_at = machine_clock.monotonic()
         self.statements = 0
 
     def send(self, query: Query, params: Mapping[str, object] | None = None) -> psycopg.Cursor[TupleRow]:
@@ -90,6 +94,7 @@ class Transaction:
         """Wait for the results of all statements that were sent: one round trip."""
         self._flush()
         self._pipeline.sync()
+        self._waited_at = self._machine_clock.monotonic()
 
     def _flush(self) -> None:
         """Write all pending output to the socket.
@@ -126,12 +131,14 @@ class Transaction:
             return self._injected_clock.now_ms()
         return int(self.rows(_SQL["server_now"])[0].now_ms)
 
-    def allow_silence(self) -> None:
-        """Let this transaction stay open for up to 30 s without a statement, for work that computes much.
+    def keep_alive(self) -> None:
+        """Show the server that this process is not frozen; call it often while much is computed.
 
-        A process that freezes in it keeps its locks for as long.
+        A transaction is ended when its client is silent for `silent_client_seconds`. This sends a statement
+        if the last round trip was a quarter of that ago.
         """
-        self.send(_SERVER_SQL["allow_silence"])
+        if self._machine_clock.monotonic() - self._waited_at > self._max_silence:
+            self.rows(_SQL["server_now"])
 
     def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
         """Send a statement, wait for it, and return the number of affected rows."""
@@ -158,7 +165,7 @@ def _connection_of(pool: BoundedPool) -> Iterator[CatalogConnection]:
     with ExitStack() as lent:
         try:
             connection = lent.enter_context(pool.connection())
-        except ConnectionsInUseError:
+        except (ConnectionsInUseError, PoolClosedError):
             raise
         except psycopg.OperationalError as error:
             raise _NotConnectedError(str(error)) from error
@@ -175,17 +182,14 @@ def _connection_of(pool: BoundedPool) -> Iterator[CatalogConnection]:
 
 @contextmanager
 def _transaction(
-    connection: CatalogConnection, send_timeout: float, injected_clock: Clock | None
+    connection: CatalogConnection, limits: DatabaseLimits, machine_clock: Clock, injected_clock: Clock | None
 ) -> Iterator[Transaction]:
-    """Open a transaction in one pipeline: BEGIN is sent with the first statements, COMMIT with the last.
-
-    `send_timeout` is the number of seconds for which the server may read no data.
-    """
+    """Open a transaction in one pipeline: BEGIN is sent with the first statements, COMMIT with the last."""
     try:
         with connection.pipeline() as pipeline:
             for statement in connection.begin:
                 connection.execute(statement)
-            yield Transaction(connection, pipeline, send_timeout, injected_clock)
+            yield Transaction(connection, pipeline, limits, machine_clock, injected_clock)
             connection.execute(b"COMMIT")
         _require_standby(connection)
     except BaseException:
@@ -375,9 +379,7 @@ class Database:
         """
 
         def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> T:
-            with _transaction(
-                connection, self._limits.statement_seconds, self._injected_clock
-            ) as transaction:
+            with _transaction(connection, self._limits, self._clock, self._injected_clock) as transaction:
                 try:
                     return work(transaction)
                 finally:
@@ -447,16 +449,25 @@ class Database:
             return seconds >= self._limits.lock_seconds
         return state.attempt_number >= _MAX_ATTEMPTS
 
-    def _end_silent_transactions(self, pool: BoundedPool) -> None:
+    def end_silent_transactions(self) -> None:
         """End Siltstone's transactions on this database whose clients are frozen.
 
         The server itself ends a transaction whose client sends nothing between two statements. It has no
-        such limit while it waits for the rest of a statement, or for a client that reads no results.
+        such limit while it waits for the rest of a statement or pipeline, or for a client that reads no
+        results.
         """
+        query = _SERVER_SQL["end_silent_transactions"]
+        _log_ended(self.read("database.end_silent_transactions", query, self._silence_params()))
+
+    def _end_silent_transactions(self, pool: BoundedPool) -> None:
+        """Do the same for a transaction that waits for a lock, on a connection of its pool; ignore errors."""
         with suppress(psycopg.Error), _connection_of(pool) as connection:
-            params = {"seconds": self._limits.silent_client_seconds}
-            for row in connection.execute(_SERVER_SQL["end_silent_transactions"].sql, params):
-                _log.warning("ended a transaction whose client was frozen", backend=row[0], state=row[1])
+            cursor = connection.cursor(row_factory=namedtuple_row)
+            query = _SERVER_SQL["end_silent_transactions"]
+            _log_ended(cursor.execute(query.sql, self._silence_params()).fetchall())
+
+    def _silence_params(self) -> dict[str, object]:
+        return {"seconds": self._limits.silent_client_seconds}
 
     def _backoff(self, state: RetryCallState) -> float:
         """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""
@@ -506,3 +517,8 @@ class Database:
             f"the catalog at {self.address} rejected {operation}: {error.sqlstate} {first_line(error)}",
             remedy="this is a defect of Siltstone, or something else has changed the database",
         )
+
+
+def _log_ended(rows: list[Row]) -> None:
+    for row in rows:
+        _log.warning("ended a transaction whose client was frozen", backend=row.pid, state=row.waits)

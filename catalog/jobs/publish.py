@@ -6,14 +6,19 @@ extents, then files.
 - A partition whose topic was deleted meanwhile is skipped.
 - A partition that the job has deduplicated, and whose topic is no longer compacted, is skipped and keeps its
   input extents. Kafka aborts a cleaning for the same reason.
+- A process that freezes while it holds these locks would hold up commits. So the result is computed with a
+  statement now and then (`Transaction.keep_alive`), and all that writes is sent at the end: a longer silence
+  ends the transaction.
 - An input extent may be missing only if it lies below the log start offset, because then retention has
   removed it. Otherwise the publication is rejected.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.config.values import TopicConfig
@@ -62,16 +67,17 @@ class _Partition:
         self.compacted_extents -= row.kind == FileKind.COMPACTED
 
     def add(self, extent: OutputExtent) -> tuple[int, int]:
-        """Count a new extent; return its `max_timestamp_so_far` and the commit time of its oldest data."""
+        """Count a new extent; return its `max_timestamp_so_far` and the commit time of its oldest data.
+
+        The removed extents are in offset order by now.
+        """
         self.live_bytes += extent.length
         self.dirty_bytes += extent.length if extent.last_offset >= self.new_first_dirty_offset else 0
         self.compacted_extents += 1
         self.max_timestamp_so_far = max(self.max_timestamp_so_far, extent.max_timestamp)
-        committed_ms = min(
-            row.committed_ms
-            for row in self.removed
-            if row.base_offset <= extent.last_offset and row.last_offset >= extent.base_offset
-        )
+        first = bisect_left(self.removed, extent.base_offset, key=attrgetter("last_offset"))
+        end = bisect_right(self.removed, extent.last_offset, lo=first, key=attrgetter("base_offset"))
+        committed_ms = min(row.committed_ms for row in self.removed[first:end])
         return self.max_timestamp_so_far, committed_ms
 
 
@@ -107,27 +113,33 @@ def _exactness_after(
 
 
 class JobPublication:
-    """One attempt to publish a job's result, inside its transaction; the job's row is locked already."""
+    """Publication of a job's result; may run in several transactions until one of them is committed."""
 
-    def __init__(self, transaction: Transaction, spec: JobSpec, result: JobResult, now_ms: int) -> None:
-        self._transaction = transaction
+    def __init__(self, spec: JobSpec, result: JobResult) -> None:
         self._spec = spec
         self._result = result
-        self._now_ms = now_ms
+        self._inputs = inputs_by_partition(spec)
+        self._outputs = outputs_by_partition(result)
+        self._files = {extent: file.file_id for file in result.files for extent in file.extents}
         self._partitions: dict[PartitionId, _Partition] = {}
 
-    def run(self) -> list[FileRemoval]:
+    def run(self, transaction: Transaction, now_ms: int) -> list[FileRemoval]:
         """Publish the result, or raise JobInputsChangedError; return the removed extents by file.
 
-        The caller subtracts them from the files' counts after it has locked all extents that it changes,
-        because files are locked last.
+        The job's row is locked already. The caller subtracts the removed extents from the files' counts after
+        it has locked all extents that it changes, because files are locked last.
         """
+        self._transaction = transaction
+        self._now_ms = now_ms
+        self._partitions = {}
         removed = self._lock_and_remove()
         for row in removed:
+            self._transaction.keep_alive()
             self._partitions[PartitionId(row.topic_id, row.partition)].remove(row)
         self._check_missing()
         new_extents = self._add_outputs()
         self._update_exactness()
+        self._insert_files(new_extents)
         self._update_partitions()
         if new_extents:
             self._transaction.send(_SQL["insert_outputs"], _output_params(new_extents))
@@ -184,7 +196,8 @@ class JobPublication:
         }
 
     def _check_missing(self) -> None:
-        for key, extents in inputs_by_partition(self._spec).items():
+        for key, extents in self._inputs.items():
+            self._transaction.keep_alive()
             partition = self._partitions.get(key)
             if partition is None:
                 continue  # its topic was deleted, or is no longer compacted
@@ -198,35 +211,41 @@ class JobPublication:
                     )
 
     def _add_outputs(self) -> list[_NewExtent]:
-        """Insert the output files, count their extents, and return the extents to insert."""
+        """Count the output extents, and return those to insert."""
         new_extents: list[_NewExtent] = []
-        files = {extent: file for file in self._result.files for extent in file.extents}
-        lengths: dict[UUID, list[int]] = {file.file_id: [] for file in self._result.files}
-        for key, extents in outputs_by_partition(self._result).items():
+        for key, extents in self._outputs.items():
             partition = self._partitions.get(key)
+            if partition is None:
+                continue
+            partition.removed.sort(key=attrgetter("base_offset"))
             for extent in extents:
-                if partition is None or extent.last_offset < partition.log_start_offset:
+                self._transaction.keep_alive()
+                if extent.last_offset < partition.log_start_offset:
                     continue
                 so_far, committed_ms = partition.add(extent)
-                file_id = files[extent].file_id
-                lengths[file_id].append(extent.length)
+                file_id = self._files[extent]
                 new_extents.append(_NewExtent(key.topic_id, file_id, extent, so_far, committed_ms))
-        for file in self._result.files:
-            self._insert_file(file, lengths[file.file_id])
         return new_extents
 
     def _update_exactness(self) -> None:
-        inputs, outputs = inputs_by_partition(self._spec), outputs_by_partition(self._result)
         for key, partition in self._partitions.items():
+            self._transaction.keep_alive()
             if _is_cleaning(partition.plan):
-                written = outputs.get(key, [])
+                written = self._outputs.get(key, [])
                 partition.exactness = _exactness_after(
                     partition,
                     written,
                     is_exact_job=self._spec.exact,
                     written=sum(each.record_count for each in written),
-                    read=sum(each.record_count for each in inputs[key]),
+                    read=sum(each.record_count for each in self._inputs[key]),
                 )
+
+    def _insert_files(self, new_extents: Sequence[_NewExtent]) -> None:
+        lengths: dict[UUID, list[int]] = {file.file_id: [] for file in self._result.files}
+        for each in new_extents:
+            lengths[each.file_id].append(each.extent.length)
+        for file in self._result.files:
+            self._insert_file(file, lengths[file.file_id])
 
     def _insert_file(self, file: OutputFile, lengths: list[int]) -> None:
         """Insert an output file; `lengths` are those of its live extents."""

@@ -256,17 +256,22 @@ class Jobs:
         JobSupersededError: the attempt does not own the job. JobInputsChangedError: an input is missing that
         retention has not removed. JobOutputError: the outputs do not cover the inputs.
         """
+        # A specification never changes. Everything that depends on it alone is done before locks are taken.
+        job = self.get(result.job_id)
+        if not self._may_publish(job.state, job.attempt_id, result):
+            return
+        check_result(job.spec, result)
+        publication = JobPublication(job.spec, result)
 
         def work(transaction: Transaction) -> None:
-            transaction.allow_silence()
-            state, attempt_id, spec = self._lock(transaction, result.job_id)
-            if attempt_id != result.attempt_id or state is not JobState.RUNNING:
-                if attempt_id == result.attempt_id and state is JobState.COMPLETED:
-                    return
-                raise _superseded(result.job_id, result.attempt_id)
-            check_result(spec, result)
+            rows = transaction.rows(_SQL["lock_owner"], {"job_id": result.job_id})
+            if not rows:
+                raise _unknown(result.job_id)
+            (owner,) = rows
+            if not self._may_publish(JobState(owner.state), owner.attempt_id, result):
+                return
             now_ms = transaction.now_ms()
-            removed = JobPublication(transaction, spec, result, now_ms).run()
+            removed = publication.run(transaction, now_ms)
             _release_extents(transaction, result.job_id, removed, now_ms)
             self._finish(
                 transaction, result.job_id, JobState.COMPLETED, result.attempt_id, counts=result.counts
@@ -274,6 +279,13 @@ class Jobs:
             record_success(transaction)
 
         self._database.transact("jobs.complete", work)
+
+    @staticmethod
+    def _may_publish(state: JobState, attempt_id: UUID | None, result: JobResult) -> bool:
+        """Return False if the attempt has published already; raise JobSupersededError if it lost the job."""
+        if attempt_id != result.attempt_id or state not in {JobState.RUNNING, JobState.COMPLETED}:
+            raise _superseded(result.job_id, result.attempt_id)
+        return state is JobState.RUNNING
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         """Fail a job and release its extents; JobSupersededError if the attempt has lost it.

@@ -10,9 +10,10 @@ A silent owner loses its session or attempt in two steps:
 2. Fence: since the mark, and since the last outage, the catalog was seen reachable for `confirm_ms`, and no
    heartbeat came.
 
-Each step is one statement that checks its condition under the row's lock. Both are sent in one piece with
-their COMMIT, so that a process that freezes holds no lock. Several processes may take the steps at once: the
-second condition, once true, stays true until a heartbeat comes.
+Each step is one statement that checks its condition under the row's lock. No step waits for a lock, so the
+locks of a process that freezes within a heartbeat hold up nobody but its own session, and are ended
+(`Database.end_silent_transactions`). Several processes may take the steps at once: the second condition, once
+true, stays true until a heartbeat comes.
 """
 
 from __future__ import annotations

@@ -143,8 +143,10 @@ class Sessions:
     def fence_silent(self, silence_ms: int, confirm_ms: int) -> list[UUID]:
         """Mark silent sessions, fence those whose silence is confirmed, and return the ids of these.
 
-        `catalog.lifecycle.reachability` has the rule. Call it every few seconds.
+        `catalog.lifecycle.reachability` has the rule. Call it every few seconds. It skips rows that others
+        have locked, so it first ends the transactions of frozen processes, which would keep theirs.
         """
+        self._database.end_silent_transactions()
         params = silence_params(self._database, silence_ms, confirm_ms)
 
         def work(transaction: Transaction) -> Cursor[TupleRow]:

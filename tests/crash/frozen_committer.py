@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _stopping_once(check: Callable[..., None]) -> Callable[..., None]:
+def stopping_once(check: Callable[..., None]) -> Callable[..., None]:
+    """Return `check`, with a SIGSTOP of this process before the first call."""
     stopped = False
 
     def check_after_stop(*arguments: object) -> None:
@@ -41,7 +42,7 @@ def main(url: str, session_id: str, topic_id: str) -> None:
     """Commit, and print what came of it."""
     clock = SystemClock()
     ids = SystemIds(clock)
-    repository._Commit._check_session = _stopping_once(repository._Commit._check_session)  # type: ignore[method-assign]  # stops here
+    repository._Commit._check_session = stopping_once(repository._Commit._check_session)  # type: ignore[method-assign]  # stops here
     with open_catalog(url, clock, ids) as catalog:
         file = Scene(catalog, ids, UUID(session_id)).file({PartitionId(UUID(topic_id), 0): [run_of(1)]})
         try:

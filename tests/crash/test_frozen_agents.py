@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
-from catalog.database.pool import Reserve
+from catalog.database.limits import DatabaseLimits
+from catalog.database.pool import Reserve, Transaction
 from catalog.database.sql_files import Query
 from catalog.model import PartitionId
 from catalog.open import Catalog, open_catalog
@@ -25,8 +27,9 @@ from tests.fixtures.postgres_node import PostgresNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from uuid import UUID
 
-    from catalog.database.pool import Transaction
     from catalog.model import SectionResult, Topic
 
 pytestmark = pytest.mark.integration
@@ -72,11 +75,10 @@ def _base_offset(result: SectionResult) -> int | None:
 
 
 @contextmanager
-def _stopped_committer(server: PostgresNode, agent: Scene, topic: Topic) -> Iterator[subprocess.Popen[str]]:
-    module = [sys.executable, "-m", "tests.crash.frozen_committer"]
-    process = subprocess.Popen(
-        [*module, server.url, str(agent.session_id), str(topic.topic_id)], stdout=subprocess.PIPE, text=True
-    )
+def _stopped(server: PostgresNode, module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that stops itself, and wait until it has done so."""
+    command = [sys.executable, "-m", f"tests.crash.{module}", server.url, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         status = Path(f"/proc/{process.pid}/stat")
         server.wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
@@ -84,6 +86,12 @@ def _stopped_committer(server: PostgresNode, agent: Scene, topic: Topic) -> Iter
     finally:
         process.kill()
         process.communicate()
+
+
+def _stopped_committer(
+    server: PostgresNode, agent: Scene, topic: Topic
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    return _stopped(server, "frozen_committer", agent.session_id, topic.topic_id)
 
 
 def _last_line(process: subprocess.Popen[str]) -> str:
@@ -114,6 +122,52 @@ def test_an_agent_that_was_fenced_while_it_was_stopped_commits_nothing(server: P
             process.send_signal(signal.SIGCONT)
             assert _last_line(process) == "SessionFencedError"
         assert frozen.extents(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "end"), [("_check_missing", _IDLE), ("_update_partitions", _ENDED_BY_WAITER)]
+)
+def test_a_driver_that_freezes_while_it_publishes_loses_its_locks(
+    server: PostgresNode, step: str, end: str
+) -> None:
+    """The server ends it between round trips, and a waiting agent while it sends its statements."""
+    with _opened(server.url) as catalog:
+        agent = _agent(catalog)
+        topic = _topic(agent)
+        for _ in range(2):
+            agent.commit(topic, run_of(5))
+        agent.submitted(agent.extents(topic))
+        ended = server.log().count(end)
+        with _stopped(server, "frozen_publisher", step) as process:
+            assert _base_offset(agent.commit(topic, run_of(1))) == 10
+            assert server.log().count(end) == ended + 1
+            process.send_signal(signal.SIGCONT)
+            assert _last_line(process) == "completed"
+        assert [each.base_offset for each in agent.extents(topic)] == [0, 10]
+
+
+def test_a_driver_that_computes_while_it_publishes_keeps_its_locks(
+    server: PostgresNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only silence counts. Here every step takes longer than that in all, and shows that it goes on."""
+    clock = SystemClock()
+    limits = DatabaseLimits(silent_client_seconds=0.5)
+    with open_catalog(server.url, clock, SystemIds(clock), limits=limits) as catalog:
+        agent = _agent(catalog)
+        topic = _topic(agent, partitions=20)
+        for partition in range(20):
+            agent.commit(topic, run_of(5), partition=partition)
+        extents = [each for partition in range(20) for each in agent.extents(topic, partition)]
+        job = agent.claimed(extents)
+        keep_alive = Transaction.keep_alive
+
+        def compute(transaction: Transaction) -> None:
+            clock.sleep(0.05)
+            keep_alive(transaction)
+
+        monkeypatch.setattr(Transaction, "keep_alive", compute)
+        catalog.jobs.complete(agent.result(job))
+        assert catalog.operation_counts()["jobs.complete"].retries == 0
 
 
 def test_a_heartbeat_does_not_wait_for_a_commit(server: PostgresNode) -> None:
@@ -198,6 +252,30 @@ def test_an_agent_that_waits_for_its_disk_or_its_standby_is_not_ended(server: Po
             assert _base_offset(other.commit(topic, run_of(1))) == 0
         assert catalog.operation_counts()["commits.commit"].retries > 0
         assert server.log().count("terminating connection") == ended
+
+
+def test_a_heartbeat_that_freezes_before_its_commit_does_not_hold_up_fencing(server: PostgresNode) -> None:
+    """Fencing skips locked rows, so nobody waits for these locks; it ends their transaction itself."""
+    clock = SystemClock()
+    limits = DatabaseLimits(silent_client_seconds=0.5)
+    with open_catalog(server.url, clock, SystemIds(clock), limits=limits) as catalog:
+        frozen, dead = _agent(catalog), _agent(catalog)
+        connection = catalog._database.connect()
+        with suppress(psycopg.OperationalError), closing(connection), connection.pipeline():
+            for statement in (
+                b"BEGIN",
+                b"SELECT FROM reachability FOR UPDATE",
+                b"SELECT FROM sessions WHERE session_id = %s FOR UPDATE",
+            ):
+                connection.execute(statement, [frozen.session_id] if b"%s" in statement else None)
+            server.wait_until(lambda: server.execute(_LOCKS) == [(1,)])
+            fenced: set[UUID] = set()
+
+            def look() -> bool:
+                fenced.update(catalog.sessions.fence_silent(0, 100))
+                return fenced >= {frozen.session_id, dead.session_id}
+
+            server.wait_until(look)
 
 
 def test_the_servers_own_limits_on_dead_clients_are_set(server: PostgresNode) -> None:

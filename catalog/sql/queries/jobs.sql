@@ -196,6 +196,10 @@ FOR UPDATE OF jobs SKIP LOCKED;
 -- Lock a job; return its state and specification.
 SELECT state, attempt_id, spec::text AS spec FROM jobs WHERE job_id = %(job_id)s FOR UPDATE;
 
+-- name: lock_owner
+-- Lock a job; return its state and its attempt.
+SELECT state, attempt_id FROM jobs WHERE job_id = %(job_id)s FOR UPDATE;
+
 -- name: finish_job
 -- Finish a job with the reason of its failure, or with its counts.
 UPDATE jobs

@@ -26,7 +26,3 @@ SELECT count(*)::integer AS standbys,
        coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), coalesce(replay_lsn, sent_lsn))), 0)::bigint AS lag_bytes
 FROM pg_stat_replication
 HAVING pg_has_role('pg_monitor', 'USAGE');
-
--- name: allow_silence
--- Let the client compute for a while between the statements of this transaction.
-SELECT set_config('idle_in_transaction_session_timeout', '30s', true);
