@@ -9,6 +9,7 @@ from agent.groups.classic.group import ClassicGroup
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.errors import ErrorCode, GroupError
 from agent.groups.ownership import require_group_id
+from catalog.groups.names import check_group_name
 from catalog.groups.offsets import CommitOutcome
 from catalog.model import PartitionId
 
@@ -107,14 +108,22 @@ class GroupOffsets:
         return [code] * max(1, len(offsets))
 
     async def check_fetch(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> None:
-        """Raise GroupError unless this agent coordinates the group and the member may fetch offsets.
+        """Raise GroupError if the member may not fetch offsets, InvalidGroupError for a bad id.
 
         A member id and an epoch are checked for consumer groups only; clients that are no members omit them.
+        Only the coordinator can check them. Other agents accept them, because the catalog has all committed
+        offsets: librdkafka never repeats this request after NOT_COORDINATOR.
         """
-        await self._ownership.require_own(group_id)
+        check_group_name(group_id)
         if member_id is None and epoch < 0:
             return
-        cached = await self._cache.find(group_id)
+        try:
+            await self._ownership.require_own(group_id)
+            cached = await self._cache.find(group_id)
+        except GroupError as error:
+            if error.code is ErrorCode.not_coordinator:
+                return
+            raise
         if cached is not None and isinstance(cached.group, ConsumerGroup):
             code = cached.group.check_fetch(member_id, epoch)
             if code is not ErrorCode.none:

@@ -10,6 +10,10 @@ Versions 1 to 10:
 - 10 names topics by id.
 
 A partition that does not exist, or has no committed offset, has offset -1 and no error.
+
+An unavailable catalog is COORDINATOR_LOAD_IN_PROGRESS here, and not COORDINATOR_NOT_AVAILABLE. librdkafka
+(2.16) repeats the request after the first only. After the second its consumer never reads, although it stays
+in its group.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
     """Return the error code at the top, or in version 1, which has no such field, for each partition."""
-    code = group_code_of(error)
+    code = _code_of(error)
     if context.version >= _MANY_GROUPS_SINCE:
         return Struct(groups=[Struct(group_id=group.group_id, error_code=code) for group in request.groups])
     partitions = request.topics if context.version < 2 and request.topics else ()
@@ -62,6 +66,13 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     )
 
 
+def _code_of(error: BaseException) -> ErrorCode:
+    code = group_code_of(error)
+    if code is ErrorCode.coordinator_not_available:
+        return ErrorCode.coordinator_load_in_progress
+    return code
+
+
 async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Struct]:
     """Return the response of each group. An error of one group does not affect the others."""
     yielding = CooperativeYield()
@@ -74,7 +85,7 @@ async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Str
     try:
         found = iter(await _topics(valid, context))
     except Exception as error:  # noqa: BLE001  # the error of the groups that passed their checks
-        failure = group_code_of(error)
+        failure = _code_of(error)
         codes = [failure if code is ErrorCode.none else code for code in codes]
     return [
         Struct(group_id=group.group_id, topics=next(found))
@@ -88,7 +99,7 @@ async def _check(group: Struct, context: RequestContext) -> ErrorCode:
     try:
         await context.services.groups.offsets.check_fetch(group.group_id, group.member_id, group.member_epoch)
     except Exception as error:  # noqa: BLE001  # each group has its own error code
-        return group_code_of(error)
+        return _code_of(error)
     return ErrorCode.none
 
 

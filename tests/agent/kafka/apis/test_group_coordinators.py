@@ -12,8 +12,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.errors import ErrorCode, GroupError
+from agent.kafka.codec import Struct
 from tests.agent.kafka.coordinators import NO_EXPIRY, group_of, groups_of, kill, two_brokers
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
+from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,6 +107,26 @@ def test_members_continue_under_a_new_coordinator_without_a_rebalance(
     until(lambda: member.commit(42))
     assert member.committed() == 42
     assert member.assignments == 1
+
+
+def test_every_agent_returns_committed_offsets(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    """A member whose coordinator changes meanwhile gets its offsets; librdkafka would not ask again."""
+    brokers[0].create_topic("granite", 2)
+    group_id = group_of(brokers[0])
+    member = join(group_id)
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(41))
+    topics = [Struct(name="granite", partition_indexes=[0])]
+    sender = {"member_id": "a member", "member_epoch": 3}
+    for broker in brokers:
+        with Wire(broker.host_and_port) as wire:
+            old = wire.ask("offset_fetch", 7, Struct(group_id=group_id, topics=topics)).topics
+            wanted = Struct(group_id=group_id, topics=topics, **sender)
+            (new,) = wire.ask("offset_fetch", 9, Struct(groups=[wanted])).groups
+        for found in (old, new.topics):
+            assert [part.committed_offset for each in found for part in each.partitions] == [41]
 
 
 def test_a_group_rebalances_under_a_new_coordinator(
