@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.fixtures import kafka_tools, pgbouncer, previous_release
 from tests.fixtures.logs import log_to_standard_error
@@ -19,8 +19,9 @@ pytest_plugins = [
     "tests.fixtures.restartable",
 ]
 
-# quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. night:
-# long. Slowness of a shared machine must not fail a test.
+# quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. mutants:
+# as ci, but the first failing example ends a test. night: long. Slowness of a shared machine must not fail a
+# test.
 settings.register_profile(
     "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -33,6 +34,9 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "mutants", parent=settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
 )
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

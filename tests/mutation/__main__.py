@@ -1,15 +1,14 @@
 """Mutation testing of the modules that decide about data: `make mutants`.
 
-Cosmic Ray changes one thing at a time in a copy of the tree, and the tests of `targets` judge the change.
-A mutant that they do not notice is a survivor. `explained.toml` lists survivors that do the same as the
-original code, each with the reason, so that a run reports new ones only and fails if there are any.
+Cosmic Ray changes one thing at a time, and the tests of `targets` judge the change. A mutant that they do not
+notice is a survivor. `explained.toml` lists survivors that do the same as the original code, each with the
+reason. A run lists the others, and fails if they are too many.
 
 mutmut was tried, too. It leaves decorated functions alone, and those are properties, dataclass methods and
 all kernels.
 
 Kernels cannot run as Python (NUMBA_DISABLE_JIT): they call libraries through LLVM intrinsics, read rows as
-records, and rely on numba's integer types. So their target compiles them for each mutant. It takes hours, and
-runs only if it is named.
+records, and rely on numba's integer types. So their target compiles them for each mutant of a sample.
 """
 
 from __future__ import annotations
@@ -17,28 +16,42 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-from cosmic_ray.mutating import mutate_and_test
-from cosmic_ray.work_item import TestOutcome
-
+from catalog.open import EmbeddedPostgres
+from tests.fixtures.postgres import NOT_DURABLE, SHARED_SERVER, PostgresForTests
+from tests.mutation.judge import ROOT, collect, measure, survivors
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.targets import TARGETS, Target
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-ROOT: Final = Path(__file__).parents[2]
 EXPLAINED: Final = Path(__file__).parent / "explained.toml"
+MIN_SCORE: Final = 0.95
+
+
+class Row(NamedTuple):
+    """Result of a target: `judged` of its `found` mutants are in the sample."""
+
+    target: str
+    found: int
+    judged: int
+    explained: int
+    survived: int
+
+    @property
+    def score(self) -> float:
+        """Return the part of the judged mutants that were killed or are explained."""
+        return 1 - self.survived / max(self.judged, 1)
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        killed = self.judged - self.explained - self.survived
+        counts = (self.found, self.judged, killed, self.explained, self.survived)
+        return f"| {self.target} | {' | '.join(map(str, counts))} | {self.score:.1%} |"
 
 
 def explained(path: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
@@ -47,96 +60,70 @@ def explained(path: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
     return {(each["module"], each["before"], each["after"]): each["reason"] for each in entries}
 
 
-def copy_tree(target: Path) -> None:
-    """Copy the files that git knows or would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True
+def sample(mutants: list[Mutant], most: int | None) -> list[Mutant]:
+    """Return at most that many mutants of a module, the same in each run."""
+    if most is None or len(mutants) <= most:
+        return mutants
+    return sorted(random.Random(0).sample(mutants, most), key=lambda each: each.line)
+
+
+def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
+    """Judge the mutants of a target, and print the survivors."""
+    begun = time.monotonic()
+    collect(target.tests)
+    baseline = measure(target.modules, target.tests, directory)
+    found = {module: list(mutants_of(ROOT, module)) for module in target.modules}
+    chosen = [mutant for each in found.values() for mutant in sample(each, target.most)]
+    reasons = explained()
+    unknown = [mutant for mutant in chosen if mutant.key not in reasons]
+    prepared = time.monotonic()
+    _say(
+        f"{name}: {len(unknown)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
     )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        source = ROOT / name
-        if source.is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target / name)
-
-
-def judge(mutant: Mutant, target: Target, copies: Path) -> str:
-    """Run the tests of a target on a mutant in this process's copy of the tree; return the outcome."""
-    copy = copies / str(os.getpid())
-    if not copy.exists():
-        copy_tree(copy)
-    os.chdir(copy)
-    os.environ["PYTHONPATH"] = str(copy)
-    outcome = mutate_and_test(
-        [mutant.spec], test_command(target.tests, copy), target.timeout_seconds
-    ).test_outcome
-    return str((outcome or TestOutcome.INCOMPETENT).value)
-
-
-def require_sound(targets: Sequence[Target], copies: Path) -> None:
-    """Run the tests of each target on the unchanged code. If they failed, no mutant could survive."""
-    copy = copies / "unchanged"
-    copy_tree(copy)
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    for target in targets:
-        command = shlex.split(test_command(target.tests, copy))
-        done = subprocess.run(command, cwd=copy, env=environment, check=False, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"the tests fail without a mutation:\n{done.stdout[-20_000:]}")
-
-
-def test_command(tests: Sequence[str], copy: Path) -> str:
-    """Return the command that judges a mutant. Its examples are the same each time."""
-    options = "-q -x -p no:randomly -p no:cacheprovider"
-    directory = shlex.quote(f"{copy}-tests")
-    return f"{shlex.quote(sys.executable)} -m pytest {options} --basetemp={directory} {shlex.join(tests)}"
-
-
-def chosen_mutants(names: Sequence[str], most: int | None) -> Iterator[tuple[Mutant, Target]]:
-    """Yield the mutants of some targets; a random part of each target if there are more than `most`."""
-    for name in names:
-        target = TARGETS[name]
-        found = [mutant for module in target.modules for mutant in mutants_of(ROOT, module)]
-        if most is not None and len(found) > most:
-            found = sorted(random.Random(0).sample(found, most))
-        for mutant in found:
-            yield mutant, target
+    survived = 0
+    for mutant in survivors(unknown, baseline, directory, processes):
+        survived += 1
+        tests = len(baseline.of(mutant))
+        _say(f"{mutant.module}:{mutant.line}: {mutant.before}  ->  {mutant.after}  ({tests} tests)")
+    _say(f"{name}: {(time.monotonic() - prepared) / max(len(unknown), 1):.1f} s for each mutant")
+    return Row(name, sum(map(len, found.values())), len(chosen), len(chosen) - len(unknown), survived)
 
 
 def main() -> int:
-    """Judge the mutants of the chosen targets; return 1 if an unexplained one survives."""
+    """Judge the chosen targets and print a table; return 1 if the score of one is too low."""
     parser = argparse.ArgumentParser(prog="make mutants", description="Mutation testing; see tests/mutation.")
-    parser.add_argument("targets", nargs="*", help="default: all but the slow ones", choices=[*TARGETS, []])
-    parser.add_argument("--most", type=int, help="judge a random sample of that many mutants of each target")
+    parser.add_argument("targets", nargs="*", help="default: all", choices=[*TARGETS, []])
+    parser.add_argument("--most", type=int, help="judge a random sample of that many mutants of each module")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    reasons = explained()
-    names = options.targets or [name for name, each in TARGETS.items() if not each.is_slow]
-    work = list(chosen_mutants(names, options.most))
-    os.environ.setdefault("HYPOTHESIS_PROFILE", "ci")
-    survivors: list[Mutant] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="mutants-") as directory,
-        ProcessPoolExecutor(options.processes) as pool,
-    ):
-        require_sound([TARGETS[name] for name in names], Path(directory))
-        todo = [each for each in work if each[0].key not in reasons]
-        outcomes = pool.map(partial(_judge_one, copies=Path(directory)), todo)
-        for (mutant, _), outcome in zip(todo, outcomes, strict=True):
-            if outcome == TestOutcome.SURVIVED:
-                survivors.append(mutant)
-                _say(f"{mutant.module}:{mutant.line}: {mutant.before}  ->  {mutant.after}")
-    known, killed = len(work) - len(todo), len(todo) - len(survivors)
-    _say(f"{len(work)} mutants: {killed} killed, {known} explained, {len(survivors)} survived")
-    return bool(survivors)
+    os.chdir(ROOT)
+    os.environ["HYPOTHESIS_PROFILE"] = "mutants"
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        directory = Path(name)
+        with EmbeddedPostgres(directory / "postgres", settings=NOT_DURABLE) as server:
+            PostgresForTests(server.url)
+            os.environ[SHARED_SERVER] = server.url
+            for target in options.targets or TARGETS:
+                chosen = TARGETS[target]
+                rows.append(
+                    judge(
+                        target,
+                        chosen._replace(most=options.most or chosen.most),
+                        directory,
+                        options.processes,
+                    )
+                )
+    _say("| target | mutants | judged | killed | explained | survived | score |")
+    _say("|---|---|---|---|---|---|---|")
+    for row in rows:
+        _say(row.line())
+    return int(any(row.score < MIN_SCORE for row in rows))
 
 
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _judge_one(work: tuple[Mutant, Target], *, copies: Path) -> str:
-    return judge(*work, copies)
 
 
 if __name__ == "__main__":

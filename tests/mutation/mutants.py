@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast_from_path
 from cosmic_ray.ast.ast_query import ASTQuery
 from cosmic_ray.mutating import mutate_code
-from cosmic_ray.work_item import MutationSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # One replacement of each operator: its neighbour or its opposite. The others make mutants that the same tests
 # kill, and would take ten times as long.
@@ -31,27 +30,15 @@ class Mutant(NamedTuple):
     """One change of a module. `before` and `after` are its changed lines; they identify it in reviews."""
 
     module: str
-    operator: str
-    occurrence: int
     line: int
     before: str
     after: str
+    code: str
 
     @property
     def key(self) -> tuple[str, str, str]:
         """Identity that other changes of the module leave alone."""
         return self.module, self.before, self.after
-
-    @property
-    def spec(self) -> MutationSpec:
-        """Return the mutation for Cosmic Ray."""
-        return MutationSpec(
-            module_path=Path(self.module),
-            operator_name=self.operator,
-            occurrence=self.occurrence,
-            start_pos=(self.line, 0),
-            end_pos=(self.line, 1),
-        )
 
 
 def mutants_of(root: Path, module: str) -> Iterator[Mutant]:
@@ -72,11 +59,11 @@ def mutants_of(root: Path, module: str) -> Iterator[Mutant]:
             if changed is None or _same_code(source, changed):
                 continue
             before, after = _changed_lines(source, changed)
-            yield Mutant(module, name, occurrence, start[0], before, after)
+            yield Mutant(module, start[0], before, after, changed)
 
 
 def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the spans of annotations and of messages of errors, which do not decide anything."""
+    """Return the spans of annotations, of messages of errors, and of `strict`: they decide nothing."""
     spans = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
@@ -85,6 +72,8 @@ def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]
             spans.append(_span(node.returns))
         elif isinstance(node, ast.JoinedStr):
             spans.append(_span(node))
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            spans.append(_span(node.value))
     return spans
 
 

@@ -1,7 +1,6 @@
-"""The modules that decide about data, and the tests that judge each of them within seconds.
+"""The modules that decide about data, and the tests that judge each of them.
 
-A mutant is judged by the first failing test, so the quickest tests come first. Tests that start Spark or
-agents are left out: they would take minutes for each mutant.
+Tests that start Spark, agents or servers are left out: they would take minutes for each mutant.
 """
 
 from __future__ import annotations
@@ -10,48 +9,76 @@ from typing import Final, NamedTuple
 
 
 class Target(NamedTuple):
-    """Modules that the same tests judge. A mutant whose tests exceed the timeout counts as killed."""
+    """Modules that the same tests judge; at most `most` mutants of each module, chosen at random."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
-    timeout_seconds: float = 120.0
-    is_slow: bool = False
+    most: int | None = None
 
 
 TARGETS: Final = {
-    "sequences": Target(
-        ("catalog/commit/sequences.py", "catalog/commit/assignment.py"),
-        (
-            "tests/catalog/commit/test_sequences.py",
-            "tests/catalog/commit/test_bulk_assignment.py",
-            "tests/catalog/commit/test_commit.py",
-        ),
-    ),
     "commit": Target(
         (
+            "catalog/commit/assignment.py",
             "catalog/commit/bulk_assignment.py",
             "catalog/commit/columns.py",
             "catalog/commit/producers.py",
             "catalog/commit/repository.py",
             "catalog/commit/results.py",
+            "catalog/commit/sequences.py",
         ),
         (
+            "tests/catalog/commit/test_sequences.py",
             "tests/catalog/commit/test_bulk_assignment.py",
             "tests/catalog/commit/test_commit.py",
+            "tests/catalog/commit/test_concurrency.py",
             "tests/catalog/commit/test_producers.py",
+            "tests/catalog/topics/test_extents.py",
         ),
     ),
     "publish": Target(
         ("catalog/jobs/publish.py", "catalog/jobs/validation.py"),
-        ("tests/catalog/jobs/test_publish.py", "tests/catalog/jobs/test_jobs.py"),
+        (
+            "tests/catalog/jobs/test_validation.py",
+            "tests/catalog/jobs/test_publish.py",
+            "tests/catalog/jobs/test_jobs.py",
+            "tests/catalog/jobs/test_byte_ranges.py",
+            "tests/catalog/jobs/test_concurrent_changes.py",
+            "tests/catalog/test_invariants.py",
+        ),
     ),
     "garbage": Target(
-        ("catalog/lifecycle/garbage.py", "maintenance/garbage_collection.py", "maintenance/owners.py"),
-        ("tests/maintenance/test_garbage_collection.py", "tests/catalog/lifecycle/test_garbage.py"),
+        (
+            "catalog/lifecycle/deletions.py",
+            "catalog/lifecycle/garbage.py",
+            "maintenance/garbage_collection.py",
+            "maintenance/owners.py",
+        ),
+        (
+            "tests/catalog/lifecycle/test_deletions.py",
+            "tests/catalog/lifecycle/test_garbage.py",
+            "tests/maintenance/test_garbage_collection.py",
+            "tests/maintenance/test_lifecycle.py",
+        ),
+    ),
+    "epochs": Target(
+        (
+            "catalog/lifecycle/incarnation.py",
+            "catalog/lifecycle/lost_commits.py",
+            "catalog/lifecycle/reachability.py",
+        ),
+        (
+            "tests/catalog/lifecycle/test_incarnation.py",
+            "tests/catalog/lifecycle/test_outages.py",
+            "tests/catalog/topics/test_deleted.py",
+            "tests/maintenance/readopt/test_readoption.py",
+            "tests/maintenance/test_restore.py",
+        ),
     ),
     "dedupe": Target(
         (
             "object_format/dedupe/buckets.py",
+            "object_format/dedupe/early_filter.py",
             "object_format/dedupe/filter.py",
             "object_format/dedupe/key_table.py",
             "object_format/dedupe/long_batches.py",
@@ -61,15 +88,13 @@ TARGETS: Final = {
             "object_format/dedupe/survivors.py",
         ),
         (
-            "tests/object_format/dedupe/test_dedupe.py",
-            "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_buckets.py",
+            "tests/object_format/dedupe/test_dedupe.py",
+            "tests/object_format/dedupe/test_early_filter.py",
+            "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_long_batches.py",
             "tests/object_format/dedupe/test_merge.py",
         ),
-    ),
-    "early_filter": Target(
-        ("object_format/dedupe/early_filter.py",), ("tests/object_format/dedupe/test_early_filter.py",)
     ),
     "planner": Target(
         (
@@ -84,17 +109,21 @@ TARGETS: Final = {
             "planner/snapshot.py",
         ),
         (
-            "tests/planner/test_policy.py",
-            "tests/planner/test_dirtiness.py",
-            "tests/planner/test_merging.py",
             "tests/planner/test_clustering.py",
+            "tests/planner/test_dirtiness.py",
             "tests/planner/test_fault_bisection.py",
+            "tests/planner/test_merging.py",
+            "tests/planner/test_policy.py",
             "tests/planner/test_policy_properties.py",
         ),
     ),
     "recovery": Target(
         ("local_tier/log/recovery.py", "local_tier/log/log_loader.py"),
-        ("tests/local_tier/log/test_log_loader.py", "tests/local_tier/log/test_recovery_points.py"),
+        (
+            "tests/local_tier/log/test_log_loader.py",
+            "tests/local_tier/log/test_recovery_points.py",
+            "tests/local_tier/log/test_unified_log.py",
+        ),
     ),
     "formats": Target(
         ("object_format/segment_file/features.py", "spark_jobs/task/arrangement.py"),
@@ -103,7 +132,6 @@ TARGETS: Final = {
             "tests/spark_jobs/task/test_unique_keys.py",
             "tests/spark_jobs/task/test_byte_ranges.py",
             "tests/spark_jobs/task/test_retention_windows.py",
-            "tests/agent/kafka/test_unsupported_files.py",
         ),
     ),
     "kernels": Target(
@@ -113,15 +141,17 @@ TARGETS: Final = {
             "object_format/kernels/dedupe/fingerprints.py",
             "object_format/kernels/dedupe/key_table.py",
             "object_format/kernels/dedupe/long_batches.py",
+            "object_format/kernels/dedupe/merge.py",
             "object_format/kernels/dedupe/retained_records.py",
+            "object_format/kernels/dedupe/rewrite.py",
         ),
         (
-            "tests/object_format/dedupe/test_key_table.py",
-            "tests/object_format/dedupe/test_dedupe.py",
             "tests/object_format/dedupe/test_buckets.py",
+            "tests/object_format/dedupe/test_dedupe.py",
+            "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_long_batches.py",
+            "tests/object_format/dedupe/test_merge.py",
         ),
-        timeout_seconds=900.0,
-        is_slow=True,
+        most=10,
     ),
 }

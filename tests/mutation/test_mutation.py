@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.mutation.__main__ import ROOT, explained
+from tests.mutation.__main__ import explained
+from tests.mutation.judge import ROOT
 from tests.mutation.mutants import mutants_of
 from tests.mutation.targets import TARGETS
 
@@ -42,7 +43,7 @@ def test_mutants_change_decisions_and_nothing_else(tmp_path: Path) -> None:
 
 def test_every_target_names_existing_files() -> None:
     for target in TARGETS.values():
-        assert all((ROOT / name).is_file() for name in (*target.modules, *target.tests))
+        assert all((ROOT / name).exists() for name in (*target.modules, *target.tests))
 
 
 def test_explanations_are_of_code_that_exists() -> None:

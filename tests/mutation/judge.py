@@ -1,0 +1,248 @@
+"""Judges mutants in forks of this process, which has collected the tests and imported all that they need.
+
+A fork imports the changed module and the modules that import it; it takes all others from this process. The
+tests that execute the changed statement run, the quickest first, until one fails. An unchanged run measures
+which tests execute which lines, and how long they take.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import io
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from collections import defaultdict
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import grimp
+import pytest
+from coverage import Coverage
+from numba.core import config
+from typing_extensions import override
+
+from object_format.kernels.runtime import kernel_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+    from types import CodeType
+
+    from tests.mutation.mutants import Mutant
+
+ROOT: Final = Path(__file__).parents[2]
+_OPTIONS: Final = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider")
+_KERNELS: Final = "object_format.kernels."
+# A mutant may loop for ever. A machine with other work may be several times slower than in the unchanged run.
+_LEAST_SECONDS: Final = 60.0
+_TIMES_SLOWER: Final = 5.0
+
+
+class Baseline(NamedTuple):
+    """Result of the unchanged run: the time of each test, and the tests that execute each line of a file.
+
+    The test of a line that is executed when its module is imported is "".
+    """
+
+    seconds: Mapping[str, float]
+    tests: Mapping[str, Mapping[int, Collection[str]]]
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that execute a mutant's statement, the quickest first."""
+        by_line = self.tests[mutant.module]
+        lines = _statement(ROOT / mutant.module, mutant.line)
+        found = {test for line in lines for test in by_line.get(line, ())}
+        if found == {""}:  # the default of a parameter or field: any test may depend on it
+            found = set(self.seconds)
+        return sorted(found & set(self.seconds), key=lambda test: (self.seconds[test], test))
+
+
+def collect(tests: Collection[str]) -> None:
+    """Import the tests, and thereby nearly all modules that they need, into this process."""
+    _forget(())  # pytest must import the tests itself
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = pytest.main([*_OPTIONS, "--collect-only", *tests])
+    if status:
+        sys.exit(f"the tests cannot be collected:\n{output.getvalue()}")
+
+
+def measure(modules: Collection[str], tests: Collection[str], directory: Path) -> Baseline:
+    """Run the tests on unchanged modules; exit if they fail, as then no mutant could survive."""
+    result, output = directory / "baseline", directory / "output"
+    process = _fork(lambda: _measure(modules, tests, result), output, directory / "measured")
+    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]):
+        sys.exit(f"the tests fail without a mutation:\n{output.read_text()[-20_000:]}")
+    baseline: Baseline = pickle.loads(result.read_bytes())
+    return baseline
+
+
+def survivors(mutants: Iterable[Mutant], baseline: Baseline, directory: Path, limit: int) -> Iterator[Mutant]:
+    """Judge mutants, `limit` at a time, and yield those that no test notices."""
+    running: dict[int, tuple[Mutant, int, float]] = {}
+    for number, mutant in enumerate(mutants):
+        tests = baseline.of(mutant)
+        if not tests:
+            yield mutant
+            continue
+        while len(running) >= limit:
+            yield from _ended(running)
+        process = _fork(
+            lambda mutant=mutant, tests=tests: _judge(mutant, tests),  # type: ignore[misc]  # defaults
+            Path(os.devnull),
+            directory / str(number % 100),
+        )
+        seconds = _LEAST_SECONDS + _TIMES_SLOWER * sum(map(baseline.seconds.__getitem__, tests))
+        running[os.pidfd_open(process)] = mutant, process, time.monotonic() + seconds
+    while running:
+        yield from _ended(running)
+
+
+def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[Mutant]:
+    """Wait for one or more processes, kill those that take too long, and yield the survivors."""
+    first = min(deadline for _, _, deadline in running.values())
+    ended, _, _ = select.select(list(running), [], [], max(0.0, first - time.monotonic()))
+    late = [each for each, (_, _, deadline) in running.items() if deadline < time.monotonic()]
+    for descriptor in {*ended, *late}:
+        mutant, process, _ = running.pop(descriptor)
+        os.close(descriptor)
+        os.killpg(process, signal.SIGKILL)  # it is a zombie at least; tests may have left processes
+        if os.waitpid(process, 0)[1] == 0:
+            yield mutant
+
+
+def _fork(work: Callable[[], int], output: Path, directory: Path) -> int:
+    """Run `work` in a fork with a process group of its own, and return its process id."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.environ["PYTEST_ADDOPTS"] = f"--basetemp={directory}"
+        status = work()
+    finally:
+        os._exit(status)
+
+
+def _measure(modules: Collection[str], tests: Collection[str], result: Path) -> int:
+    paths = [str(ROOT / module) for module in modules]
+    coverage = Coverage(data_file=None, config_file=False, include=paths)
+    recorder = _Recorder(coverage)
+    _forget(modules)
+    coverage.start()
+    status = pytest.main([*_OPTIONS, *tests], plugins=[recorder])
+    coverage.stop()
+    data = coverage.get_data()
+    lines = {module: data.contexts_by_lineno(str(ROOT / module)) for module in modules}
+    result.write_bytes(pickle.dumps(Baseline(dict(recorder.seconds), lines)))
+    return status
+
+
+def _judge(mutant: Mutant, tests: Collection[str]) -> int:
+    name = _name(mutant.module)
+    _forget([mutant.module])
+    if name.startswith(_KERNELS):
+        _separate_compiled_kernels(mutant)
+    spec = ModuleSpec(name, _Changed(name, str(ROOT / mutant.module), mutant.code), origin=mutant.module)
+    spec.has_location = True
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return pytest.main([*_OPTIONS, *files], plugins=[_Chosen(tests)])
+
+
+def _forget(modules: Collection[str]) -> None:
+    """Let the next import of some modules, of all that import them, and of all tests load them again."""
+    names = set(map(_name, modules))
+    names |= {each for name in names for each in _graph().find_downstream_modules(name)}
+    for name in [each for each in sys.modules if each in names or each.startswith("tests.")]:
+        if not name.startswith("tests.mutation"):
+            package, _, last = name.rpartition(".")
+            if getattr(sys.modules.get(package), last, None) is sys.modules[name]:
+                delattr(sys.modules[package], last)  # `from package import module` would find it
+            del sys.modules[name]
+
+
+@cache
+def _graph() -> grimp.ImportGraph:
+    packages = [each.parent.name for each in ROOT.glob("*/__init__.py") if each.parent.name != "tests"]
+    return grimp.build_graph(*packages, cache_dir=None, exclude_type_checking_imports=True)
+
+
+def _name(module: str) -> str:
+    return module.removesuffix(".py").replace("/", ".")
+
+
+def _separate_compiled_kernels(mutant: Mutant) -> None:
+    """Give the kernels that are imported from now on a stamp and a directory of their own."""
+    numba_settings: Any = config
+    numba_settings.CACHE_DIR = f"{os.environ['PYTEST_ADDOPTS'].partition('=')[2]}-kernels"
+    kernel_cache.cache_directories.cache_clear()
+    kernel_cache._stamp = lambda _: str(hash(mutant))  # type: ignore[assignment]
+
+
+@cache
+def _statement(path: Path, line: int) -> range:
+    """Return the lines of the innermost statement with a line, without those of its body."""
+    best = range(line, line + 1)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.stmt):
+            body: list[ast.stmt] = getattr(node, "body", [])
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            lines = range(node.lineno, max(end, node.lineno) + 1)
+            if line in lines and (len(best) == 1 or len(lines) < len(best)):
+                best = lines
+    return best
+
+
+class _Changed(SourceFileLoader):
+    """Loader of a mutant."""
+
+    def __init__(self, name: str, path: str, code: str) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    @override
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._code, self.path, "exec")
+
+
+class _Recorder:
+    """Plugin that records the time of each test, and separates what they execute."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+
+class _Chosen:
+    """Plugin that runs some of the collected tests, in their order."""
+
+    def __init__(self, tests: Iterable[str]) -> None:
+        self._position = {test: position for position, test in enumerate(tests)}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
+        result = yield
+        chosen = (item for item in items if item.nodeid in self._position)
+        items[:] = sorted(chosen, key=lambda item: self._position[item.nodeid])
+        return result
