@@ -27,38 +27,52 @@ class Given:
 
 
 _sequences = st.one_of(st.integers(0, 4), st.integers(_TOP - 4, _TOP))
-_runs = st.lists(
-    st.builds(
-        lambda count, at, producer: run_of(count, at=at, producer=producer),
-        st.integers(1, 4),
-        st.integers(-1, 50),
-        st.none() | st.tuples(st.integers(1, 2), st.integers(0, 1), _sequences),
-    ),
-    min_size=1,
-    max_size=2,
-)
 _batches = st.lists(st.tuples(_sequences, _sequences, st.integers(0, 2**40)), min_size=1, max_size=5)
 _states = st.builds(
     lambda epoch, batches: ProducerState(epoch, b"".join(BATCH.pack(*batch) for batch in batches)),
     st.integers(0, 1),
     _batches,
 )
-_rows = st.none() | st.tuples(
-    st.integers(0, 9), st.integers(10, 2**40), st.integers(0, 3), st.integers(-1, 99), st.integers(0, 3)
+_rows = st.tuples(
+    st.integers(0, 9), st.integers(10, 2**40), st.integers(-1, 3), st.integers(-1, 99), st.integers(0, 3)
 )
-_files = st.lists(
-    st.builds(
-        Given, _runs.map(lambda runs: runs_of(*runs)), _rows, st.dictionaries(st.integers(1, 2), _states)
-    ),
-    max_size=6,
-)
+_PRODUCERS = (1, 2)
+
+
+@st.composite
+def _runs(draw: st.DrawFn, states: dict[int, ProducerState]) -> BatchRun:
+    """Return a run; a known producer mostly continues its sequence, or repeats a batch."""
+    producer = draw(st.none() | st.sampled_from(_PRODUCERS))
+    stamp = None
+    count = draw(st.integers(1, 4))
+    if producer is not None:
+        epoch, sequence = draw(st.integers(0, 1)), draw(_sequences)
+        state = states.get(producer)
+        kind = draw(st.sampled_from(["any", "next", "repeated"]))
+        if state is not None and kind != "any":
+            epoch = state.producer_epoch
+            first, last, _ = draw(st.sampled_from(list(BATCH.iter_unpack(state.batches))))
+            sequence, count = first, (last - first) % 2**31 + 1
+            if kind == "next":
+                _, last, _ = BATCH.unpack(state.batches[-BATCH.size :])
+                sequence, count = (last + 1) % 2**31, draw(st.integers(1, 4))
+        stamp = (producer, epoch, sequence)
+    return run_of(count, at=draw(st.integers(-1, 50)), producer=stamp)
+
+
+@st.composite
+def _sections(draw: st.DrawFn) -> Given:
+    states = draw(st.dictionaries(st.sampled_from(_PRODUCERS), _states))
+    runs = draw(st.lists(_runs(states), min_size=1, max_size=draw(st.sampled_from([1, 1, 1, 2]))))
+    exists = draw(st.sampled_from([True, True, True, False]))
+    return Given(runs_of(*runs), draw(_rows) if exists else None, states)
 
 
 def _producers(given_: Given) -> list[int]:
     return sorted({run.producer.producer_id for run in given_.runs if run.producer is not None})
 
 
-@given(_files)
+@given(st.lists(_sections(), max_size=6))
 def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) -> None:
     """It leaves out sections of several runs, refusals, duplicates and new epochs."""
     sections = [
@@ -74,8 +88,11 @@ def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) ->
     locked = LockedPartitions(
         [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None],
         len(file),
-        epoch=0,
+        epoch=2,
     )
+    for index, each in enumerate(file):
+        known = (locked.exists[index], locked.begins_epoch[index], locked.leader_epochs[index])
+        assert known == ((True, each.row[2] < 2, 2) if each.row is not None else (False, False, -1))
     bulk = SingleRuns(sections).assign(locked, [index for index, _ in entries], rows)
     ordinals = {index: ordinal for ordinal, index in enumerate(bulk.indexes.tolist())}
     updated = dict(zip(bulk.producers.indexes.tolist(), zip(*bulk.producers[1:], strict=True), strict=True))

@@ -141,7 +141,9 @@ def test_live_topics_are_committed_although_others_were_deleted(scene: Scene) ->
     scene.catalog.topics.delete("deleted")
     results = {result.topic_id: result for result in scene.catalog.commits.commit(commit)}
     assert results[kept.topic_id].runs[0].base_offset == 0
-    (refused,) = results[deleted.topic_id].runs
+    gone = results[deleted.topic_id]
+    assert (gone.log_start_offset, gone.high_watermark, gone.leader_epoch) == (-1, -1, -1)
+    (refused,) = gone.runs
     assert refused.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION
     assert len(scene.extents(kept)) == 1
 

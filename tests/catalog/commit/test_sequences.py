@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.commit.assignment import assign_section, check_commit, extents_of_section
+from catalog.commit.results import appended_range
 from catalog.commit.sequences import BATCH, ProducerState, append_batch, check_sequence, last_sequence
 from catalog.errors import InvalidCommitError
-from catalog.model import FileCommit, ProducerStamp, RunRefusal, RunResult, SectionCommit
+from catalog.model import FileCommit, OffsetRange, ProducerStamp, RunRefusal, RunResult, SectionCommit
 from tests.catalog.scene import run_of, runs_of
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
                     for record in range(run.offset_count)
                 ]
         extents = extents_of_section(section, assignment.runs)
+        whole = OffsetRange(str(_ID), 0, covered[0][0], covered[-1][0] + 1) if covered else None
+        assert appended_range(section, assignment.runs) == whole
         assert [
             (offset, offset - extent.offset_shift)
             for extent in extents

@@ -16,6 +16,7 @@ from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import run_of, with_keys
 
 if TYPE_CHECKING:
+    from core.clock import ManualClock
     from tests.catalog.scene import Scene
 
 _WAITING = (
@@ -55,27 +56,28 @@ def test_a_publication_locks_extents_before_files(scene: Scene, catalog_url: str
 
 
 @pytest.mark.parametrize(
-    ("exact", "unique", "keep", "expected"),
+    ("exact", "unique", "records", "keep", "expected"),
     [
-        (False, True, 9, Exactness.EXACT),
-        (False, False, 9, Exactness.DEDUP_INCOMPLETE),
-        (False, False, 10, Exactness.DEDUP_INCOMPLETE),  # the job was not an exact one
-        (True, True, 10, Exactness.EXACT),
-        (True, False, 9, Exactness.DEDUP_INCOMPLETE),  # it dropped a tenth of the records
-        (True, False, 10, Exactness.DEDUP_IMPOSSIBLE),
+        (False, True, 10, 9, Exactness.EXACT),
+        (False, False, 10, 9, Exactness.DEDUP_INCOMPLETE),
+        (False, False, 10, 10, Exactness.DEDUP_INCOMPLETE),  # the job was not an exact one
+        (True, True, 10, 10, Exactness.EXACT),
+        (True, False, 10, 9, Exactness.DEDUP_INCOMPLETE),  # it dropped a tenth of the records
+        (True, False, 10, 10, Exactness.DEDUP_IMPOSSIBLE),
+        (True, False, 11, 10, Exactness.DEDUP_IMPOSSIBLE),  # it dropped one of 11
     ],
 )
 def test_a_publication_records_whether_keys_may_be_duplicated(
-    scene: Scene, *, exact: bool, unique: bool, keep: int, expected: Exactness
+    scene: Scene, *, exact: bool, unique: bool, records: int, keep: int, expected: Exactness
 ) -> None:
     """It depends on the outputs, on the kind of the job, and on the share of dropped records."""
     topic = scene.topic(cleanup_policy="compact")
-    scene.commit(topic, run_of(10))
+    scene.commit(topic, run_of(records))
     job = scene.claimed(scene.extents(topic), exact=exact)
     scene.catalog.jobs.complete(with_keys(scene.result(job, keep=keep), unique=unique))
     (size,) = scene.catalog.planning.partition_sizes()
     assert size.exactness is expected
-    assert size.state.first_dirty_offset == 10
+    assert size.state.first_dirty_offset == records
     assert InvariantChecker(scene.catalog).violations() == []
 
 
@@ -155,3 +157,59 @@ def test_a_missing_input_that_straddles_the_log_start_fails_the_publication(
     else:
         scene.catalog.jobs.complete(scene.result(job))
         assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_outputs_have_the_dirtiness_and_the_commit_time_of_their_inputs(
+    scene: Scene, clock: ManualClock
+) -> None:
+    """A job that cleans nothing copies a clean record, the first dirty one, and another one."""
+    topic = scene.topic(cleanup_policy="compact")
+    for _ in range(3):
+        scene.commit(topic, run_of(1))
+        clock.advance(1)
+    before = scene.extents(topic)
+    scene.catalog.jobs.complete(scene.result(scene.claimed(before[:1])))
+    job = scene.claimed(scene.extents(topic), reaches_log_start=False)
+    result = scene.result(job)
+    (file,) = result.files
+    (whole,) = file.extents
+    extents = tuple(
+        replace(whole, base_offset=each, last_offset=each, position=15 * each, length=10, index_length=5)
+        for each in range(3)
+    )
+    scene.catalog.jobs.complete(replace(result, files=(replace(file, extents=extents),)))
+    assert InvariantChecker(scene.catalog).violations() == []
+    (size,) = scene.catalog.planning.partition_sizes()
+    assert (size.live_bytes, size.dirty_bytes) == (30, 20)
+    after = scene.extents(topic)
+    assert [extent.committed_ms for extent in after] == [extent.committed_ms for extent in before]
+
+
+def test_a_missing_input_is_found_behind_partitions_of_deleted_topics(scene: Scene, catalog_url: str) -> None:
+    deleted, kept = scene.topic("deleted"), scene.topic("kept")
+    for topic in (deleted, kept):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed([*scene.extents(deleted), *scene.extents(kept)])
+    scene.catalog.topics.delete("deleted")
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.extents SET job_id = NULL")
+    with pytest.raises(JobInputsChangedError, match="topic t, partition 0 at offset 0 "):
+        scene.catalog.jobs.complete(scene.result(job))
+
+
+def test_outputs_behind_one_below_the_log_start_are_published(scene: Scene) -> None:
+    topic = scene.topic()
+    for _ in range(2):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 5)
+    result = scene.result(job, keep=5)
+    (file,) = result.files
+    (whole,) = file.extents
+    halves = (
+        replace(whole, last_offset=4, length=20, index_position=20),
+        replace(whole, base_offset=5, position=20, length=20),
+    )
+    scene.catalog.jobs.complete(replace(result, files=(replace(file, extents=halves),)))
+    assert [extent.base_offset for extent in scene.extents(topic, 0, 5)] == [5]
+    assert InvariantChecker(scene.catalog).violations() == []
