@@ -96,6 +96,7 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
         scheduler=_NoScheduler(),
         on_failure=print,
         recovery_point=recovery_point,
+        had_clean_shutdown=False,
     )
 
 

@@ -136,7 +136,7 @@ class LocalLog:
             )
         context.delete_segment_files(base_offset, "")
         active.become_inactive()
-        segment = context.open_segment(base_offset, is_new=True)
+        segment = context.open_segment(base_offset)
         segment.mark_appended(active.base_offset if active.next_offset() == base_offset else None)
         self._has_unsynced_names = True
         segments.add(segment)
@@ -209,7 +209,7 @@ class LocalLog:
         if old.base_offset == base_offset:
             old.change_suffix(file_names.DELETED)
         self.context.delete_segment_files(base_offset, "")
-        new_segment = self.context.open_segment(base_offset, is_new=True)
+        new_segment = self.context.open_segment(base_offset)
         new_segment.mark_appended(None)
         self._has_unsynced_names = True
         self.segments.add(new_segment)

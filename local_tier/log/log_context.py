@@ -74,8 +74,8 @@ class LogContext:
         if self.is_closed:
             raise LogClosedError(f"log {self.log_name} is closed")
 
-    def open_segment(self, base_offset: int, *, suffix: str = "", is_new: bool = False) -> LogSegment:
-        """Open a segment of this log. A new one is preallocated if the topic's configuration says so."""
+    def open_segment(self, base_offset: int, *, suffix: str = "") -> LogSegment:
+        """Open a segment of this log. A new file is preallocated if the topic's configuration says so."""
         config = self.config
         jitter = config.segment_jitter_ms
         return LogSegment(
@@ -86,7 +86,7 @@ class LogContext:
             clock=self.clock,
             roll_jitter_ms=int(self.ids.random() * jitter) if jitter else 0,
             suffix=suffix,
-            preallocate=config.segment_bytes if is_new and config.preallocate else 0,
+            preallocate=config.segment_bytes if config.preallocate else 0,
         )
 
     def delete_segment_files(self, base_offset: int, suffix: str) -> None:

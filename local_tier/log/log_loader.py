@@ -177,7 +177,7 @@ class LogLoader:
             self._recover_unflushed()
         self._discard_log_below_start()
         if not len(self._segments):
-            first = self._context.open_segment(self._log_start_offset, is_new=True)
+            first = self._context.open_segment(self._log_start_offset)
             first.mark_appended(None)
             self._segments.add(first)
             return min(self._recovery_point, self._log_start_offset), self._log_start_offset
@@ -259,10 +259,10 @@ def open_log(
     ids: Ids,
     scheduler: Scheduler,
     on_failure: Callable[[Path, OSError], None],
+    recovery_point: int,
+    had_clean_shutdown: bool,
     topic_id: UUID | None = None,
     log_start_offset: int = 0,
-    recovery_point: int = 0,
-    had_clean_shutdown: bool = False,
     on_segments_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:

@@ -75,7 +75,7 @@ def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
 def _valid_batches(segment: LogSegment, position: int, min_offset: int) -> tuple[Bytes, BatchRows]:
     """Read the next batches, and return them with the rows before the first invalid one."""
     window, rows = read_whole_batches(segment.log, position, WINDOW_BYTES)[1:3]
-    disorder = first_out_of_order(rows, 0, min_offset) if rows.size else -1
+    disorder = first_out_of_order(rows, 0, min_offset)
     if disorder >= 0:
         rows = rows[:disorder]
     return window, rows[: first_corrupt(window, rows)]

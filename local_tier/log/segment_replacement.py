@@ -76,7 +76,7 @@ def delete_snapshots(
 def new_cleaned_segment(context: LogContext, base_offset: int) -> LogSegment:
     """Create an empty segment that is not part of the log. Older files of that name are deleted."""
     context.delete_segment_files(base_offset, CLEANED)
-    return context.open_segment(base_offset, suffix=CLEANED, is_new=True)
+    return context.open_segment(base_offset, suffix=CLEANED)
 
 
 def replace_segments(

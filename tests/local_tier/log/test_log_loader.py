@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from local_tier.config import LogConfig
 from local_tier.files.file_names import CLEANED, DELETED, SWAP
@@ -97,6 +98,41 @@ def test_a_crashed_log_is_recovered_from_its_recovery_point(harness: LogHarness,
     again.close()
 
 
+@pytest.mark.parametrize(("base", "clean"), [(0, False), (4, False), (12, True)])
+def test_a_segment_below_the_recovery_point_is_not_read(
+    harness: LogHarness, base: int, *, clean: bool
+) -> None:
+    """Its last batch is corrupt, and recovery would cut it."""
+    log = filled(harness)
+    log.flush()
+    log.close()
+    path = harness.directory / f"{base:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again = harness.open(clean=clean, recovery_point=18)
+    assert path.read_bytes() == data
+    assert again.log_end_offset == 18
+    again.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_snapshots_are_written_at_the_last_two_segments_and_at_the_end(
+    harness: LogHarness, *, clean: bool
+) -> None:
+    """A log without any snapshot was written by a version that had none."""
+    log = filled(harness)
+    log.flush()
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    for path in harness.directory.glob("*.snapshot"):
+        path.unlink()
+    again = harness.open(clean=clean, recovery_point=18)
+    found = {int(path.stem) for path in harness.directory.glob("*.snapshot")}
+    assert found == {*bases[-2:], 18}
+    again.close()
+
+
 @pytest.mark.parametrize("crashes", [1, 2])
 def test_the_last_batches_of_a_producer_are_known_after_a_crash(harness: LogHarness, crashes: int) -> None:
     """A snapshot has one batch per producer, but recovery reads all batches and keeps the last five."""
@@ -156,6 +192,33 @@ def test_an_invalid_tail_is_truncated_and_later_segments_are_deleted(harness: Lo
     assert again.append_as_leader(batch(0, 1, producer=(7, 0, 10)), 1).first_offset == 10
     harness.scheduler.advance(60_000)
     assert [name for name in harness.names() if name.startswith(("12", "16"))] == []
+    again.close()
+
+
+@pytest.mark.parametrize("stale", [0, 7])
+def test_intact_batches_of_lower_offsets_are_truncated(harness: LogHarness, stale: int) -> None:
+    """Blocks of a file that was deleted may follow the valid ones."""
+    log = filled(harness)
+    crash(log)
+    path = harness.directory / f"{8:020}.log"
+    data = path.read_bytes()
+    end = len(data) // 2
+    with capture_logs() as logged:
+        path.write_bytes(data[:end] + batch(stale, 1, producer=(9, 0, 0)) + data[end:])
+        again = harness.open()
+    assert again.log_end_offset == 10
+    assert path.read_bytes() == data[:end]
+    assert [each["at"] for each in logged if each["event"] == "segment_truncated"] == [end]
+    again.close()
+
+
+def test_a_segment_of_lower_offsets_is_emptied(harness: LogHarness) -> None:
+    log = filled(harness)
+    crash(log)
+    path = harness.directory / f"{8:020}.log"
+    path.write_bytes(batch(0, 2) + batch(8, 2))
+    again = harness.open()
+    assert (again.log_end_offset, path.read_bytes()) == (8, b"")
     again.close()
 
 
