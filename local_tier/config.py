@@ -41,6 +41,13 @@ class LogConfig:
     preallocate: bool = False
 
     @property
+    def max_segment_ms(self) -> int:
+        """The age at which the active segment rolls: only rolled segments are cleaned (KIP-354)."""
+        if self.compact and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def append_rules(self) -> AppendRules:
         """The rules that batches of a producer must meet."""
         return AppendRules(

@@ -32,6 +32,10 @@ class CorruptLogError(CorruptDataError):
     """A segment has bytes that are not a record batch, or segments contradict each other."""
 
 
+class LegacyFormatError(CorruptDataError):
+    """A segment has records of a format before v2, which cannot be read. Nothing was changed."""
+
+
 class IndexOverflowError(InvalidInputError):
     """An offset cannot be added to an index: it does not increase, or is too far from the base offset."""
 

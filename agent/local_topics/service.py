@@ -154,6 +154,10 @@ class LocalLogService:
                 "Log directories with local topics of this node that are not open",
                 lambda: 0 if self._local is None else self._local.directories_away,
             ),
+            "siltstone_local_logs_offline": (
+                "Logs whose disk has failed, and logs that could not be opened",
+                lambda: self._metric("offline_logs"),
+            ),
             "siltstone_local_stray_logs": (
                 "Logs without a topic that were found or set aside since the start, and are kept",
                 lambda: self._metric("stray_logs"),

@@ -19,7 +19,7 @@ from catalog.model import PartitionId
 from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
-from local_tier.errors import LogDirectoryOfflineError
+from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
@@ -98,15 +98,15 @@ def free_directory(root: Path, files: FileSystem | None = None) -> Path:
 def stored_node_id(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
     """Return the node id that `directories` belong to, or None if all are new.
 
-    The first directory with a node id decides. A failed disk does not keep an agent from starting, unless
-    only that disk could have the node id. Then it raises OSError.
+    The first directory with a node id decides. A failed disk or a damaged `meta.properties` does not keep an
+    agent from starting, unless only that disk could have the node id. Then it raises the error.
     """
     files = files or RealFileSystem()
-    failure: OSError | None = None
+    failure: OSError | CorruptCheckpointError | None = None
     for directory in directories:
         try:
             properties = read_meta_properties(files, directory)
-        except OSError as error:
+        except (OSError, CorruptCheckpointError) as error:
             failure = error
             continue
         if properties is not None:

@@ -43,6 +43,8 @@ LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 META_PROPERTIES: Final = "meta.properties"
+CLUSTER_METADATA: Final = "__cluster_metadata"
+"""The topic of a KRaft quorum, whose log is not one of the log manager's."""
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 

@@ -16,9 +16,10 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -249,7 +250,7 @@ class RealOpenFile:
 
 
 class RealFileLock:
-    """An flock. Child processes do not inherit it: the descriptor is closed on exec."""
+    """An flock and a record lock. Child processes do not inherit them: the descriptor is closed on exec."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -259,6 +260,10 @@ class RealFileLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+_WHOLE_FILE: Final = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""A struct flock: type, whence, start, length (0: to the end), process."""
 
 
 class RealFileSystem:
@@ -331,10 +336,15 @@ class RealFileSystem:
             os.close(descriptor)
 
     def lock(self, path: Path) -> RealFileLock | None:
-        """Take an flock without waiting."""
+        """Take an flock and a record lock without waiting.
+
+        Java locks files with record locks of the process. The record lock here conflicts with those, but
+        belongs to the descriptor: closing another descriptor of the file in this process does not release it.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
             os.close(descriptor)
             if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:

@@ -24,11 +24,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.clock import Clock
+    from core.ids import Ids
     from local_tier.files.file_system import FileSystem
 
 
 META_PROPERTIES_VERSION: Final = "1"
 PARTITION_METADATA_VERSION: Final = 0
+
+
+_RESERVED_IDS: Final = 100
+"""Kafka's DirectoryId.reserved: the first ids have a special meaning."""
+
+
+def new_directory_id(ids: Ids) -> UUID:
+    """Return a new id of a log directory. As in Kafka, its text does not begin with a dash."""
+    while True:
+        found = ids.new_uuid()
+        if found.int >= _RESERVED_IDS and not uuid_text(found).startswith("-"):
+            return found
 
 
 def uuid_text(value: UUID) -> str:
@@ -48,11 +61,14 @@ def parse_uuid(text: str) -> UUID | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The cluster and the node that own a log directory, and the directory's own id."""
+    """The cluster and the node that own a log directory, and the directory's own id.
+
+    The id is None if a Kafka before 3.7 has written the file.
+    """
 
     cluster_id: str
     node_id: int
-    directory_id: UUID
+    directory_id: UUID | None
 
 
 def write_meta_properties(
@@ -60,6 +76,7 @@ def write_meta_properties(
 ) -> None:
     """Durably replace the `meta.properties` of a log directory."""
     written = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    assert properties.directory_id is not None
     fields = {
         "cluster.id": properties.cluster_id,
         "directory.id": uuid_text(properties.directory_id),
@@ -79,9 +96,11 @@ def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProper
         return None
     lines = [line for line in content.decode(errors="replace").splitlines() if line and line[0] not in "#!"]
     fields = {name.strip(): _unescaped(value.strip()) for name, _, value in (x.partition("=") for x in lines)}
-    directory_id = parse_uuid(fields.get("directory.id", ""))
+    written_id = fields.get("directory.id")
+    directory_id = None if written_id is None else parse_uuid(written_id)
+    has_valid_id = written_id is None or (directory_id is not None and directory_id.int >= _RESERVED_IDS)
     node_id = fields.get("node.id", "")
-    if fields.get("version") != META_PROPERTIES_VERSION or directory_id is None or not node_id.isdecimal():
+    if fields.get("version") != META_PROPERTIES_VERSION or not has_valid_id or not node_id.isdecimal():
         raise CorruptCheckpointError(
             f"{path} does not name the owner of the directory",
             remedy="restore the file from a backup, or give the agent another directory",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from local_tier.errors import CorruptCheckpointError
 from local_tier.files import file_names
 from local_tier.files.checkpoint_files import parse_number, read_checkpoint, write_checkpoint
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
     from local_tier.scheduler import Scheduler
 
+_log = structlog.get_logger(__name__)
 _VERSION: Final = 0
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
@@ -46,6 +49,8 @@ class LeaderEpochFileCache:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
+        self.is_lost = False
+        """True if the checkpoint could not be read: the epochs are rebuilt from the batches."""
         self._entries: tuple[EpochEntry, ...] = self._read()
 
     @property
@@ -54,19 +59,19 @@ class LeaderEpochFileCache:
         return self._entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that `epoch` begins at `start_offset`, if it is new.
+        """Record that `epoch` begins at `start_offset`, unless it is the latest and began before.
 
         Entries with the same or a higher epoch, or a start at or after `start_offset`, are dropped.
         """
         if epoch < 0 or start_offset < 0:
             return
         entries = self._entries
-        if entries and entries[-1].epoch >= epoch and entries[-1].start_offset <= start_offset:
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
             return
         with self._lock:
-            kept = tuple(
-                entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset
-            )
+            kept = self._entries
+            while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+                kept = kept[:-1]
             self._entries = (*kept, EpochEntry(epoch, start_offset))
         self.write()
 
@@ -145,8 +150,13 @@ class LeaderEpochFileCache:
         self._scheduler.schedule_once("write-leader-epochs", self.write)
 
     def _read(self) -> tuple[EpochEntry, ...]:
-        lines = read_checkpoint(self._file_system, self._path, _VERSION) or []
-        return tuple(self._parse(line) for line in lines)
+        try:
+            lines = read_checkpoint(self._file_system, self._path, _VERSION) or []
+            return tuple(self._parse(line) for line in lines)
+        except CorruptCheckpointError as error:
+            _log.warning("leader_epochs_lost", path=str(self._path), reason=str(error))
+            self.is_lost = True
+            return ()
 
     def _parse(self, line: str) -> EpochEntry:
         fields = line.split(" ")

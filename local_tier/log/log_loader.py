@@ -1,7 +1,9 @@
 """Opening a log: resolve interrupted replacements, load the segments, and recover those that may be damaged.
 
 After a clean shutdown, only indexes and snapshots are read. Otherwise each segment from the one of the
-recovery point on is read completely. If one must be cut, all later segments are deleted.
+recovery point on is read completely. If one must be cut, all later segments are deleted. Their removal is
+durable before the cut, and the cut before anything is appended. A second power loss therefore brings no
+dropped batch back.
 
 Source: LogLoader of org.apache.kafka.storage.internals.log.
 """
@@ -19,7 +21,7 @@ from local_tier.files.metadata_files import read_topic_id, write_topic_id
 from local_tier.log.leader_epoch_file_cache import LeaderEpochFileCache
 from local_tier.log.local_log import LocalLog
 from local_tier.log.log_context import LogContext
-from local_tier.log.recovery import rebuild_producer_state, recover_segment
+from local_tier.log.recovery import cut_segment, rebuild_epochs, rebuild_producer_state, recover_segment
 from local_tier.log.segment_replacement import (
     delete_segments,
     delete_snapshots,
@@ -28,6 +30,7 @@ from local_tier.log.segment_replacement import (
 )
 from local_tier.log.unified_log import UnifiedLog
 from local_tier.producers.producer_state_manager import PRODUCER_EXPIRY_MS, ProducerStateManager
+from local_tier.segment.batch_scan import refuse_legacy
 from local_tier.segment.log_segments import LogSegments
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ class LogLoader:
         recover_interrupted_replacements(self._context)
         recovery_point, end_offset = self._load_and_recover()
         self._segments.active.resize_indexes()
+        if self._leader_epochs.is_lost:
+            rebuild_epochs(self._leader_epochs, self._segments)
         start = max(self._log_start_offset, self._segments.base_offsets[0])
         self._leader_epochs.truncate_from_end(end_offset)
         self._leader_epochs.truncate_from_start(self._log_start_offset)
@@ -131,9 +136,10 @@ class LogLoader:
         present = set(parsed)
         for base, end in pairwise([*bases, _OPEN_END]):
             segment = context.open_segment(base)
+            refuse_legacy(segment.log, 0)
             is_flushed = end <= self._recovery_point
             if (is_flushed or self._had_clean_shutdown) and not self._indexes_are_sound(segment, present):
-                self._recover_segment(segment)
+                cut_segment(segment, self._recover_segment(segment))
             self._segments.add(segment)
 
     def _indexes_are_sound(self, segment: LogSegment, present: set[tuple[int, str]]) -> bool:
@@ -154,6 +160,7 @@ class LogLoader:
         return True
 
     def _recover_segment(self, segment: LogSegment) -> int:
+        """Rebuild a segment's indexes; return the position after its last valid batch."""
         context = self._context
         states = ProducerStateManager(context.file_system, context.directory, log_name=context.log_name)
         rebuild_producer_state(
@@ -164,12 +171,12 @@ class LogLoader:
             now_ms=context.clock.now_ms(),
         )
         try:
-            removed = recover_segment(segment, states, self._leader_epochs)
+            end = recover_segment(segment, states, self._leader_epochs)
         except SegmentOffsetOverflowError as error:
             raise _SegmentOverflow(segment) from error
         states.take_snapshot()
         self._recovered = states
-        return removed
+        return end
 
     def _recover(self) -> tuple[int, int]:
         """Return the recovery point and the log end offset after all segments were recovered."""
@@ -192,8 +199,15 @@ class LogLoader:
         for index, segment in enumerate(unflushed):
             self._on_remaining(len(unflushed) - index)
             following = unflushed[index + 1 :]
-            if self._recover_segment(segment) or self._lacks_batches_before(segment, following):
+            end = self._recover_segment(segment)
+            is_torn = end < segment.size
+            if is_torn:
                 self._discard(list(following))
+            cut_segment(segment, end)
+            if not is_torn and self._lacks_batches_before(segment, following):
+                self._discard(list(following))
+                is_torn = True
+            if is_torn:
                 break
         self._on_remaining(0)
 
@@ -237,6 +251,8 @@ class LogLoader:
         for segment in segments_to_delete:
             self._segments.remove(segment.base_offset)
         delete_segments(self._context, segments_to_delete)
+        if segments_to_delete:
+            self._context.file_system.sync_dir(self._context.directory)
         self._producer_states.snapshots.reload()
         delete_snapshots(self._context, self._producer_states.snapshots, segments_to_delete)
 

@@ -16,7 +16,7 @@ import structlog
 
 from local_tier.log.leader_epoch_file_cache import EpochEntry
 from local_tier.producers.batches import producer_batches
-from local_tier.segment.batch_scan import WINDOW_BYTES, read_whole_batches
+from local_tier.segment.batch_scan import WINDOW_BYTES, read_whole_batches, refuse_legacy, scan_file
 from object_format.buffers import readable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.append import find_epochs
@@ -35,10 +35,11 @@ _log = structlog.get_logger(__name__)
 
 
 def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: LeaderEpochFileCache) -> int:
-    """Rebuild a segment's indexes from its batches and cut off what follows the valid ones.
+    """Rebuild a segment's indexes from its batches, and return the position after the last valid one.
 
     `states` must be the producer state at the segment's start. `states` and `epochs` are updated to its end.
-    Returns the number of bytes cut off. Raises SegmentOffsetOverflowError if the segment must be split first.
+    The caller cuts off what follows. Raises SegmentOffsetOverflowError if the segment must be split first,
+    and LegacyFormatError if what follows is not garbage.
     """
     segment.reset_indexes()
     position, min_offset = 0, segment.base_offset
@@ -58,11 +59,18 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
         min_offset = _end_offset(rows)
         states.map_end_offset = min_offset
         position += int(rows["size"].sum())
+    if position < segment.size:
+        refuse_legacy(segment.log, position)
+    return position
+
+
+def cut_segment(segment: LogSegment, position: int) -> None:
+    """Durably cut off what follows the valid batches, so that no later power loss brings it back."""
     removed = segment.log.truncate(position)
     if removed:
+        segment.log.sync()
         _log.warning("segment_truncated", segment=str(segment.path), at=position, bytes=removed)
     segment.become_inactive()
-    return removed
 
 
 def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
@@ -83,6 +91,16 @@ def _valid_batches(segment: LogSegment, position: int, min_offset: int) -> tuple
 
 def _end_offset(rows: BatchRows) -> int:
     return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1
+
+
+def rebuild_epochs(epochs: LeaderEpochFileCache, segments: LogSegments) -> None:
+    """Rebuild the leader epochs, whose checkpoint cannot be read, from all batches of a log."""
+    found: list[EpochEntry] = []
+    for segment in segments.all:
+        for batches in scan_file(segment.log, 0, WINDOW_BYTES):
+            found += epoch_changes(batches.data, batches.rows)
+    epochs.clear()
+    epochs.assign_recovered(found)
 
 
 def rebuild_producer_state(

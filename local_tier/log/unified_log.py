@@ -234,14 +234,17 @@ class UnifiedLog:
             return None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the largest timestamp, or None if no record has a timestamp."""
+        """Return the first record with the largest timestamp, or None if no record has a timestamp.
+
+        As in Kafka, it may be below the log start offset as long as its segment exists.
+        """
         self._context.check_open()
         with self._context.disk_operation("read"):
             segment = max(self.segments, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
             timestamp = segment.max_timestamp_and_offset.timestamp
             if timestamp < 0:
                 return None
-            return segment.find_offset_by_timestamp(timestamp, self._log_start_offset)
+            return segment.find_offset_by_timestamp(timestamp, segment.base_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
         """Return the last leader epoch at or before `epoch` and its end offset, or -1 for unknown values."""
@@ -504,7 +507,7 @@ class UnifiedLog:
     def _maybe_roll(self, checked: CheckedBatches, now_ms: int) -> LogSegment:
         segment = self.active_segment
         params = RollParams(
-            max_segment_ms=self.config.segment_ms,
+            max_segment_ms=self.config.max_segment_ms,
             max_segment_bytes=self.config.segment_bytes,
             max_timestamp=checked.max_timestamp,
             max_offset=checked.last_offset,

@@ -61,4 +61,5 @@ class LogManagerMetrics:
     remaining_segments_to_recover: dict[str, int]
     logs_waiting_for_deletion: int
     stray_logs: int
+    offline_logs: int
     cleaner: CleanerMetrics

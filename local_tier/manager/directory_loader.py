@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from local_tier.errors import LogDirectoryOfflineError
-from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
+from core.errors import CorruptDataError
+from local_tier.errors import CorruptLogError, LogDirectoryOfflineError
+from local_tier.files.file_names import (
+    DirectoryState,
+    PartitionDirectory,
+    parse_partition_directory,
+    parse_segment_file,
+    suffixed_partition_directory,
+)
 from local_tier.files.metadata_files import read_topic_id
 from local_tier.log.log_loader import open_log
+from local_tier.manager.log_registry import UnreadableLog
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -160,6 +168,8 @@ class DirectoryLoader:
         self._deletion_queue = deletion_queue
         self._threads = threads
         self._unknown: list[UnknownLog] = []
+        self._contents: dict[Path, DirectoryContents] = {}
+        self._add_lock = threading.Lock()
         self.progress = RecoveryProgress()
         self.strays = 0
 
@@ -175,12 +185,13 @@ class DirectoryLoader:
             except OSError as error:
                 self._failures.report(directory.path, error)
                 continue
+            self._contents[directory.path] = contents
             self.progress.begin(directory.path, len(contents.logs))
             pool = DirectoryPool("log-recovery", directory.path, self._threads)
             work = partial(self._load_partition_directory, directory, contents, config_of)
             waits.append((directory, pool.map(work, contents.logs)))
         for directory, failure in [(directory, wait()) for directory, wait in waits]:
-            directory.is_loaded = failure is None
+            directory.is_loaded = failure is None and not directory.has_unreadable_logs
             if isinstance(failure, OSError):
                 self._failures.report(directory.path, failure)
 
@@ -243,8 +254,31 @@ class DirectoryLoader:
                     self._record_stray(directory, name)
                 case DirectoryState.LIVE | DirectoryState.FUTURE:
                     self._load_log(directory, contents, config_of, name)
+        except LogDirectoryOfflineError:
+            raise
+        except CorruptDataError as error:  # one damaged log must not stop the others
+            self._set_unreadable(directory, name, error)
         finally:
             self.progress.log_loaded(directory.path)
+
+    def _set_unreadable(
+        self, directory: LogDirectory, name: PartitionDirectory, error: CorruptDataError
+    ) -> None:
+        """Leave a log as it is. Its partition is offline until the agent starts again."""
+        log_name, path = TopicPartition(name.topic, name.partition), directory.path / name.name
+        contents = self._contents[directory.path]
+        _log.error("log_unreadable", directory=str(path), reason=str(error))
+        directory.has_unreadable_logs = True
+        self._registry.add_unreadable(
+            log_name,
+            UnreadableLog(
+                directory=path,
+                reason=str(error),
+                recovery_point=contents.recovery_points.get(log_name),
+                log_start_offset=contents.log_start_offsets.get(log_name),
+                high_watermark=contents.high_watermarks.get(log_name),
+            ),
+        )
 
     def _load_log(
         self,
@@ -256,6 +290,9 @@ class DirectoryLoader:
         log_name = TopicPartition(name.topic, name.partition)
         topic_id = read_topic_id(self._file_system, directory.path / name.name)
         config = config_of(log_name, topic_id, directory.directory_id)
+        if config is None and topic_id is None and not self._has_segments(directory.path / name.name):
+            _log.warning("not_a_partition_directory", path=str(directory.path / name.name))
+            return
         if config is None:
             self._unknown.append(UnknownLog(directory, name, topic_id))
             return
@@ -271,7 +308,29 @@ class DirectoryLoader:
         )
         if not is_future:
             log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
-        self._registry.add(log, future=is_future)
+        self._add(log, is_future=is_future)
+
+    def _add(self, log: UnifiedLog, *, is_future: bool) -> None:
+        """Add a log. Of two logs of the same name none is served: nothing says which one is newer."""
+        with self._add_lock:
+            try:
+                self._registry.add(log, future=is_future)
+            except CorruptLogError as error:
+                log.close_handles()
+                other = self._registry.remove(log.topic_partition, future=is_future)
+                if other is not None:
+                    self._set_other_unreadable(other, error)
+                raise
+
+    def _set_other_unreadable(self, log: UnifiedLog, error: CorruptLogError) -> None:
+        log.close_handles()
+        directory = self._directories.get(log.directory.parent)
+        name = parse_partition_directory(log.directory.name)
+        if directory is not None and name is not None:
+            self._set_unreadable(directory, name, error)
+
+    def _has_segments(self, path: Path) -> bool:
+        return any(parse_segment_file(each) is not None for each in self._file_system.list_dir(path))
 
     def _record_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
         self.strays += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from local_tier.errors import CorruptCheckpointError
 
@@ -34,6 +34,7 @@ class LogCheckpoints:
         """Write the recovery points. They are never too high, because only a flush advances them."""
         with self._lock:
             points = {name: log.recovery_point for name, log in self._logs(directory).items()}
+            points |= self._kept(directory, "recovery_point")
             self._write(directory.recovery_points, points)
 
     def write_log_start_offsets(self, directory: LogDirectory) -> bool:
@@ -47,6 +48,7 @@ class LogCheckpoints:
                 for name, log in self._logs(directory).items()
                 if log.log_start_offset > log.segments[0].base_offset
             }
+            offsets |= self._kept(directory, "log_start_offset")
             return self._write(directory.log_start_offsets, offsets)
 
     def remove_log_start_offset(self, directory: LogDirectory, name: TopicPartition) -> None:
@@ -66,11 +68,20 @@ class LogCheckpoints:
         """Write the high watermarks."""
         with self._lock:
             offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
+            offsets |= self._kept(directory, "high_watermark")
             self._write(directory.high_watermarks, offsets)
 
     def _logs(self, directory: LogDirectory) -> dict[TopicPartition, UnifiedLog]:
         logs = self._registry.current().items()
         return {name: log for name, log in logs if log.directory.parent == directory.path}
+
+    def _kept(
+        self, directory: LogDirectory, name: Literal["recovery_point", "log_start_offset", "high_watermark"]
+    ) -> dict[TopicPartition, int]:
+        """Return the entries of logs that could not be opened, as they were."""
+        unreadable = self._registry.unreadable_in(directory.path)
+        found = {log_name: getattr(log, name) for log_name, log in unreadable.items()}
+        return {log_name: offset for log_name, offset in found.items() if offset is not None}
 
     def _write(self, checkpoint: OffsetCheckpointFile, offsets: Mapping[TopicPartition, int]) -> bool:
         try:

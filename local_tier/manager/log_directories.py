@@ -10,7 +10,7 @@ org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -21,6 +21,7 @@ from local_tier.errors import CorruptCheckpointError
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import (
     CLEAN_SHUTDOWN,
+    CLUSTER_METADATA,
     HIGH_WATERMARK_CHECKPOINT,
     LOCK,
     LOG_START_OFFSET_CHECKPOINT,
@@ -29,7 +30,13 @@ from local_tier.files.file_names import (
     parse_partition_directory,
 )
 from local_tier.files.file_system import replace_file
-from local_tier.files.metadata_files import MetaProperties, read_meta_properties, write_meta_properties
+from local_tier.files.metadata_files import (
+    MetaProperties,
+    new_directory_id,
+    read_meta_properties,
+    uuid_text,
+    write_meta_properties,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +91,7 @@ class LogDirectory:
         self.log_start_offsets = OffsetCheckpointFile(file_system, path / LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = OffsetCheckpointFile(file_system, path / HIGH_WATERMARK_CHECKPOINT)
         self.had_clean_shutdown = False
+        self.has_unreadable_logs = False
         self.is_loaded = False
         """True if all its logs were opened. Otherwise a clean shutdown must not be recorded later."""
 
@@ -124,7 +132,7 @@ class LogDirectory:
             status = self._file_system.status(self.path / name)
             if status is not None and status.is_directory:
                 parsed = parse_partition_directory(name)
-                if parsed is None:
+                if parsed is None or parsed.topic == CLUSTER_METADATA:
                     _log.warning("not_a_partition_directory", path=str(self.path / name))
                 else:
                     found.append(parsed)
@@ -154,7 +162,7 @@ class LogDirFailureChannel:
         self._reported: deque[Path] = deque()
         self.failed: set[Path] = set()
 
-    def report(self, path: Path, error: OSError) -> None:
+    def report(self, path: Path, error: OSError | CorruptCheckpointError) -> None:
         """Mark a log directory as failed until the process starts again."""
         if path not in self.failed:
             self.failed.add(path)
@@ -197,13 +205,23 @@ class LogDirectories:
     def open_all(self, clock: Clock, ids: Ids) -> None:
         """Lock and identify all directories, and report those whose disk fails.
 
-        Raises what `LogDirectory.open` raises, except OSError.
+        A directory whose `meta.properties` cannot be read has failed, too. Raises InvalidInputError as
+        `LogDirectory.open` does, and if two directories have the same id.
         """
         for path in self._paths:
             try:
-                self._directories[path] = LogDirectory.open(self._file_system, path, self._owner, clock, ids)
-            except OSError as error:
+                opened = LogDirectory.open(self._file_system, path, self._owner, clock, ids)
+            except (OSError, CorruptCheckpointError) as error:
                 self._failures.report(path, error)
+                continue
+            self._directories[path] = opened
+            for other in self._directories.values():
+                if other is not opened and other.directory_id == opened.directory_id:
+                    raise InvalidInputError(
+                        f"log directories {other.path} and {path} have the same id, "
+                        f"{uuid_text(opened.directory_id)}: one is a copy of the other",
+                        remedy="remove the copy, or delete its meta.properties and its logs",
+                    )
 
     def require_live(self) -> None:
         """Raise FatalError if all directories have failed."""
@@ -261,15 +279,19 @@ def _identify(
     is_new = properties is None
     if properties is None:
         properties = MetaProperties(
-            cluster_id=owner.cluster_id, node_id=owner.node_id, directory_id=ids.new_uuid()
+            cluster_id=owner.cluster_id, node_id=owner.node_id, directory_id=new_directory_id(ids)
         )
         write_meta_properties(file_system, path, properties, clock)
-    elif (properties.cluster_id, properties.node_id) != (owner.cluster_id, owner.node_id):
+    if (properties.cluster_id, properties.node_id) != (owner.cluster_id, owner.node_id):
         raise InvalidInputError(
             f"log directory {path} belongs to node {properties.node_id} of cluster {properties.cluster_id}, "
             f"not to node {owner.node_id} of cluster {owner.cluster_id}",
             remedy="give the agent the directory that it used before, or an empty one",
         )
+    if properties.directory_id is None:  # a Kafka before 3.7 has written the file
+        properties = replace(properties, directory_id=new_directory_id(ids))
+        write_meta_properties(file_system, path, properties, clock)
+    assert properties.directory_id is not None
     return properties.directory_id, is_new
 
 

@@ -196,6 +196,7 @@ class LogManager:
             and self.directory_id(log.directory.parent) == directory_id
         ):
             return log
+        self._registry.require_readable(name)
         path = next((one.path for one in self._directories.live if one.directory_id == directory_id), None)
         if path is None:
             raise LogDirectoryOfflineError(
@@ -217,6 +218,7 @@ class LogManager:
         with self._creation_lock:
             log = self._registry.get(name)
             if log is None:
+                self._registry.require_readable(name)
                 directories = self._directories.by_load(self._registry)
                 log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
@@ -387,6 +389,7 @@ class LogManager:
             remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
             logs_waiting_for_deletion=len(self._deletion_queue),
             stray_logs=self._loader.strays,
+            offline_logs=self._registry.offline_count,
             cleaner=self.cleaner.metrics(),
         )
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from local_tier.errors import CorruptLogError
+from local_tier.errors import CorruptLogError, LogDirectoryOfflineError
 from local_tier.files.file_system import remove_tree
 
 if TYPE_CHECKING:
@@ -25,16 +26,30 @@ if TYPE_CHECKING:
     from local_tier.topic_partition import TopicPartition
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableLog:
+    """A log that could not be opened. Its files stay as they are, and so do its entries in checkpoints."""
+
+    directory: Path
+    reason: str
+    recovery_point: int | None
+    log_start_offset: int | None
+    high_watermark: int | None
+
+
 class LogRegistry:
     """The current and the future logs by name. Any thread may call.
 
-    A future log is a copy in another log directory that replaces the current log when it is complete.
+    A future log is a copy in another log directory that replaces the current log when it is complete. A log
+    of which there are two is unreadable.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: dict[TopicPartition, UnifiedLog] = {}
         self._future: dict[TopicPartition, UnifiedLog] = {}
+        self._unreadable: dict[TopicPartition, list[UnreadableLog]] = {}
+        self._failed = 0
 
     def current(self) -> Mapping[TopicPartition, UnifiedLog]:
         """Return a copy of the map of current logs."""
@@ -54,11 +69,40 @@ class LogRegistry:
         """Return the current and future logs of one log directory."""
         return [log for log in self.all() if log.directory.parent == directory]
 
+    @property
+    def offline_count(self) -> int:
+        """The number of logs that could not be opened, or whose directory has failed since."""
+        return len(self._unreadable) + self._failed
+
+    def unreadable_in(self, directory: Path) -> dict[TopicPartition, UnreadableLog]:
+        """Return the logs of one log directory that could not be opened."""
+        with self._lock:
+            return {
+                name: log
+                for name, logs in self._unreadable.items()
+                for log in logs
+                if log.directory.parent == directory
+            }
+
+    def add_unreadable(self, name: TopicPartition, log: UnreadableLog) -> None:
+        """Add a log that could not be opened."""
+        with self._lock:
+            self._unreadable.setdefault(name, []).append(log)
+
+    def require_readable(self, name: TopicPartition) -> None:
+        """Raise LogDirectoryOfflineError if the log could not be opened."""
+        for log in self._unreadable.get(name, ()):
+            raise LogDirectoryOfflineError(
+                f"log {name} in {log.directory} could not be opened: {log.reason}",
+                remedy="repair or remove the directory, then start the agent again",
+            )
+
     def add(self, log: UnifiedLog, *, future: bool = False) -> None:
         """Add a log. Raises CorruptLogError if there is another log of that name, which stays."""
         with self._lock:
             logs = self._future if future else self._current
-            other = logs.setdefault(log.topic_partition, log)
+            unreadable = [] if future else self._unreadable.get(log.topic_partition, [])
+            other = unreadable[0] if unreadable else logs.setdefault(log.topic_partition, log)
         if other is not log:
             raise CorruptLogError(
                 f"log {log.topic_partition} exists in {log.directory} and in {other.directory}",
@@ -80,6 +124,13 @@ class LogRegistry:
             for logs in (self._current, self._future):
                 names = [name for name, log in logs.items() if log.directory.parent == directory]
                 removed += [logs.pop(name) for name in names]
+            self._failed += len(removed)
+            for name in list(self._unreadable):
+                self._unreadable[name] = [
+                    log for log in self._unreadable[name] if log.directory.parent != directory
+                ]
+                if not self._unreadable[name]:
+                    del self._unreadable[name]
             return removed
 
     def promote(self, name: TopicPartition) -> UnifiedLog | None:

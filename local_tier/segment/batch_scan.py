@@ -6,9 +6,11 @@ length fields. They read a window of the file at a time and read a larger window
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from local_tier.errors import CorruptLogError
+from local_tier.errors import CorruptLogError, LegacyFormatError
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
 from object_format.kernels.batches.log_window import FOUND, MALFORMED, end_of_whole_batches, find_batch
@@ -26,6 +28,12 @@ SCAN_BYTES: Final = 16 * 1024
 
 WINDOW_BYTES: Final = 4 * 2**20
 """Window of a scan that reads whole batches of a whole segment."""
+
+_LEGACY_LENGTH: Final = 8
+_LEGACY_HEADER: Final = struct.Struct(">iI")
+_MAGIC: Final = 16
+_LEGACY_OVERHEAD: Final = 26
+"""Offset, length, checksum, magic, attributes, and the lengths of key and value."""
 
 ANY_TIME: Final = -(2**63)
 ANY_OFFSET: Final = -(2**63)
@@ -136,6 +144,25 @@ def size_at(file: AppendFile, window: Bytes, position: int) -> int:
     if status == MALFORMED:
         raise corrupt_at(file, position)
     return int(size) if status == FOUND else 0
+
+
+def refuse_legacy(file: AppendFile, position: int) -> None:
+    """Raise LegacyFormatError if there is an intact message of format v0 or v1 at `position`.
+
+    An older Kafka has written it. Such bytes are no garbage, so no recovery may cut them off.
+    """
+    header = file.read(position, _LEGACY_OVERHEAD).tobytes()
+    if len(header) < _LEGACY_OVERHEAD or header[_MAGIC] > 1:
+        return
+    length, checksum = _LEGACY_HEADER.unpack_from(header, _LEGACY_LENGTH)
+    if not _LEGACY_OVERHEAD - LENGTH_OVERHEAD <= length <= file.size - position - LENGTH_OVERHEAD:
+        return
+    body = file.read(position + _MAGIC, length - 4)
+    if zlib.crc32(body.tobytes()) == checksum:
+        raise LegacyFormatError(
+            f"{file.path} has a message of format v{header[_MAGIC]} at byte {position}",
+            remedy="read the partition with an older Kafka, and produce its records again",
+        )
 
 
 def corrupt_at(file: AppendFile, position: int) -> CorruptLogError:

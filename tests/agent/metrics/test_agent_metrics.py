@@ -369,7 +369,7 @@ def the_catalog_loses_a_topic(scene: Scene) -> None:
     scene.until_moved(storage.sync_topics)
 
 
-@step("local_directories_away local_directories_offline")
+@step("local_directories_away local_directories_offline local_logs_offline")
 def a_disk_fails(scene: Scene) -> None:
     """A file takes the place of its directory, which has the log of a local topic."""
     scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})

@@ -160,7 +160,8 @@ def test_meta_properties_have_kafkas_format(tmp_path: Path) -> None:
         "",
         "version=0\nnode.id=1\ndirectory.id=G9x6JmsfStGdaQEjRWeJqw\n",
         "version=1\nnode.id=one\ndirectory.id=G9x6JmsfStGdaQEjRWeJqw\n",
-        "version=1\nnode.id=1\n",
+        "version=1\nnode.id=1\ndirectory.id=no id\n",
+        "version=1\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n",
     ],
 )
 def test_meta_properties_without_owner_are_rejected(tmp_path: Path, content: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,6 +121,38 @@ def test_a_lock_is_exclusive(files: FileSystem, tmp_path: Path) -> None:
     third.release()
 
     assert second is None
+
+
+def test_a_lock_excludes_locks_of_other_programs(files: FileSystem, tmp_path: Path) -> None:
+    """Java, and so Kafka, takes record locks. They are of no interest to an flock."""
+    path = tmp_path / ".lock"
+    program = (
+        "import fcntl, sys\n"
+        f"file = open({str(path)!r}, 'a')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError: print('busy', flush=True)\n"
+        "else: print('taken', flush=True); sys.stdin.read()\n"
+    )
+
+    def other() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    lock = files.lock(path)
+    assert lock is not None
+    assert files.lock(path) is None  # opens and closes the file in this process
+    with other() as process:
+        assert process.communicate()[0] == "busy\n"
+    lock.release()
+    with other() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        assert files.lock(path) is None
+        process.communicate()
+    again = files.lock(path)
+    assert again is not None
+    again.release()
 
 
 def test_opening_a_missing_file_does_not_create_it(files: FileSystem, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.clock import ManualClock
-from local_tier.errors import CorruptCheckpointError
 from local_tier.files.file_system import RealFileSystem
 from local_tier.log.leader_epoch_file_cache import EpochEntry, LeaderEpochFileCache
 from tests.local_tier.manual_scheduler import ManualScheduler
@@ -80,8 +79,18 @@ def test_recovered_epochs_are_added_if_they_are_newer(tmp_path: Path) -> None:
     assert opened(tmp_path)[0].entries == ((2, 10), (5, 20))
 
 
-def test_a_malformed_epoch_checkpoint_is_rejected(tmp_path: Path) -> None:
-    """An entry has two numbers."""
+def test_an_older_epoch_replaces_newer_ones_that_it_contradicts(tmp_path: Path) -> None:
+    """As in Kafka, the epoch of the last batches counts, even if it is lower."""
+    epochs, _ = opened(tmp_path)
+    for epoch, offset in ((1, 0), (3, 10), (6, 20)):
+        epochs.assign(epoch, offset)
+    epochs.assign(2, 30)
+    assert epochs.entries == ((1, 0), (2, 30))
+
+
+def test_a_malformed_epoch_checkpoint_is_lost(tmp_path: Path) -> None:
+    """An entry has two numbers. The log rebuilds the epochs from its batches."""
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n1 2 3\n")
-    with pytest.raises(CorruptCheckpointError):
-        opened(tmp_path)
+    epochs, _ = opened(tmp_path)
+    assert epochs.is_lost
+    assert epochs.entries == ()

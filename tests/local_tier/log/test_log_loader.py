@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from local_tier.config import LogConfig
+from local_tier.errors import LegacyFormatError
 from local_tier.files.file_names import CLEANED, DELETED, SWAP
 from local_tier.log.segment_replacement import new_cleaned_segment
 from local_tier.log.unified_log import Isolation
 from local_tier.producers.producer_state_entry import AppendOrigin
 from tests.local_tier.batches import batch, marker, offsets_of, rows_of
+from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.logs import SMALL, LogHarness, crash
 
 if TYPE_CHECKING:
@@ -414,3 +417,90 @@ def test_a_copied_partition_directory_opens_as_the_same_log(harness: LogHarness,
     again = other.open(SMALL, clean=True)
     assert contents(again) == expected
     again.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"0\n2\n0 0\n", b"\x00" * 9])
+@pytest.mark.parametrize("clean", [True, False])
+def test_lost_leader_epochs_are_rebuilt_from_the_batches(
+    harness: LogHarness, damage: bytes, *, clean: bool
+) -> None:
+    log = filled(harness)
+    expected = contents(log)
+    log.flush()
+    log.close()
+    path = harness.directory / "leader-epoch-checkpoint"
+    path.write_bytes(damage)
+    again = harness.open(clean=clean, recovery_point=6)
+    if damage:
+        assert contents(again) == expected
+        assert path.read_text() == "0\n3\n0 0\n1 8\n2 16\n"
+    else:  # Kafka creates the file empty, so an empty one is no damage
+        assert contents(again)[0] == expected[0]
+    again.close()
+
+
+def legacy(key: bytes, value: bytes) -> bytes:
+    """Return a message set with one message of format v1, as Kafka wrote it before 0.11."""
+    body = struct.pack(">bbqi", 1, 0, 1_000, len(key)) + key + struct.pack(">i", len(value)) + value
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 0, len(message)) + message
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("position", ["at the start", "after v2"])
+def test_messages_of_an_older_format_are_refused_and_not_cut_off(
+    harness: LogHarness, position: str, *, clean: bool
+) -> None:
+    log = filled(harness)
+    log.flush()
+    log.close()
+    path = harness.directory / f"{16:020}.log"
+    data = legacy(b"k", b"v") if position == "at the start" else path.read_bytes() + legacy(b"k", b"v")
+    path.write_bytes(data)
+    if clean and position == "after v2":
+        clean = False  # a downgrade of the format does not happen with a clean shutdown
+    with pytest.raises(LegacyFormatError, match="format v1"):
+        harness.open(clean=clean)
+    assert path.read_bytes() == data
+
+
+def test_a_torn_message_of_an_older_format_is_garbage(harness: LogHarness) -> None:
+    log = filled(harness)
+    path = log.active_segment.path
+    expected = contents(log)[0]
+    crash(log)
+    with path.open("ab") as file:
+        file.write(legacy(b"k", b"v" * 50)[:-1])
+    again = harness.open()
+    assert contents(again)[0] == expected
+    again.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_second_power_loss_brings_no_dropped_batch_back(tmp_path: Path, seed: int) -> None:
+    """The cut and the removal of later segments are durable before anything is appended."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    harness = LogHarness(root)
+    log = filled(harness)
+    log.flush()
+    crash(log)
+    for path in harness.directory.glob("*.log"):
+        exchange(path)  # the segments have no marks, like those of Kafka
+    torn = harness.directory / f"{4:020}.log"
+    data = torn.read_bytes()
+    torn.write_bytes(data[:-1] + b"x")
+    disk = PowerLossFileSystem(root)
+    harness.fs = disk
+    log = harness.open()
+    kept = log.log_end_offset
+    assert kept == 6
+    log.append_as_leader(batch(0, 7, size=30), 9)
+    disk.lose_power(tmp_path / "later", seed)
+    crash(log)
+    survivor = LogHarness(tmp_path / "later")
+    again = survivor.open()
+    offsets = contents(again)[0]
+    assert offsets in ([*range(kept)], [*range(kept + 7)])
+    assert [segment.base_offset for segment in again.segments] == [0, 4]
+    crash(again)

@@ -484,3 +484,26 @@ def test_reads_work_while_segments_are_replaced_and_deleted(harness: LogHarness)
         reader.join()
     assert wrong == []
     log.close()
+
+
+def test_the_largest_timestamp_may_be_below_the_log_start(harness: LogHarness) -> None:
+    """As in Kafka, it is that of a record whose segment exists."""
+    log = harness.open()
+    for timestamp in (100, 900, 300):
+        log.append_as_leader(batch(0, 1, timestamp=timestamp), 0)
+    log.update_high_watermark(3)
+    log.maybe_increment_log_start_offset(2)
+    assert log.offset_of_max_timestamp() == (900, 1)
+    log.close()
+
+
+@pytest.mark.parametrize(("compact", "bases_after"), [(True, [0, 1]), (False, [0])])
+def test_a_compacted_log_rolls_by_the_largest_compaction_lag(
+    harness: LogHarness, bases_after: list[int], *, compact: bool
+) -> None:
+    """Only rolled segments are cleaned, so the active segment must not be older than the lag (KIP-354)."""
+    log = harness.open(LogConfig(compact=compact, max_compaction_lag_ms=5_000))
+    log.append_as_leader(batch(0, 1, timestamp=1_000), 0)
+    log.append_as_leader(batch(0, 1, timestamp=6_001), 0)
+    assert bases(log) == bases_after
+    log.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -353,23 +354,117 @@ def test_an_unfinished_future_log_is_found_after_a_crash(machine: Machine) -> No
     again.close()
 
 
-def test_startup_fails_if_a_log_is_in_two_directories(machine: Machine) -> None:
+def test_a_log_in_two_directories_is_offline(machine: Machine) -> None:
+    """Nothing says which one is newer. The agent serves its other logs, and changes neither."""
     manager = machine.start()
     fill(orders(manager), 1)
-    manager.close()
-    (machine.directories[0] / "orders-0").rename(machine.directories[0] / "orders-7")
-    manager = machine.start()
-    fill(orders(manager, 0), 1)
+    fill(orders(manager, 1), 1)
     manager.close()
     holder = next(path for path in machine.directories if (path / "orders-0").exists())
     other = next(path for path in machine.directories if path != holder)
-    source = next(path / "orders-7" for path in machine.directories if (path / "orders-7").exists())
-    source.rename(other / "orders-0")
+    shutil.copytree(holder / "orders-0", other / "orders-0")
+    for _ in range(2):
+        manager = machine.start()
+        assert [log.topic_partition for log in manager.logs()] == [name_of(1)]
+        assert manager.metrics().offline_logs == 1
+        with pytest.raises(LogDirectoryOfflineError, match="exists in"):
+            orders(manager)
+        manager.close()
+    shutil.rmtree(other / "orders-0")
+    manager = machine.start()
+    assert readable(orders(manager)) == [0]
+    manager.close()
 
-    with pytest.raises(FatalError, match="remove one of the two"):
-        machine.start()
-    other.joinpath("orders-0").rename(machine.directories[0].parent / "aside")
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("partition.metadata", b"version: 0\ntop"), ("partition.metadata", b"")]
+)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_damaged_log_is_offline_and_the_others_are_not(
+    machine: Machine, file: str, content: bytes, *, is_clean: bool
+) -> None:
+    """It stays as it is, with its entries in the checkpoints, and is complete once it is repaired."""
+    manager = machine.start()
+    for partition in range(3):
+        fill(orders(manager, partition), 20)
+    assert manager.delete_records(name_of(0), 5) == 5
+    damaged = orders(manager).directory / file
+    if is_clean:
+        manager.close()
+    else:
+        manager.periodic_tasks.checkpoint_high_watermarks()
+        crash(manager)
+    before = damaged.read_bytes()
+    damaged.write_bytes(content)
+
+    for _ in range(2):
+        manager = machine.start()
+        with pytest.raises(LogDirectoryOfflineError, match="could not be opened"):
+            orders(manager)
+        assert [readable(orders(manager, partition)) for partition in (1, 2)] == [list(range(20))] * 2
+        assert manager.metrics().offline_logs == 1
+        assert damaged.read_bytes() == content
+        manager.close()
+
+    damaged.write_bytes(before)
+    manager = machine.start()
+    assert readable(orders(manager)) == list(range(5, 20))
+    manager.close()
+
+
+def test_directories_that_are_no_logs_are_left_alone(machine: Machine) -> None:
+    """The log of a KRaft quorum, and directories of the operator."""
+    root = machine.directories[0]
+    for name, file in (("__cluster_metadata-0", f"{0:020}.log"), ("backup-1", "notes.txt"), ("x", "y")):
+        (root / name).mkdir(parents=True)
+        (root / name / file).write_bytes(b"content")
+    machine.configs |= {"__cluster_metadata": None, "backup": None}
+    manager = machine.start()
+    logs, metrics = manager.logs(), manager.metrics()
+    manager.close()
+
+    assert logs == []
+    assert (metrics.stray_logs, metrics.offline_logs) == (0, 0)
+    assert machine.names() == ["__cluster_metadata-0", "backup-1", "x"]
+
+
+def test_a_directory_without_an_id_gets_one(machine: Machine) -> None:
+    """A Kafka before 3.7 has written its meta.properties."""
     machine.start().close()
+    path = machine.directories[0] / "meta.properties"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "directory.id" not in line))
+    ids = []
+    for _ in range(2):
+        manager = machine.start()
+        ids.append(manager.directory_id(machine.directories[0]))
+        manager.close()
+
+    assert ids[0] is not None
+    assert ids[0] == ids[1]
+
+
+def test_two_directories_with_one_id_are_refused(machine: Machine) -> None:
+    """One is a copy of the other: as in Kafka, the agent does not guess which."""
+    machine.start().close()
+    first, second = (path / "meta.properties" for path in machine.directories)
+    shutil.copy(first, second)
+
+    with pytest.raises(InvalidInputError, match="have the same id"):
+        machine.start()
+
+
+def test_a_torn_meta_properties_takes_one_directory_offline(machine: Machine) -> None:
+    manager = machine.start()
+    for partition in range(2):
+        fill(orders(manager, partition), 1)
+    manager.close()
+    (machine.directories[0] / "meta.properties").write_bytes(b"#\n#Thu")
+
+    manager = machine.start()
+    assert manager.live_directories == [machine.directories[1]]
+    assert [log.directory.parent for log in manager.logs()] == [machine.directories[1]]
+    manager.close()
 
 
 def test_truncation_lowers_the_checkpoints(machine: Machine) -> None:
