@@ -13,15 +13,14 @@ from uuid import UUID
 
 from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
 from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
+from agent.read.fetch_result import within_limits
 from agent.read.pending_fetch import fetch_within_budget
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
-from object_format.codecs.codec import Codec
-from object_format.record_batch.headers import iter_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 TOPIC_IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
-_ZSTD_SINCE = 10
 _NO_TOPIC_ID = bytes(16)
 
 
@@ -74,8 +72,6 @@ async def build_fetch_response(
     await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
     _check_epoch_again(items, context.services.epoch.current)
-    if context.version < _ZSTD_SINCE:
-        await context.services.pools.kernels.run(partial(_reject_zstd, items))
     partitions = [_partition(item) for item in items]
     session_id, changed = fetch_context.complete(map(_status, partitions))
     topics: dict[tuple[str, UUID | None], Struct] = {}
@@ -182,7 +178,7 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
             max_wait_ms=limits.max_wait if len(valid) == len(items) else 0,
         )
     except SiltstoneError as error:
-        await _fetch_one_by_one(valid, error, context)
+        await _fetch_one_by_one(valid, limits.max_bytes, error, context)
         return
     context.releases.append(pending.release)
     for item, result in zip(valid, pending.results, strict=True):
@@ -203,15 +199,20 @@ def _check_epoch_again(items: Sequence[_Item], epoch: int) -> None:
             item.error = epoch_error(name, epoch, item.wanted.leader_epoch)
 
 
-async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, context: RequestContext) -> None:
+async def _fetch_one_by_one(
+    items: Sequence[_Item], max_bytes: int, error: SiltstoneError, context: RequestContext
+) -> None:
     """Read each partition alone after a read of all failed, so that only the bad ones fail."""
     for item in items:
         item.error = error
+    left = max_bytes
     for item in items if len(items) > 1 else ():
         if item.fetch is not None:
             try:
                 pending = await fetch_within_budget(
-                    context.services.read_path, [item.fetch], max_bytes=item.fetch.max_bytes
+                    context.services.read_path,
+                    [item.fetch],
+                    max_bytes=min(item.fetch.max_bytes, max(left, 0)),
                 )
             except SiltstoneError as own:
                 item.error = own
@@ -219,16 +220,12 @@ async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, conte
                 context.releases.append(pending.release)
                 (item.result,) = pending.results
                 item.error = item.result.error
-
-
-def _reject_zstd(items: Sequence[_Item]) -> None:
-    for item in items:
-        buffers = item.result.batches if item.result is not None else ()
-        if any(header.codec is Codec.ZSTD for buffer in buffers for _, header in iter_headers(buffer)):
-            item.error = KafkaError(
-                ErrorCode.unsupported_compression_type,
-                f"the records are compressed with zstd, which needs Fetch version {_ZSTD_SINCE} or later",
-            )
+                left -= item.result.size
+    read = [item for item in items if item.fetch is not None and item.result is not None]
+    fetches = [item.fetch for item in read if item.fetch is not None]
+    results = [item.result for item in read if item.result is not None]
+    for item, result in zip(read, within_limits(fetches, results, max_bytes), strict=True):
+        item.result = result
 
 
 def _partition(item: _Item) -> Struct:

@@ -84,6 +84,8 @@ class LocalLogReader:
                     await self.local_topics.serve(cursor, limit)
             elif cursor.state is not None and not cursor.fetch.topic.config.compacts:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
+            if cursor.served.size > limit and left < max_bytes:
+                cursor.drop_served()
             left -= cursor.served.size
 
     async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:

@@ -65,6 +65,10 @@ class Cursor:
             or (self.state is not None and self.served.next_offset >= self.state.high_watermark)
         )
 
+    def drop_served(self) -> None:
+        """Serve nothing, because the first batch exceeds what the other partitions of the response leave."""
+        self.served = ServedBatches(self.fetch.offset, is_cut=True)
+
     def drop_unsupported(self) -> None:
         """Drop the extents from the first one on whose file this version cannot read.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.cluster.errors import UnknownPartitionError
@@ -98,11 +98,27 @@ def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
     return [memoryview(batch)]
 
 
-def is_sufficient(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
+def is_sufficient(results: Sequence[FetchResult], min_bytes: int) -> bool:
     """Return True if the fetch should be answered with `results` instead of waiting for more."""
     if sum(result.size for result in results) >= min_bytes:
         return True
-    return any(
-        result.error is not None or (result.next_offset > fetch.offset and not result.is_at_end)
-        for fetch, result in zip(wanted, results, strict=True)
-    )
+    return any(result.error is not None or not result.is_at_end for result in results)
+
+
+def within_limits(
+    wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], max_bytes: int
+) -> list[FetchResult]:
+    """Drop the batches of each result that exceeds the limits, except those of the first with batches.
+
+    Each read returns at least one batch, so that a fetch makes progress. Kafka's consumers rely on it for one
+    partition of a response only: with more, the response may exceed what they receive.
+    """
+    kept: list[FetchResult] = []
+    left = max_bytes
+    for fetch, result in zip(wanted, results, strict=True):
+        if left < max_bytes and result.size > min(fetch.max_bytes, left):
+            kept.append(replace(result, batches=(), size=0, next_offset=fetch.offset))
+        else:
+            kept.append(result)
+            left -= result.size
+    return kept

@@ -130,7 +130,7 @@ class MemoryReads:
         if not reading.is_complete or not self._budget.fits(size):
             return MemoryMiss.UNKNOWN
         # As in Kafka, no reader waits for more than the limit allows.
-        if size < min(min_bytes, reading.limit) and not _has_more(found):
+        if size < min(min_bytes, reading.limit) and not (reading.is_cut or _has_more(found)):
             return MemoryMiss.INSUFFICIENT
         self._count(reading.served, len(found) - reading.served, size)
         self._budget.reserve(size)
@@ -190,10 +190,22 @@ class MemoryReads:
 class MemoryRead:
     """One read of the hot tail, topic by topic, of at most `limit` bytes.
 
-    `served` counts the partitions with records. `is_short` says that the log has records that memory lacks.
+    Only the first batch of the first partition with records may exceed the limits. `served` counts the
+    partitions with records. `is_short` says that the log has records that memory lacks, and `is_cut` that a
+    batch in memory exceeds what was left.
     """
 
-    __slots__ = ("_bounds", "_hot_tail", "_now", "found", "is_short", "limit", "remaining", "served")
+    __slots__ = (
+        "_bounds",
+        "_hot_tail",
+        "_now",
+        "found",
+        "is_cut",
+        "is_short",
+        "limit",
+        "remaining",
+        "served",
+    )
 
     def __init__(self, hot_tail: HotTail, bounds: BoundsCache, now: float, limit: int) -> None:
         self._hot_tail = hot_tail
@@ -203,11 +215,12 @@ class MemoryRead:
         self.found: list[MemoryResult] = []
         self.served = 0
         self.is_short = False
+        self.is_cut = False
 
     @property
     def is_complete(self) -> bool:
         """Return True if memory has all records that the limit of bytes allows."""
-        return self.remaining <= 0 or not self.is_short
+        return (self.remaining <= 0 < self.served) or not self.is_short
 
     def take(self, topic: Topic, parts: Sequence[PartitionReadTuple]) -> bool:
         """Read partitions of one topic; return False if memory is not sufficient.
@@ -235,7 +248,12 @@ class MemoryRead:
             if offset < end and (remaining > 0 or remaining == limit):
                 tail = tails.get(partition)
                 if tail is not None:
-                    read = read_partition(tail, offset, min(max_bytes, remaining))
+                    left = min(max_bytes, remaining)
+                    read = read_partition(tail, offset, left)
+                    if read is not None and read.size > left and remaining != limit:
+                        self.is_cut = True
+                        self.found.append((state, None))
+                        continue
             if read is not None:
                 remaining -= read.size
                 self.served += 1

@@ -34,7 +34,7 @@ from agent.read.fetch_plan import (
     parse_index,
     plan_cursor,
 )
-from agent.read.fetch_result import is_sufficient, result_of, unknown_partition
+from agent.read.fetch_result import is_sufficient, result_of, unknown_partition, within_limits
 from agent.read.memory_reads import MemoryRead
 from agent.read.object_reader import RangeRequest
 from agent.read.read_ahead import ReadAhead
@@ -153,7 +153,7 @@ class ReadPath:
         use_cache = max_wait_ms > 0
         if use_cache:
             from_memory = self._read_from_memory(wanted, max_bytes)
-            if from_memory is not None and is_sufficient(wanted, from_memory, min_bytes):
+            if from_memory is not None and is_sufficient(from_memory, min_bytes):
                 self._count(from_memory)
                 return from_memory
         ids = [fetch.partition_id for fetch in wanted]
@@ -162,7 +162,7 @@ class ReadPath:
                 with self._metrics.fetch_seconds.time():
                     results = await self._fetch_now(wanted, max_bytes, use_cache=use_cache)
                 left = deadline - loop.time()
-                if left <= 0 or waiter.is_released or is_sufficient(wanted, results, min_bytes):
+                if left <= 0 or waiter.is_released or is_sufficient(results, min_bytes):
                     if waiter.woken_at is not None:
                         self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)
@@ -235,7 +235,8 @@ class ReadPath:
                 break
             elsewhere = await self._local_reader.find_bounds(open_cursors)
             await self._log.find_bounds(elsewhere, use_cache=use_cache)
-            if self._serve_from_tail(cursors, max_bytes) <= 0:
+            left = self._serve_from_tail(cursors, max_bytes)
+            if left <= 0 and left < max_bytes:
                 break
             await self._local_reader.serve(cursors, max_bytes)
             await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
@@ -256,7 +257,7 @@ class ReadPath:
                         f"an object of a live extent is missing: {error.message}",
                         remedy="retry; if the error persists, compare bucket and catalog with siltstone fsck",
                     ) from error
-        return [result_of(cursor) for cursor in cursors]
+        return within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
 
     def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> int:
         """Serve batches from the tail in memory; return how many bytes of `max_bytes` are left."""
@@ -267,11 +268,15 @@ class ReadPath:
             fetch = cursor.fetch
             if cursor.is_done or fetch.topic.config.compacts:
                 continue
-            offset = cursor.served.next_offset
-            found = self._tail.read(fetch.partition_id, offset, min(fetch.max_bytes, left))
-            if found is not None:
-                cursor.served.take(found)
-                left -= found.size
+            limit = min(fetch.max_bytes, left)
+            found = self._tail.read(fetch.partition_id, cursor.served.next_offset, limit)
+            if found is None:
+                continue
+            if found.size > limit and left < max_bytes:
+                cursor.served.is_cut = True
+                continue
+            cursor.served.take(found)
+            left -= found.size
         return left
 
     def _serve_from_files(self, cursor: Cursor) -> bool:

@@ -3,7 +3,7 @@
 Versions 4 to 18:
 
 - 7 added fetch sessions (KIP-227).
-- 10 added zstd: earlier versions do not receive batches that zstd compressed.
+- 10 added zstd. As in Kafka, earlier versions receive such batches, too: most of their clients can read them.
 - 11 added the rack of the client (KIP-392). A consumer that names its rack is sent to an agent of this rack,
   unless this agent is one. Every agent can serve every topic in the object store.
 - 13 names topics by id.
