@@ -79,5 +79,6 @@ class Owners:
         except JobNotFoundError:
             return Owner(Ownership.UNKNOWN)
         if job.state in {JobState.COMPLETED, JobState.FAILED}:
-            return Owner(Ownership.ENDED, job.finished_ms)
+            # The publication of the job may be lost, so garbage collection keeps its outputs, too.
+            return Owner(Ownership.ENDED, job.finished_ms, self._catalog.lost_commits.is_any_unsettled())
         return Owner(Ownership.OPEN)

@@ -141,6 +141,11 @@ class LostCommits:
             yield from (UnsettledSession(**row._asdict()) for row in rows)
             after = rows[-1].session_id
 
+    def is_any_unsettled(self) -> bool:
+        """Return True if a session is unsettled."""
+        params = {"after": _FIRST, "limit": 1}
+        return bool(self._database.read("lost_commits.unsettled", _SQL["unsettled_sessions"], params))
+
     def unverified(self, silent_ms: int) -> int:
         """Return how many agents that lived when the incarnation began have not compared their commits."""
         params = {"silent_ms": silent_ms, "now_ms": self._database.injected_now_ms}

@@ -322,6 +322,25 @@ def test_an_orphan_is_a_difference_once_it_can_no_longer_be_committed(populated:
     assert (difference.kind, difference.object_name) == (DifferenceKind.ORPHAN, commit.object_name)
 
 
+def test_outputs_of_a_failed_job_wait_as_long_as_garbage_collection_keeps_them(populated: System) -> None:
+    """While a session is unsettled, the publication of an ended job may have been lost."""
+    plan_and_submit(populated.catalog, populated.clock, populated.ids, PlannerSettings())
+    (job,) = populated.catalog.jobs.claim("one that fails", 1)
+    written = len(populated.write_outputs(job).files)
+    populated.catalog.jobs.cancel(job.spec.job_id, "a test")
+    epoch = populated.catalog.incarnations.declare_restore("a test").epoch
+    populated.clock.advance(100_000)
+    collect_garbage(populated.catalog, populated.store, populated.clock, GarbageSettings())
+    report = run_fsck(populated)
+    assert (report.differences, report.pending["unsettled_objects"]) == ((), written)
+    populated.catalog.lost_commits.report([populated.session_id], [], epoch)
+    populated.catalog.lost_commits.settle([populated.session_id])
+    assert {each.kind for each in run_fsck(populated).differences} == {DifferenceKind.ORPHAN}
+    populated.clock.advance(100_000)
+    collect_garbage(populated.catalog, populated.store, populated.clock, GarbageSettings())
+    assert run_fsck(populated).differences == ()
+
+
 def test_an_object_of_an_unknown_session_is_a_difference(populated: System) -> None:
     populated.put(ingestion_name(UUID(int=1), UUID(int=2)), [b"x"])
     (difference,) = run_fsck(populated).differences
