@@ -22,18 +22,22 @@ from object_store.names import CompactedName, parse
 from tests.crash import child_processes
 from tests.crash.clients import Workload
 from tests.crash.consumers import AioMember, ConfluentMember, LogReader
+from tests.crash.disks import MemoryDisk
 from tests.crash.faults import (
     AgentFaults,
     CatalogFaults,
     EventLog,
     Lane,
+    MaintenanceFaults,
     SparkFaults,
     StoreFaults,
     WorkerFaults,
 )
 from tests.crash.ledger import Ledger, TopicPromise
-from tests.crash.processes import TIMEOUT_SECONDS, Child, Watcher, start_until_ready
+from tests.crash.processes import TIMEOUT_SECONDS, Child, Maintainer, Watcher, start_until_ready
 from tests.crash.producers import AioProducer, ConfluentProducer
+from tests.fixtures import pgbouncer
+from tests.fixtures.pgbouncer import PgBouncer
 from tests.fixtures.ports import lasting_ports
 
 if TYPE_CHECKING:
@@ -88,6 +92,7 @@ class CampaignSettings:
     max_freeze_seconds: float = 8.0
     pause: tuple[float, float] = (0.5, 4.0)
     group_seconds: float = TIMEOUT_SECONDS  # for groups to read everything at a quiet point
+    is_long: bool = False  # with a pooler, `siltstone maintain`, and disks that become full or read-only
 
 
 @dataclass
@@ -107,23 +112,21 @@ class Campaign:
         directory = self.settings.directory
         self.log = EventLog(directory / "events.jsonl")
         self.ledger = Ledger(PROMISES)
+        self.left_out: list[str] = []
+        self.pooler = self._make_pooler() if self.settings.is_long else None
         self.agents = [
-            Child(
-                child_processes.run_agent,
-                replace(
-                    self.config,
-                    kafka_port=port,
-                    disks=(directory / f"disk-{number}",),
-                    log=directory / f"agent-{number}.log",
-                ),
-            )
+            Child(child_processes.run_agent, self._agent_config(number, port))
             for number, port in enumerate(lasting_ports(self.settings.agents))
         ]
+        self.disks = [MemoryDisk(agent.config.disks[0]) for agent in self.agents]
         self.watchers = [
             Watcher(self.config, directory / f"watcher-{number}", directory / "crashes")
             for number in range(2 if self.settings.spark else 0)
         ]
         self.workers = [] if self.settings.spark else [Child(child_processes.run_worker, self.config)]
+        self.maintainers = (
+            [Maintainer(self.config, directory / "maintainer")] if self.settings.is_long else []
+        )
         for topic, config in TOPICS.items():
             self.catalog.topics.create(topic, PARTITIONS, config)
         self.bootstrap = ",".join(f"127.0.0.1:{agent.config.kafka_port}" for agent in self.agents)
@@ -135,17 +138,54 @@ class Campaign:
             rate=self.settings.rate,
             seed=self.settings.seed,
         )
-        self.lanes = self._lanes()
+        self.lanes: list[Lane] = []
         self.producers: list[ClientProducer] = []
         self.members: list[GroupMember] = []
 
-    def _lanes(self) -> list[Lane]:
+    def _make_pooler(self) -> PgBouncer | None:
+        if not pgbouncer.is_installed():
+            self.left_out.append("poolers (PgBouncer is not installed)")
+            return None
+        directory = self.settings.directory / "pooler"
+        directory.mkdir()
+        return PgBouncer(self.pair.primary.url, directory, pool_size=20)
+
+    def _agent_config(self, number: int, port: int) -> child_processes.ChildConfig:
+        """Return the configuration of an agent; the first one uses the pooler, if there is one."""
+        directory = self.settings.directory
+        config = replace(
+            self.config,
+            kafka_port=port,
+            disks=(directory / f"disk-{number}",),
+            log=directory / f"agent-{number}.log",
+        )
+        if self.pooler is None or number:
+            return config
+        return replace(config, catalog_url=self.pooler.url, listen_url=self.config.catalog_url)
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[bool]:
+        """Run the pooler and mount the agents' disks; yield True if there are disks."""
+        with contextlib.ExitStack() as stack:
+            if self.pooler is not None:
+                stack.callback(self.pooler.stop)
+                self.pooler.start()
+                self.pooler.wait_until_ready()
+            is_mounted = self.settings.is_long
+            for disk in self.disks if is_mounted else ():
+                is_mounted = is_mounted and disk.mount()
+                stack.callback(disk.unmount)
+            if self.settings.is_long and not is_mounted:
+                self.left_out.append("disks without space and read-only disks (mounts are not permitted)")
+            yield is_mounted
+
+    def _lanes(self, disks: Sequence[MemoryDisk]) -> list[Lane]:
         freeze = self.settings.max_freeze_seconds
         agents_are_alive = threading.Lock()
         lanes = {
-            "agents": AgentFaults(self.agents, freeze, agents_are_alive).all(),
+            "agents": AgentFaults(self.agents, freeze, agents_are_alive, disks).all(),
             "catalog": CatalogFaults(
-                self.pair, self.ledger, freeze, self.settings.loses_commits, agents_are_alive
+                self.pair, self.ledger, freeze, self.settings.loses_commits, agents_are_alive, self.pooler
             ).all(),
             "store": StoreFaults(self.proxy, freeze).all(),
         }
@@ -154,6 +194,8 @@ class Campaign:
             lanes["compaction"] = SparkFaults(self.watchers, crashes, freeze).all()
         else:
             lanes["compaction"] = WorkerFaults(self.workers[0], freeze).all()
+        for maintainer in self.maintainers:
+            lanes["maintenance"] = MaintenanceFaults(maintainer, freeze).all()
         return [
             Lane(name, self.settings.seed, faults, self.log, pause=self.settings.pause)
             for name, faults in lanes.items()
@@ -172,22 +214,24 @@ class Campaign:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run all processes and clients inside the block, and none after it."""
-        processes: list[Process] = [*self.agents, *self.compactors]
-        try:
-            for child in processes:
-                child.start()
-            assert all(child.wait_ready() for child in processes)
-            self._start_clients()
-            yield
-            self._finish_clients()
-            for child in processes:
-                child.stop()
-        finally:
+        processes: list[Process] = [*self.agents, *self.compactors, *self.maintainers]
+        with self._surroundings() as has_disks:
+            self.lanes = self._lanes(self.disks if has_disks else ())
             try:
-                self._abandon()
-            finally:
                 for child in processes:
-                    child.kill()
+                    child.start()
+                assert all(child.wait_ready() for child in processes)
+                self._start_clients()
+                yield
+                self._finish_clients()
+                for child in processes:
+                    child.stop()
+            finally:
+                try:
+                    self._abandon()
+                finally:
+                    for child in processes:
+                        child.kill()
 
     def _start_clients(self) -> None:
         given = (self.ledger, self.workload)
@@ -226,15 +270,27 @@ class Campaign:
         """Cause faults for this time, and at least this number in each lane; end all of them."""
         for lane in self.lanes:
             lane.start()
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._check_clients()
+            time.sleep(min(left, 1.0))
         for lane in self.lanes:
             lane.wait_until_begun(at_least)
         for lane in self.lanes:
+            lane.end()
+        for lane in self.lanes:
             lane.stop()
+
+    def _check_clients(self) -> None:
+        """Raise the exception that ended the thread of a client, if one did."""
+        clients: list[ClientProducer | GroupMember] = [*self.producers, *self.members]
+        for client in clients:
+            client.check()
 
     def check(self) -> None:
         """Check every promise at a quiet point: no fault, and all records acknowledged."""
         self.log.write("quiet point")
+        self._check_clients()
         for producer in self.producers:
             producer.pause()
         for producer in self.producers:
@@ -254,10 +310,12 @@ class Campaign:
         for group in {member.group for member in self.members}:
             problems += reader.commits_ahead(group, self.partitions)
         problems += self._unpublished_outputs()
+        # As an operator does: judge the sessions of agents that died before they could say what they lost.
+        readopt(self.catalog, self.store, apply=True, acknowledged_only=True)
         problems += self._differences()
         self.checks.append(
-            f"{self.ledger.acknowledged_count} acknowledged, {self.ledger.refused.total()} refused,"
-            f" {sum(map(len, logs.values()))} read, {len(problems)} problems"
+            f"{self.ledger.acknowledged_count} acknowledged, {sum(map(len, logs.values()))} read,"
+            f" {len(problems)} problems; refused: {dict(self.ledger.refused)}"
         )
         self.log.note("check", problems=problems, summary=self.checks[-1])
         assert problems == [], "\n".join(problems)
@@ -290,8 +348,8 @@ class Campaign:
         wanted = self.ledger.acknowledged_in("plain")
         while True:
             seen: dict[str, set[bytes]] = {}
+            self._check_clients()
             for member in self.members:
-                member.check()
                 seen[member.group] = seen.get(member.group, set()) | member.seen
             # aiokafka does not notice that its position belongs to a part of the log that was lost.
             if all(wanted <= each for group, each in seen.items() if group != "aio" or not self.ledger.era):
@@ -358,6 +416,7 @@ class Campaign:
                 f"Seed {self.settings.seed}; events in {self.log.file}, the last: {self.log.last!r}",
                 *faults,
                 *store,
+                *(f"  left out: {each}" for each in self.left_out),
                 "Checks",
                 *checks,
             ]

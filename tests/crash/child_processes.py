@@ -61,6 +61,7 @@ class ChildConfig:
     log: Path
     kafka_port: int = 0
     disks: tuple[Path, ...] = ()
+    listen_url: str | None = None  # of the server itself, if the catalog's is that of a pooler
 
 
 class SteppedClock:
@@ -96,7 +97,7 @@ def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Cl
     ids = SystemIds(clock)
     points = FailPoints(config.crash)
     with (
-        open_catalog(config.catalog_url, clock, ids) as catalog,
+        open_catalog(config.catalog_url, clock, ids, listen_url=config.listen_url) as catalog,
         contextlib.closing(open_store(config.store, clock, ids)) as store,
     ):
         verify_binding(store, catalog.store_binding, ids)

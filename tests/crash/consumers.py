@@ -48,6 +48,7 @@ class _Member:
     def check(self) -> None:
         """Raise the exception that ended the member, if one did."""
         self._work.check()
+        assert self._work.is_running or self._ending.is_set(), f"{self._work.name} has ended"
 
     def finish(self) -> None:
         """Leave the group."""
@@ -101,7 +102,10 @@ class ConfluentMember(_Member):
 
 
 class AioMember(_Member):
-    """A member of aiokafka that commits what it has read."""
+    """A member of aiokafka that commits what it has read.
+
+    aiokafka passes some errors on that Kafka calls retriable. The member then begins again.
+    """
 
     def __init__(self, group: str, ledger: Ledger, workload: Workload) -> None:
         self.group = group
@@ -112,6 +116,15 @@ class AioMember(_Member):
         self._work = Work(lambda: asyncio.run(self._read_all()), f"a member of the group {group!r}")
 
     async def _read_all(self) -> None:
+        while not self._ending.is_set():
+            try:
+                await self._read_until_failure()
+            except aiokafka.errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+                self._ledger.refused[f"{self.group} group: {type(error).__name__}"] += 1
+
+    async def _read_until_failure(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
             *self._workload.topics,
             bootstrap_servers=self._workload.bootstrap.split(","),

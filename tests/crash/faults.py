@@ -19,19 +19,22 @@ import psutil
 
 from tests.agent.kafka.work import Work
 from tests.crash.fail_points import AGENT_POINTS, WORKER_POINTS, Crash, arm
-from tests.crash.processes import Child, Watcher, start_until_ready
+from tests.crash.processes import Child, Maintainer, Watcher, start_until_ready
 from tests.crash.spark_watcher import WATCHER_CRASH, WORKER_CRASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from tests.crash.disks import MemoryDisk
     from tests.crash.ledger import Ledger
+    from tests.fixtures.pgbouncer import PgBouncer
     from tests.fixtures.postgres_pair import PostgresPair
     from tests.object_store.s3.fault_proxy import RandomFaultProxy
 
 _ACKNOWLEDGEMENT_SECONDS: Final = 3.0
 _BEGIN_SECONDS: Final = 240.0
+_READ_ONLY_SECONDS: Final = 5.0
 _RECOVERY_SECONDS: Final = 15.0
 """Time for agents to commit lost files again, before one of them may be killed."""
 
@@ -129,17 +132,22 @@ class AgentFaults:
     agents: Sequence[Child]
     max_freeze_seconds: float
     are_alive: threading.Lock  # held by faults that need all agents alive, or disturb one
+    disks: Sequence[MemoryDisk] = ()  # of the agents, in their order; empty if no disk can be mounted
 
     def all(self) -> list[Fault]:
         """Return the faults by name."""
-        return [
+        faults: list[Fault] = [
             ("agent: kill -9", self._alone(self.kill)),
             ("agent: crash at a point", self._alone(self.crash)),
             ("agent: crash at a point", self._alone(self.crash)),
             ("agent: freeze", self._alone(self.freeze)),
-            ("agent: full disk", self._alone(self.fill_disk)),
+            ("agent: full disk", self._alone(self.limit_files)),
             ("agent: clock step", self.step_clock),
         ]
+        if self.disks:
+            faults.append(("agent: disk without space", self._alone(self.fill_disk)))
+            faults.append(("agent: read-only disk", self._alone(self.start_read_only)))
+        return faults
 
     def _alone(self, fault: Callable[[random.Random], None]) -> Callable[[random.Random], None]:
         def locked(chance: random.Random) -> None:
@@ -175,7 +183,31 @@ class AgentFaults:
         agent.thaw()
 
     def fill_disk(self, chance: random.Random) -> None:
-        """Let an agent's writes to its disks fail; a failed directory is back after a restart."""
+        """Leave no space on an agent's disk; a failed directory is back after a restart."""
+        number = chance.randrange(len(self.agents))
+        self.disks[number].fill()
+        time.sleep(chance.uniform(0.2, 2))
+        self.disks[number].drain()
+        time.sleep(chance.uniform(0.2, 1))
+        self.agents[number].kill()
+        start_until_ready(self.agents[number])
+
+    def start_read_only(self, chance: random.Random) -> None:
+        """Restart an agent whose disk is read-only: it has no other, so it does not start."""
+        number = chance.randrange(len(self.agents))
+        agent, disk = self.agents[number], self.disks[number]
+        agent.kill()
+        disk.set_read_only(on=True)
+        agent.start()
+        end = time.monotonic() + _READ_ONLY_SECONDS
+        while agent.is_alive and time.monotonic() < end:
+            time.sleep(0.02)
+        agent.kill()
+        disk.set_read_only(on=False)
+        start_until_ready(agent)
+
+    def limit_files(self, chance: random.Random) -> None:
+        """Let an agent's writes to all files fail; a failed directory is back after a restart."""
         agent = chance.choice(self.agents)
         agent.fill_disks(full=True)
         time.sleep(chance.uniform(0.2, 2))
@@ -202,6 +234,7 @@ class CatalogFaults:
     max_freeze_seconds: float
     loses_commits: bool
     agents_are_alive: threading.Lock
+    pooler: PgBouncer | None = None
 
     def __post_init__(self) -> None:
         self._primary, self._standby = self.pair.nodes
@@ -216,6 +249,9 @@ class CatalogFaults:
         ]
         if self.loses_commits:
             faults.append(("catalog: failover that loses commits", self.lose_commits))
+        if self.pooler is not None:
+            faults.append(("pooler: restart", self.restart_pooler))
+            faults.append(("pooler: freeze", self.freeze_pooler))
         return faults
 
     def restart(self, chance: random.Random) -> None:
@@ -235,6 +271,20 @@ class CatalogFaults:
         self._primary.freeze()
         time.sleep(chance.uniform(0.2, self.max_freeze_seconds))
         self._primary.thaw()
+
+    def restart_pooler(self, chance: random.Random) -> None:
+        """Kill the pooler that some agents use, and start it again."""
+        assert self.pooler is not None
+        self.pooler.stop()
+        time.sleep(chance.uniform(0, 2))
+        self.pooler.start()
+
+    def freeze_pooler(self, chance: random.Random) -> None:
+        """Let the pooler hang with its connections open."""
+        assert self.pooler is not None
+        self.pooler.freeze()
+        time.sleep(chance.uniform(0.2, self.max_freeze_seconds))
+        self.pooler.thaw()
 
     def fail_over(self, _chance: random.Random) -> None:
         """Promote the standby after the death of the primary, and build a new standby."""
@@ -260,6 +310,8 @@ class CatalogFaults:
     def _promote(self) -> None:
         self._standby.promote()
         self._standby.set("synchronous_standby_names", "")
+        if self.pooler is not None:
+            self.pooler.connect_to(self._standby.url)
         self.pair.rebuild(self._primary)
         self._primary, self._standby = self._standby, self._primary
         self._set_synchronous(on=True)
@@ -344,6 +396,30 @@ class WorkerFaults:
         self.worker.freeze()
         time.sleep(chance.uniform(0.2, self.max_freeze_seconds))
         self.worker.thaw()
+
+
+@dataclass
+class MaintenanceFaults:
+    """Faults of `siltstone maintain`, which shares the leases of maintenance with the agents."""
+
+    maintainer: Maintainer
+    max_freeze_seconds: float
+
+    def all(self) -> list[Fault]:
+        """Return the faults by name."""
+        return [("maintain: kill -9", self.kill), ("maintain: freeze", self.freeze)]
+
+    def kill(self, chance: random.Random) -> None:
+        """Kill the process, and start it again after a moment."""
+        time.sleep(chance.uniform(0, 5))
+        self.maintainer.kill()
+        start_until_ready(self.maintainer)
+
+    def freeze(self, chance: random.Random) -> None:
+        """Stop the process while it may hold leases."""
+        self.maintainer.freeze()
+        time.sleep(chance.uniform(0.2, self.max_freeze_seconds))
+        self.maintainer.thaw()
 
 
 TASK_POINTS = tuple(point for point in WORKER_POINTS if "upload" in point or "stream" in point)

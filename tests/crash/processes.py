@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import psutil
+from typing_extensions import override
 
 from tests.crash import child_processes
 from tests.end_to_end.processes import as_url, environment
+from tests.fixtures.ports import lasting_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
 
@@ -30,9 +33,9 @@ TIMEOUT_SECONDS: Final = 900.0
 """For Spark, of which several start at once."""
 _CHILD_SECONDS: Final = 240.0
 ROOT: Final = Path(__file__).parents[2]
-#: The fork server imports all modules once; each child is a fork of it.
+#: The fork server imports all modules and loads the kernels once; each child is a fork of it.
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([child_processes.__name__])
+_CONTEXT.set_forkserver_preload([child_processes.__name__, "tests.crash.warm_children"])
 
 
 class Process(Protocol):
@@ -158,21 +161,19 @@ class Child:
                 os.kill(self._process.pid, number)
 
 
-class Watcher:
-    """A `siltstone compact --watch` process with its Java and its Python workers."""
+class _Command:
+    """A process of the command line."""
 
-    def __init__(self, config: child_processes.ChildConfig, directory: Path, crashes: Path) -> None:
+    def __init__(self, config: child_processes.ChildConfig, directory: Path) -> None:
         self._config = config
         self._directory = directory
-        self._crashes = crashes
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = directory / "watcher.log"
+        self._log = directory / "output.log"
         self._log_start = 0
 
-    def start(self) -> None:
-        """Start the process; Spark starts with the first job."""
+    def _start(self, module: Sequence[str], arguments: Sequence[str], **settings: str) -> None:
+        """Start a command on the campaign's catalog and store."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._crashes.mkdir(parents=True, exist_ok=True)
         store = self._config.store
         assert store.endpoint is not None
         assert store.region is not None
@@ -181,8 +182,7 @@ class Watcher:
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tests.crash.spark_watcher", str(self._crashes)),
-                    *("compact", "--watch", "--interval", "0.1", "--force"),
+                    *(sys.executable, "-m", *module, *arguments),
                     *("--data-dir", str(self._directory), "--object-store", store.url),
                 ],
                 cwd=ROOT,
@@ -196,9 +196,9 @@ class Watcher:
                     "SILTSTONE_CATALOG": url if url.startswith("postgresql://") else as_url(url),
                     "SILTSTONE_S3_ENDPOINT": store.endpoint,
                     "SILTSTONE_S3_REGION": store.region,
-                    "SILTSTONE_SPARK_MASTER": "local[2]",
                     "SILTSTONE_GRACE_SECONDS": str(child_processes.GRACE_MS // 1000),
                     "SILTSTONE_LOG_LEVEL": "info",
+                    **settings,
                 },
             )
 
@@ -206,19 +206,89 @@ class Watcher:
         """Return the output since the last start."""
         return self._log.read_bytes()[self._log_start :].decode()
 
+    def _is_ready(self) -> bool:
+        raise NotImplementedError
+
     def wait_ready(self) -> bool:
         """Return False if the process ends before it is ready."""
         end = time.monotonic() + TIMEOUT_SECONDS
-        while "Polling every" not in self.log_output():
+        while not self._is_ready():
             if not self.is_alive:
                 return False
-            assert time.monotonic() < end, "a watcher is neither ready nor stopped"
+            assert time.monotonic() < end, f"{self._directory.name} is neither ready nor stopped"
             time.sleep(0.02)
         return True
 
     @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Send SIGKILL; the Java process of a watcher notices and ends."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(TIMEOUT_SECONDS)
+
+    def freeze(self) -> None:
+        """Send SIGSTOP; processes of Spark go on."""
+        if self.is_alive:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process continue."""
+        if self.is_alive:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop the process normally unless it has crashed."""
+        assert self._process is not None
+        if self._process.poll() == -signal.SIGKILL:
+            return
+        assert self.wait_ready(), self.log_output()  # before that, a signal kills it
+        self._process.terminate()
+        assert self._process.wait(TIMEOUT_SECONDS) == 0, self.log_output()
+
+
+class Maintainer(_Command):
+    """A `siltstone maintain --watch` process."""
+
+    def __init__(self, config: child_processes.ChildConfig, directory: Path) -> None:
+        super().__init__(config, directory)
+        (self._port,) = lasting_ports(1)
+
+    def start(self) -> None:
+        """Start the process; it waits for the catalog and the store."""
+        address = f"127.0.0.1:{self._port}"
+        self._start(("siltstone",), ("maintain", "--watch", "--metrics", address))
+
+    @override
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            return True
+        return False
+
+
+class Watcher(_Command):
+    """A `siltstone compact --watch` process with its Java and its Python workers."""
+
+    def __init__(self, config: child_processes.ChildConfig, directory: Path, crashes: Path) -> None:
+        super().__init__(config, directory)
+        self._crashes = crashes
+
+    def start(self) -> None:
+        """Start the process; Spark starts with the first job."""
+        self._crashes.mkdir(parents=True, exist_ok=True)
+        self._start(
+            ("tests.crash.spark_watcher", str(self._crashes)),
+            ("compact", "--watch", "--interval", "0.1", "--force"),
+            SILTSTONE_SPARK_MASTER="local[2]",
+        )
+
+    @override
+    def _is_ready(self) -> bool:
+        return "Polling every" in self.log_output()
 
     @property
     def descendants(self) -> list[psutil.Process]:
@@ -235,33 +305,6 @@ class Watcher:
     def workers(self) -> list[psutil.Process]:
         """Return Spark's Python workers and the daemon that forks them."""
         return [each for each in self.descendants if _name(each).startswith("python")]
-
-    def kill(self) -> None:
-        """Send SIGKILL; the Java process notices and ends."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(TIMEOUT_SECONDS)
-
-    def freeze(self) -> None:
-        """Send SIGSTOP to the driver; Spark's processes go on."""
-        if self.is_alive:
-            assert self._process is not None
-            self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let a frozen driver continue."""
-        if self.is_alive:
-            assert self._process is not None
-            self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """Stop the process normally unless it has crashed."""
-        assert self._process is not None
-        if self._process.poll() == -signal.SIGKILL:
-            return
-        assert self.wait_ready(), self.log_output()  # before that, a signal kills it
-        self._process.terminate()
-        assert self._process.wait(TIMEOUT_SECONDS) == 0, self.log_output()
 
 
 def _name(process: psutil.Process) -> str:

@@ -43,6 +43,9 @@ class ClientProducer(Protocol):
 
     name: str
 
+    def check(self) -> None:
+        """Raise the exception that ended the producer, if one did."""
+
     def pause(self) -> None:
         """Send nothing until `resume`."""
 
@@ -86,6 +89,10 @@ class _Sender:
             is_tombstone=deletes,
         )
 
+    def check(self) -> None:
+        self._work.check()
+        assert self._work.is_running or self.ending.is_set(), f"{self._work.name} has ended"
+
     def pause(self) -> None:
         self.idle.clear()
         self.paused.set()
@@ -93,7 +100,7 @@ class _Sender:
     def wait_until_idle(self) -> None:
         end = time.monotonic() + TIMEOUT_SECONDS
         while not self.idle.wait(0.2):
-            self._work.check()
+            self.check()
             assert time.monotonic() < end, f"records of {self.name} did not arrive in {TIMEOUT_SECONDS} s"
 
     def resume(self) -> None:
@@ -179,8 +186,7 @@ class ConfluentProducer(_Sender):
         """Begin again after a fatal error; librdkafka keeps the records in its queues until a purge."""
         if self._fatal is None:
             return
-        if not self.ledger.era:
-            self.ledger.report(f"{self._full_name} failed: {self._fatal}")
+        self.ledger.report(f"{self._full_name} failed: {self._fatal}")
         self._producer.purge()
         self._producer.flush(1)
         self._begin()
@@ -194,7 +200,7 @@ class ConfluentProducer(_Sender):
                 # The offset is -1 for a duplicate whose original offsets the log does not know any more.
                 if offset is not None and offset >= 0:
                     self.ledger.acknowledge(sent, offset)
-            elif error.name() not in {"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_FATAL"} and not self.ledger.era:
+            elif error.name() not in {"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_FATAL"}:
                 self.ledger.report(f"{sent} was refused: {error}")
 
         with contextlib.suppress(KafkaException):  # after a fatal error
@@ -213,8 +219,8 @@ class AioProducer(_Sender):
     """An idempotent producer of aiokafka.
 
     aiokafka drops a batch whose partition had no leader for `request_timeout_ms`, and leaves a gap in its
-    sequence numbers. The producer then begins again under another name; the dropped records are not lost,
-    because they were never acknowledged.
+    sequence numbers. It takes no record for a partition that waits as long. The producer then begins again
+    under another name; these records are not lost, because they were never acknowledged.
     """
 
     def __init__(self, name: str, ledger: Ledger, workload: Workload) -> None:
@@ -266,13 +272,18 @@ class AioProducer(_Sender):
 
     async def _send(self, producer: Any, full_name: str) -> None:  # noqa: ANN401  # it has no types
         sent = self.next(full_name)
-        delivery = await producer.send(
-            sent.topic,
-            value=_value(sent),
-            key=sent.key,
-            partition=sent.partition,
-            headers=[(IDENTITY, sent.identity)],
-        )
+        try:
+            delivery = await producer.send(
+                sent.topic,
+                value=_value(sent),
+                key=sent.key,
+                partition=sent.partition,
+                headers=[(IDENTITY, sent.identity)],
+            )
+        except aiokafka.errors.KafkaTimeoutError:
+            self._has_failed = True
+            self.ledger.refuse(sent)
+            return
         self._pending.add(delivery)
 
         def delivered(done: asyncio.Future[Any]) -> None:

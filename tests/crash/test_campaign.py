@@ -109,7 +109,7 @@ def test_all_faults_at_once_lose_duplicate_reorder_and_leak_nothing(
 @pytest.mark.timeout(0)
 @pytest.mark.spark
 def test_a_long_campaign(postgres_pair: PostgresPair, s3_config: StoreConfig, tmp_path: Path) -> None:
-    settings = CampaignSettings(seed=SEED, directory=tmp_path, loses_commits=True)
+    settings = CampaignSettings(seed=SEED, directory=tmp_path, loses_commits=True, is_long=True)
     with campaign_of(settings, postgres_pair, s3_config) as campaign:
         end = time.monotonic() + MINUTES * 60
         while (left := end - time.monotonic()) > 0:

@@ -30,6 +30,11 @@ class Work:
         else:
             self._outcome.set_result(None)
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the thread has not ended."""
+        return not self._outcome.done()
+
     def check(self) -> None:
         """Raise the thread's exception if it has failed."""
         if self._outcome.done():
