@@ -29,6 +29,7 @@ from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.server import HttpServer
 from agent.kafka.api_registry import APIS
+from agent.kafka.automatic_topics import AutomaticTopics
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
@@ -294,6 +295,12 @@ class Agent:
         self._kafka: KafkaServer | None = None
         self._groups: GroupCoordinator | None = None
         self._lag: ConsumerLag | None = None
+        self._automatic_topics = AutomaticTopics(
+            catalog=catalog,
+            directory=self.directory,
+            pools=self.pools,
+            partitions=settings.default_partitions,
+        )
         self._stopping = False
         self._request_stop = request_stop
         self.exclusion: SchemaVersionError | None = None
@@ -424,6 +431,7 @@ class Agent:
             settings=self.settings,
             catalog=self._catalog,
             directory=self.directory,
+            automatic_topics=self._automatic_topics,
             appends=self.appends,
             local_logs=self.local_logs.reader,
             leaders=leaders,
@@ -467,6 +475,7 @@ class Agent:
             self._groups.release()
         if self._kafka is not None:
             await self._kafka.stop()
+        await self._automatic_topics.stop()
         if self._groups is not None:
             await self._groups.stop()
         if self._lag is not None:

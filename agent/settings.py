@@ -74,7 +74,7 @@ class AgentSettings:
 
     # Topics
     auto_create_topics: bool = setting(
-        False,
+        True,
         "Create a topic that does not exist when a Kafka client requests it.",
         name="auto_create_topics_enable",
     )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.topic_directory import TopicDirectory
     from agent.groups.coordinator import GroupCoordinator
+    from agent.kafka.automatic_topics import AutomaticTopics
     from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_topics.append_router import AppendRouter
     from agent.local_topics.leaders import LeaderDirectory
@@ -33,6 +34,7 @@ class KafkaServices:
     settings: AgentSettings
     catalog: Catalog
     directory: TopicDirectory
+    automatic_topics: AutomaticTopics
     appends: AppendRouter
     local_logs: LocalLogReader
     leaders: LeaderDirectory

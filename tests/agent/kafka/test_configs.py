@@ -140,7 +140,7 @@ def test_a_broker_reports_types_and_sources_of_its_settings(
         settings = {each.name: each for each in describe(wire, ResourceType.BROKER, own).configs}
         partitions, created = settings["num.partitions"], settings["auto.create.topics.enable"]
         assert (partitions.value, partitions.config_type, partitions.config_source) == ("7", 3, _STATIC)
-        assert (created.value, created.config_type, created.config_source) == ("false", 1, _DEFAULT)
+        assert (created.value, created.config_type, created.config_source) == ("true", 1, _DEFAULT)
         assert settings["log.retention.ms"].value == TOPIC_SETTINGS["retention.ms"].default
         assert all(each.read_only and each.documentation for each in settings.values())
         for kind, name in ((ResourceType.BROKER, ""), (ResourceType.BROKER_LOGGER, own)):

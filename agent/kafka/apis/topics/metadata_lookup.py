@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import structlog
 
-from agent.kafka.errors import ErrorCode, code_of
-from catalog.errors import InvalidTopicError, TopicExistsError
+from agent.kafka.errors import ErrorCode
+from catalog.errors import InvalidTopicError
 from catalog.topics.names import check_topic_name
-from core.errors import NotFoundError, SiltstoneError
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -43,7 +41,7 @@ async def find_requested_topics(request: Struct, context: RequestContext) -> lis
     if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
         for name, found in by_name.items():
             if found is ErrorCode.unknown_topic_or_partition:
-                by_name[name] = await _create(name, context)
+                context.services.automatic_topics.create(name)
     return [
         by_name[key] if isinstance(key, str) else by_id[key] if isinstance(key, UUID) else key for key in keys
     ]
@@ -104,21 +102,3 @@ async def _look_up(
         _log.warning("topics could not be looked up", count=len(wanted), reason=str(error))
         return {key: last_known(key) or ErrorCode.leader_not_available for key in wanted}
     return {key: found.get(key, missing) for key in wanted}
-
-
-async def _create(name: str, context: RequestContext) -> Topic | ErrorCode:
-    """Create a topic for a client that asked for it (`auto.create.topics.enable`)."""
-    services = context.services
-    create = partial(services.catalog.topics.create, name, services.settings.default_partitions, {})
-    try:
-        with contextlib.suppress(TopicExistsError):  # another client created it first
-            await services.pools.catalog.run(create)
-        services.directory.invalidate(name)
-        return await services.directory.get(name)
-    except NotFoundError:
-        return ErrorCode.unknown_topic_or_partition
-    except InvalidTopicError as error:
-        return code_of(error)
-    except SiltstoneError as error:
-        _log.warning("a topic could not be created", topic=name, reason=str(error))
-        return ErrorCode.leader_not_available

@@ -1,0 +1,65 @@
+"""Topics that clients create by asking for their metadata (`auto.create.topics.enable`).
+
+As in Kafka, the response does not wait: it says that the topic is unknown, and the client asks again. So a
+client that learns of a topic's deletion does not see a new topic of this name in the same response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from catalog.errors import TopicExistsError
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.runtime.pools import Pools
+    from catalog.open import Catalog
+
+MAX_PENDING: Final = 100
+"""Topics that are created at the same time. Names beyond are ignored: their clients ask again."""
+
+# Kafka's own topics. A tool that reads them finds nothing here, and must not create them.
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_log = structlog.get_logger(__name__)
+
+
+class AutomaticTopics:
+    """Creates topics in the background. Belongs to the event loop."""
+
+    def __init__(self, *, catalog: Catalog, directory: TopicDirectory, pools: Pools, partitions: int) -> None:
+        self._catalog = catalog
+        self._directory = directory
+        self._pools = pools
+        self._partitions = partitions
+        self._pending: dict[str, asyncio.Task[None]] = {}
+
+    def create(self, name: str) -> None:
+        """Begin to create a topic whose name is valid, unless that has begun already."""
+        if name in self._pending or name in _INTERNAL or len(self._pending) >= MAX_PENDING:
+            return
+        task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
+        self._pending[name] = task
+        task.add_done_callback(lambda _: self._pending.pop(name))
+
+    async def stop(self) -> None:
+        """Cancel what is pending; a topic may still be created."""
+        tasks = list(self._pending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _create(self, name: str) -> None:
+        create = partial(self._catalog.topics.create, name, self._partitions, {})
+        try:
+            with contextlib.suppress(TopicExistsError):  # another client created it first
+                await self._pools.catalog.run(create)
+                _log.info("created a topic that a client asked for", topic=name, partitions=self._partitions)
+        except SiltstoneError as error:
+            _log.warning("a topic could not be created", topic=name, reason=str(error))
+        self._directory.invalidate(name)
