@@ -6,7 +6,7 @@
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel and source archive, and install the wheel once per role
 #   make campaign MINUTES=60  all faults at once for an hour, with a ledger of every acknowledgement
-#   make fuzz        the kernels' tests with bounds checks, and fuzzing for a bounded time
+#   make fuzz        the kernels' tests with bounds checks, fuzzing, and a long flood of an agent
 #   make mutants     mutation testing of the modules that decide about data
 #   make coverage    the tests with branch coverage
 #   make bench       the benchmarks
@@ -55,6 +55,7 @@ KERNEL_TESTS := tests/object_format tests/spark_jobs/task/test_extent_cut.py
 FUZZ_RUNS ?= 500
 fuzz: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=brief $(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
+	SILTSTONE_LONG_FLOOD=1 $(BIN)/pytest tests/flood
 	for target in batches codecs dedupe segment_file; do \
 	  $(CHECKED) $(BIN)/python -m tests.fuzz.$$target -seed=1 -runs=$(FUZZ_RUNS) -verbosity=0 -artifact_prefix=$(VENV)/ || exit 1; done
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.cluster.catalog_epoch import CatalogEpoch
+from agent.cluster.catalog_epoch import CatalogEpoch, EpochInLoop
 from agent.cluster.session import Session
 from agent.cluster.topic_directory import TopicDirectory
 from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
+from agent.http.connection import HttpLimits
 from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.server import HttpServer
@@ -55,6 +56,8 @@ from agent.runtime.probes import Probe, write_to_any
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
+from agent.supervision.control_loop import ControlLoop, run_in
+from agent.supervision.supervisor import Supervisor
 from agent.warm_up import warm_up
 from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from catalog.errors import SchemaVersionError
     from catalog.open import Catalog
     from core.clock import Clock
+    from core.errors import BackgroundTaskError
     from core.ids import Ids
     from maintenance.runner import MaintenanceRunner
     from object_store.interface import ObjectStore
@@ -93,8 +97,17 @@ class Agent:
 
     Create it inside a running event loop. `start` serves. `stop` may be called once, after `start`. The agent
     calls `request_stop` if a migration of the catalog excludes its version, and keeps the error in
-    `exclusion`.
+    `exclusion`. It does the same if one of its essential parts ends, with the error in `failure`. It calls
+    `on_stuck` in another thread if the event loop is stuck.
     """
+
+    exclusion: SchemaVersionError | None = None
+    failure: BackgroundTaskError | None = None
+    _http: HttpServer | None = None
+    _kafka: KafkaServer | None = None
+    _groups: GroupCoordinator | None = None
+    _lag: ConsumerLag | None = None
+    _stopping = False
 
     def __init__(
         self,
@@ -106,12 +119,15 @@ class Agent:
         ids: Ids,
         probe_store: ObjectStore | None = None,
         request_stop: Callable[[], None] = lambda: None,
+        on_stuck: Callable[[], None] = lambda: None,
         maintenance: MaintenanceRunner | None = None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
         self._clock = clock
         self._ids = ids
+        self._loop = asyncio.get_running_loop()
+        self._control = ControlLoop()
         self.metrics = AgentMetrics()
         self.health = Health()
         unready_seconds = settings.unready_after_ms / 1000
@@ -122,7 +138,7 @@ class Agent:
         self._probe_store = probe_store or store
         self._probes: dict[str, Probe] = {}
         self.loop_lag = LoopLag(clock)
-        self.pools = Pools.open(settings)
+        self.pools = Pools.open(settings, catalog.dedicate_thread)
         retry = RetryPolicy(
             attempts=settings.write_attempts,
             first_pause=settings.retry_pause_ms / 1000,
@@ -150,8 +166,8 @@ class Agent:
             silent_ms=settings.broker_silent_ms,
             health=self.catalog_health,
             on_excluded=self._stop_excluded,
-            epoch=self.epoch,
-            recover=recovery.run,
+            epoch=EpochInLoop(self.epoch, self._loop),
+            recover=lambda *lost: run_in(self._loop, recovery.run(*lost)),
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
@@ -219,7 +235,7 @@ class Agent:
             bounds=catalog.topics,
             extents=catalog.extents,
             bounds_cache=bounds_cache,
-            pool=self.pools.catalog,
+            pool=self.pools.lookups,
             clock=clock,
             epoch=self.epoch,
         )
@@ -246,6 +262,7 @@ class Agent:
             poll_seconds=settings.poll_interval_ms / 1000,
         )
         self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
+        self.parsing_budget = ByteBudget("the memory for parsed requests", settings.max_parsed_bytes)
         self.fetch_sessions = FetchSessions(
             clock=clock,
             ids=ids,
@@ -272,6 +289,7 @@ class Agent:
                 local_logs=self.local_logs,
                 fetch_sessions=self.fetch_sessions,
                 request_budget=self.request_budget,
+                parsing_budget=self.parsing_budget,
                 pools=self.pools,
                 loop_lag=self.loop_lag,
                 epoch=self.epoch,
@@ -287,29 +305,34 @@ class Agent:
             read_path=self.read_path,
             pools=self.pools,
             request_budget=self.request_budget,
+            parsing_budget=self.parsing_budget,
             metrics=self.metrics,
             ids=ids,
             health=self.health,
         )
-        self._http: HttpServer | None = None
-        self._kafka: KafkaServer | None = None
-        self._groups: GroupCoordinator | None = None
-        self._lag: ConsumerLag | None = None
         self._automatic_topics = AutomaticTopics(
             catalog=catalog,
             directory=self.directory,
             pools=self.pools,
             partitions=settings.default_partitions,
         )
-        self._stopping = False
         self._request_stop = request_stop
-        self.exclusion: SchemaVersionError | None = None
+        self._supervisor = Supervisor(
+            self._control,
+            self.health,
+            self.loop_lag,
+            on_failure=self._stop_failed,
+            on_stuck=on_stuck,
+            stuck_seconds=settings.stuck_loop_ms / 1000,
+        )
 
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
         listener = bind(self.settings.http_host, self.settings.http_port)
+        health_listener = bind(self.settings.health_host, self.settings.health_port)
         kafka_listener = None
         try:
+            self._control.start()
             if self.settings.kafka_host is not None:
                 kafka_listener = bind(self.settings.kafka_host, self.settings.kafka_port)
             await self._warm_up()
@@ -323,9 +346,11 @@ class Agent:
             self._http = HttpServer(
                 create_app(self._services),
                 listener,
-                stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
-                write_timeout_seconds=self.settings.write_timeout_ms / 1000,
-                max_connections=self.settings.http_max_connections,
+                limits=HttpLimits(
+                    head_seconds=self.settings.http_head_timeout_ms / 1000,
+                    write_seconds=self.settings.write_timeout_ms / 1000,
+                    max_connections=self.settings.http_max_connections,
+                ),
             )
             await self._http.start()
             addresses = {"http": self._http.address}
@@ -333,10 +358,12 @@ class Agent:
                 self._kafka = KafkaServer(RequestDispatcher(APIS, services), kafka_listener, services)
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
-            self._start_health()
             self._maintenance.start()
+            self._start_health()
+            addresses["health"] = await self._supervisor.start(health_listener)
         except BaseException:
             listener.close()
+            health_listener.close()
             if kafka_listener is not None:
                 kafka_listener.close()
             await self.stop()
@@ -354,9 +381,12 @@ class Agent:
             self._add_probe("disks", lambda: write_to_any(manager.live_directories), self.disk_health)
         health = self.health
         health.require_live("event_loop", self.loop_lag.problem)
+        health.require_running("event_loop_watch", lambda: self.loop_lag.is_running)
         health.require_running("heartbeats", lambda: self.session.is_running)
         health.require_running("commits", lambda: self.write_path.is_running)
         health.require_running("notifications", lambda: self.commit_notifier.is_running)
+        health.require_running("maintenance", lambda: self._maintenance.is_running)
+        health.require_running("http_listener", lambda: self._http is not None and self._http.is_running)
         kafka, groups = self._kafka, self._groups
         if kafka is not None and groups is not None:
             health.require_running("kafka_listener", lambda: kafka.is_running)
@@ -388,7 +418,7 @@ class Agent:
         with warn_if_slow("opening local logs, and recovering those that were not closed"):
             node_id = await self.local_logs.open()
         if kafka_listener is None:
-            await self.session.start()
+            await self._control.run(self.session.start())
             return None
         brokers = await create_brokers(
             kafka_listener,
@@ -400,7 +430,7 @@ class Agent:
             node_id=node_id,
             has_local_logs=self.local_logs.is_enabled,
         )
-        await self.session.start(brokers.own)
+        await self._control.run(self.session.start(brokers.own))
         leaders = await self.local_logs.lead_partitions(brokers, self.commit_notifier)
         self._groups = GroupCoordinator(
             groups=self._catalog.groups,
@@ -408,7 +438,7 @@ class Agent:
             topics=self._catalog.topics,
             configs=self._catalog.group_configs,
             brokers=brokers,
-            pool=self.pools.catalog,
+            pool=self.pools.groups,
             clock=self._clock,
             ids=self._ids,
             settings=self.settings.groups,
@@ -444,6 +474,7 @@ class Agent:
             fetch_sessions=self.fetch_sessions,
             pools=self.pools,
             request_budget=self.request_budget,
+            parsing_budget=self.parsing_budget,
             metrics=self.metrics,
             clock=self._clock,
             ids=self._ids,
@@ -453,7 +484,38 @@ class Agent:
         """Let the process stop this agent, because a migration excludes this version of Siltstone."""
         _log.error("the schema of the catalog excludes this version", reason=str(error))
         self.exclusion = error
-        self._request_stop()
+        self._loop.call_soon_threadsafe(self._request_stop)
+
+    async def _drain(self) -> float:
+        """Serve for the rest of the time that load balancers need; return the seconds for requests."""
+        if self.failure is not None:
+            return 0.0  # what clients wait for may never come
+        if self.exclusion is not None:
+            await self._control.run(self.session.stop())  # so that this version commits nothing more
+        else:
+            await asyncio.sleep(self.settings.drain_ms / 1000)
+        return self.settings.stop_timeout_ms / 1000
+
+    async def _stop_serving(self, seconds: float) -> None:
+        """Respond within `seconds` to the requests in progress, and accept no others."""
+        self.commit_notifier.close()
+        self.write_path.drain()
+        if self._groups is not None:
+            self._groups.release()
+        if self._kafka is not None:
+            await self._kafka.stop(seconds)
+        await self._automatic_topics.stop()
+        if self._groups is not None:
+            await self._groups.stop()
+        if self._lag is not None:
+            await self._lag.stop()
+        if self._http is not None:
+            await self._http.stop(seconds)
+
+    def _stop_failed(self, error: BackgroundTaskError) -> None:
+        """Let the process stop this agent, because a part of it has ended."""
+        self.failure = error
+        self._loop.call_soon_threadsafe(self._request_stop)
 
     async def stop(self) -> None:
         """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.
@@ -461,37 +523,25 @@ class Agent:
         After that time, each remaining step has at most `_MIN_STEP_SECONDS`, and pending work is abandoned.
         """
         self._stopping = True
-        loop = asyncio.get_running_loop()
-        if self.exclusion is None:
-            await asyncio.sleep(self.settings.drain_ms / 1000)
-        else:
-            await self.session.stop()  # so that this version commits nothing more
-        deadline = loop.time() + self.settings.stop_timeout_ms / 1000
+        self._supervisor.stop_watching()
+        stop_seconds = await self._drain()
+        deadline = self._loop.time() + stop_seconds
         # At the same time: a round may be in a call to a store that does not respond.
-        maintenance = loop.create_task(self._maintenance.stop(), name="stop maintenance")
-        self.commit_notifier.close()
-        self.write_path.drain()
-        if self._groups is not None:
-            self._groups.release()
-        if self._kafka is not None:
-            await self._kafka.stop()
-        await self._automatic_topics.stop()
-        if self._groups is not None:
-            await self._groups.stop()
-        if self._lag is not None:
-            await self._lag.stop()
-        if self._http is not None:
-            await self._http.stop()
+        maintenance = self._loop.create_task(self._maintenance.stop(), name="stop maintenance")
+        await self._stop_serving(stop_seconds)
         await self.read_path.read_ahead.stop()
         await _run_before(deadline, "commit accepted records", self.write_path.stop())
         await self.write_path.abandon()
         await _run_before(deadline, "close the local logs", self.local_logs.stop())
         await _run_before(deadline, "announce the last commits", self._announcer.stop())
         await _run_before(deadline, "stop maintenance", maintenance)
-        await _run_before(deadline, "end the session", self.session.stop())
+        if self._control.is_running:
+            await _run_before(deadline, "end the session", self._control.run(self.session.stop()))
         await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
         await self.loop_lag.stop()
         for probe in self._probes.values():
             probe.stop()
+        await self._supervisor.stop()
+        await self._control.stop()
         self.pools.close(wait=False)
         await _run_before(deadline, "finish running calls", self.pools.idle())

@@ -107,6 +107,13 @@ class GroupSettings:
         20_000,
         "Maximum number of groups in the memory of an agent; at the limit it evicts groups without members.",
     )
+    group_max_bytes: Bytes = setting(
+        16 * 1024 * 1024,
+        "Maximum memory of one group: subscriptions, metadata and assignments of its members.",
+    )
+    groups_max_bytes: Bytes = setting(
+        128 * 1024 * 1024, "Maximum memory of all groups of an agent; at the limit, no member can join."
+    )
     idle_group_ms: int = internal(
         600_000, "Time without a request after which a group without members is evicted from memory."
     )

@@ -33,6 +33,11 @@ class AgentMaintenance:
         if self._runner is not None:
             self._runner.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if all tasks run, or if there are none."""
+        return self._runner is None or self._runner.is_running
+
     async def stop(self) -> None:
         """End the tasks and release their leases, so that another agent continues at once."""
         if self._runner is None:

@@ -32,6 +32,7 @@ def metrics_snapshot(
     local_logs: LocalLogService,
     fetch_sessions: FetchSessions,
     request_budget: ByteBudget,
+    parsing_budget: ByteBudget,
     pools: Pools,
     loop_lag: LoopLag,
     epoch: CatalogEpoch,
@@ -48,6 +49,10 @@ def metrics_snapshot(
             lambda: write_path.files_in_flight,
         ),
         "siltstone_request_bytes": ("Bytes of request bodies in memory", lambda: request_budget.used),
+        "siltstone_parsed_bytes": (
+            "Bytes that are reserved for requests after they were parsed",
+            lambda: parsing_budget.used,
+        ),
         "siltstone_fetch_bytes": (
             "Bytes that were fetched and are not sent yet",
             lambda: read_path.budget.used,
@@ -57,6 +62,10 @@ def metrics_snapshot(
         "siltstone_loop_lag_seconds": (
             "Latest delay of the event loop, in seconds",
             lambda: loop_lag.seconds,
+        ),
+        "siltstone_loop_lag_max_seconds": (
+            "Longest delay of the event loop in the last one to two minutes, in seconds",
+            lambda: loop_lag.worst_seconds,
         ),
         "siltstone_fetch_sessions": ("Fetch sessions", lambda: len(fetch_sessions)),
         "siltstone_fetch_session_partitions": (

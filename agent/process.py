@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
+import os
 import signal
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _GC_THRESHOLD = 20_000
+PART_FAILED = 70  # EX_SOFTWARE of sysexits.h; the command line has the same code for BackgroundTaskError
 _log = structlog.get_logger(__name__)
 
 
@@ -96,9 +99,15 @@ def run(
         )
 
         def new_agent(request_stop: Callable[[], None]) -> Agent:
-            return parts(request_stop=request_stop, maintenance=new_runner())
+            return parts(request_stop=request_stop, on_stuck=_end_stuck_process, maintenance=new_runner())
 
         runner.run(_serve(new_agent, on_ready, wait))
+
+
+def _end_stuck_process() -> None:
+    """End the process without its event loop; the log has the stacks of all threads."""
+    faulthandler.dump_traceback()
+    os._exit(PART_FAILED)
 
 
 def _no_maintenance() -> None:
@@ -128,7 +137,8 @@ async def _serve(
 ) -> None:
     """Start an agent, again after each outage during its start, and serve until a signal.
 
-    Raises SchemaVersionError if a migration of the catalog excludes this version.
+    Raises SchemaVersionError if a migration of the catalog excludes this version, and BackgroundTaskError if
+    an essential part of the agent has ended.
     """
     loop = asyncio.get_running_loop()
     stop_requested = asyncio.Event()
@@ -160,3 +170,5 @@ async def _serve(
             await agent.stop()
         if agent.exclusion is not None:
             raise agent.exclusion
+        if agent.failure is not None:
+            raise agent.failure

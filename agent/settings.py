@@ -24,6 +24,10 @@ class AgentSettings:
     # Listeners
     http_host: str = internal("127.0.0.1", "Address on which the agent serves HTTP.")
     http_port: int = internal(8080, "Port on which the agent serves HTTP; 0 takes a free one.", ge=0)
+    health_host: str = internal("127.0.0.1", "Address on which the agent serves its health alone.")
+    health_port: int = internal(
+        0, "Port on which the agent serves its health alone; 0 takes a free one.", ge=0
+    )
     kafka_host: str | None = internal(
         None, "Address on which the agent serves Kafka clients. Unset: it serves none."
     )
@@ -134,7 +138,12 @@ class AgentSettings:
     rendering_threads: int = internal(
         1, "Threads that render records for HTTP consumers; few, because they run Python code."
     )
+    parsing_threads: int = internal(
+        1, "Threads that parse large requests; few, because they run Python code."
+    )
     catalog_threads: int = internal(8, "Threads that query the catalog.")
+    lookup_threads: int = internal(4, "Threads that look up bounds and extents for fetches.")
+    group_threads: int = internal(2, "Threads that read and write consumer groups.")
     hot_read_threads: int = internal(8, "Threads that read recent data from the object store.")
     cold_read_threads: int = internal(4, "Threads that read older data from the object store.")
     max_waiting_calls: int = internal(
@@ -192,9 +201,19 @@ class AgentSettings:
         32 * MIB, "Largest request that an agent accepts, from Kafka clients and over HTTP."
     )
     max_requests_bytes: Bytes = internal(128 * MIB, "Memory for the request bodies of all clients.")
+    max_parsed_bytes: Bytes = internal(
+        128 * MIB, "Memory for the items of requests while the agent reads and handles them."
+    )
     body_timeout_ms: int = internal(60_000, "Time in which a client must send a request body.")
     write_timeout_ms: int = internal(30_000, "Time in which a client must read the next part of a response.")
-    http_max_connections: int = internal(4_000, "Maximum number of connections of HTTP clients.")
+    http_head_timeout_ms: int = internal(
+        10_000, "Time in which a client without an open request must send the head of its next one."
+    )
+    http_max_connections: int = internal(
+        4_000,
+        "Maximum number of connections of HTTP clients; for another one, the agent closes the one that has"
+        " had no open request for the longest time.",
+    )
     default_max_records: int = internal(1_000, "Number of records that a read over HTTP returns by default.")
     max_max_records: int = internal(100_000, "Maximum number of records that a read over HTTP may request.")
 
@@ -213,6 +232,9 @@ class AgentSettings:
     heartbeat_interval_ms: int = internal(3_000, "Interval of the heartbeats of the agent's session.")
     unready_after_ms: int = internal(
         4_000, "Time without a successful call after which the object store or the catalog is not ready."
+    )
+    stuck_loop_ms: int = internal(
+        60_000, "Time for which the event loop may be stuck before the process ends itself."
     )
     probe_interval_ms: int = internal(
         2_000, "Time without a successful call after which the agent probes the object store or the catalog."

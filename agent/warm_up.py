@@ -14,6 +14,7 @@ from uuid import UUID
 
 import numpy as np
 
+from agent.http.json_size import count_items
 from agent.kafka.fast_path.fetch_parser import FetchParser
 from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, validate_decompressed
 from agent.write.ingestion_buffer import OpenFile, Piece
@@ -50,6 +51,7 @@ def warm_up() -> None:
     with suppress(InvalidRecordError):
         keyless = encode_records([Record(0, 1, None, b"value")])
         validate_append("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
+    count_items(b"{}")
     FetchParser(1).read(memoryview(bytearray(1)), 0, 12)
     parser = ProduceParser(1)
     parser.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)

@@ -161,7 +161,11 @@ def _serve_bare(ready: Connection, response_bytes: int) -> None:
 class _Bare(asyncio.BufferedProtocol):
     def __init__(self, shared: memoryview, response_bytes: int) -> None:
         self._receiver = FrameReceiver(
-            shared, max_frame_bytes=2**30, reserve=lambda _: True, deliver=lambda _: self._respond()
+            shared,
+            max_frame_bytes=2**30,
+            reserve=lambda _held, _received, length: length,
+            has_room=lambda: True,
+            deliver=lambda _: self._respond(),
         )
         self._payload = bytes(response_bytes)
         self._transport: asyncio.Transport | None = None

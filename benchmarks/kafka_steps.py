@@ -41,6 +41,7 @@ from agent.read.hot_tail import HotTail
 from agent.read.log_lookup import LogLookup
 from agent.read.memory_reads import MemoryReads
 from agent.read.read_path import ReadPath
+from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
@@ -215,6 +216,7 @@ class _Bench:
             ),
             fetch_sessions=sessions,
             pools=pools,
+            parsing_budget=ByteBudget("the memory for parsed requests", settings.max_parsed_bytes),
             metrics=metrics,
             clock=clock,
             brokers=SimpleNamespace(own=SimpleNamespace(rack=None)),

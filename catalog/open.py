@@ -14,7 +14,7 @@ from catalog.config.repository import GroupConfigs
 from catalog.database.embedded_server import EmbeddedPostgres
 from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
-from catalog.database.pool import Database
+from catalog.database.pool import Database, Reserve
 from catalog.database.probe import CatalogProbe
 from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.server_state import ServerState
@@ -55,6 +55,7 @@ __all__ = [
     "DatabaseLimits",
     "EmbeddedPostgres",
     "MigrationPlan",
+    "Reserve",
     "SchemaVersion",
     "migrate_catalog",
     "open_catalog",
@@ -121,6 +122,10 @@ class Catalog:
     def probe(self, timeout_seconds: float) -> CatalogProbe:
         """Return a new probe, which uses a separate connection; the caller closes it."""
         return CatalogProbe(self._database, timeout_seconds)
+
+    def dedicate_thread(self, reserve: Reserve) -> None:
+        """Let the calls of the calling thread use the connections of `reserve`, except its commits."""
+        self._database.dedicate_thread(reserve)
 
     def operation_counts(self) -> dict[str, OperationCount]:
         """Return calls, retries, failures, statements and duration of each operation."""

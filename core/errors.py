@@ -9,6 +9,7 @@
     │   ├── NotFoundError   it refers to something that does not exist
     │   └── OffsetOutOfRangeError  it reads outside the log
     └── FatalError          stop: continuing could damage data, or the error is a defect
+        ├── BackgroundTaskError  a part of this process has ended, and it must be restarted
         └── CorruptDataError  bytes differ from what was written
             └── CorruptFileError  the bytes of one file, which is named: proof against this file
 
@@ -76,6 +77,10 @@ class OffsetOutOfRangeError(InvalidInputError):
 
 class FatalError(SiltstoneError):
     """Continuing would be unsafe."""
+
+
+class BackgroundTaskError(FatalError):
+    """A background task that this process cannot do without has ended: restart the process."""
 
 
 class CorruptDataError(FatalError):

@@ -90,6 +90,11 @@ class MaintenanceRunner:
             thread.start()
             self._threads.append(thread)
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the threads of all tasks run."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def stop(self) -> None:
         """End the rounds at their next progress, for some seconds, and release all leases; blocks."""
         self._stopped.set()

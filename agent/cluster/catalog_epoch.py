@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agent.cluster.errors import ReadFailedError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
     from catalog.model import Extent, PartitionState
@@ -47,3 +48,15 @@ class CatalogEpoch:
             raise ReadFailedError(
                 f"the catalog has begun epoch {epoch} during the read", remedy="retry the read"
             )
+
+
+class EpochInLoop:
+    """The epoch for observers in other threads, who pass what they learn to its event loop."""
+
+    def __init__(self, epoch: CatalogEpoch, loop: asyncio.AbstractEventLoop) -> None:
+        self._epoch = epoch
+        self._loop = loop
+
+    def observe(self, epoch: int) -> None:
+        """Let the event loop handle an epoch, before anything that it is asked for later."""
+        self._loop.call_soon_threadsafe(self._epoch.observe, epoch)

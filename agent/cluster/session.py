@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
 
+from agent.runtime.health import start_essential_task
 from catalog.errors import SchemaVersionError
 from core.errors import SiltstoneError, StaleStateError
 from core.outage import Outage
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.runtime.health import CallHealth
     from agent.runtime.work_pool import WorkPool
     from catalog.lifecycle.incarnation import Incarnation
@@ -66,8 +66,19 @@ async def recover_nothing(_incarnation: Incarnation, _sessions: Sequence[UUID], 
     """Do nothing, for an agent that writes nothing."""
 
 
+class Epoch(Protocol):
+    """Observer of the catalog's epoch."""
+
+    def observe(self, epoch: int, /) -> None:
+        """Handle an epoch that the catalog has stated, before a recovery in this epoch begins."""
+        ...
+
+
 class Session:
-    """The session under which new files are written. Belongs to the event loop.
+    """The session under which new files are written.
+
+    `start` and `stop` belong to one event loop, which sends the heartbeats. It is not the one that serves
+    clients, so that they cannot delay a heartbeat. Properties and `report_fenced` are for any thread.
 
     Other agents consider this agent dead when its last heartbeat is `silent_ms` old, and alive again after
     the next one. They do not notify it. The session therefore reports whether they may consider it dead now
@@ -93,7 +104,7 @@ class Session:
         silent_ms: int,
         health: CallHealth,
         on_excluded: Callable[[SchemaVersionError], None],
-        epoch: CatalogEpoch,
+        epoch: Epoch,
         recover: Recover = recover_nothing,
     ) -> None:
         self._sessions = sessions
@@ -116,6 +127,7 @@ class Session:
         self._broker: Broker | None = None
         self._fenced = asyncio.Event()
         self._heartbeats: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def session_id(self) -> UUID:
@@ -145,8 +157,9 @@ class Session:
     async def start(self, broker: Broker | None = None) -> None:
         """Register (as `broker`, if the agent serves Kafka clients) and start the heartbeats."""
         self._broker = broker
+        self._loop = asyncio.get_running_loop()
         await self._register()
-        self._heartbeats = asyncio.get_running_loop().create_task(self._run_heartbeats(), name="heartbeat")
+        self._heartbeats = start_essential_task(self._run_heartbeats(), name="heartbeats")
 
     async def stop(self) -> None:
         """End the session. Call it after the last commit."""
@@ -163,6 +176,10 @@ class Session:
 
     def report_fenced(self, session_id: UUID) -> None:
         """Report that the catalog rejected `session_id`; if it is the current session, register a new one."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._note_fenced, session_id)
+
+    def _note_fenced(self, session_id: UUID) -> None:
         if session_id == self._session_id:
             self._fenced.set()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.group import ClassicGroup
 from agent.groups.classic.snapshot import ClassicGroupSnapshot
 from agent.groups.consumer.group import ConsumerGroup
+from agent.groups.consumer.member import topics_size
 from agent.groups.consumer.messages import JOIN_EPOCH
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.consumer.validation import check_heartbeat
@@ -71,6 +72,8 @@ class ConsumerGroupCoordinator:
         cached = await self._find(group_id, topics, regex=request.regex, create=joins)
         if cached is None:
             raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        subscription_bytes = topics_size(request.topics or ()) + len(request.regex or "")
+        self._cache.admit(cached, request.member_id, subscription_bytes)
         if joins and isinstance(cached.group, ClassicGroup):
             response = self._upgrade(cached, cached.group, request, topics)
         else:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from agent.cluster.brokers import choose
+from agent.runtime.health import start_essential_task
 from catalog.groups.offsets import OffsetCursor
 from core.outage import Outage
 
@@ -94,7 +95,7 @@ class ConsumerLag(Collector):
 
     def start(self) -> None:
         """Start the task; it measures at once."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="consumer lag")
+        self._task = start_essential_task(self._run(), name="consumer lag")
 
     @property
     def is_running(self) -> bool:

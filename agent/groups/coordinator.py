@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.groups.cache.group_cache import GroupCache
+from agent.groups.classic.member import protocols_size
 from agent.groups.classic.messages import JoinResponse
 from agent.groups.consumer.cached_lookups import GroupConfigCache, TopicCache
 from agent.groups.consumer.group import ConsumerGroup
@@ -124,6 +125,7 @@ class GroupCoordinator:
         if "\0" in request.protocol_type:
             raise GroupError(ErrorCode.inconsistent_group_protocol)
         cached = await self.cache.require(group_id, ErrorCode.unknown_member_id, create=not request.member_id)
+        self.cache.admit(cached, request.member_id, protocols_size(request.protocols))
         group = cached.group
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
@@ -140,6 +142,7 @@ class GroupCoordinator:
         """Handle a SyncGroup; return when the leader's assignments are stored."""
         require_group_id(group_id)
         cached = await self.cache.require(group_id, ErrorCode.unknown_member_id)
+        self.cache.admit(cached, request.member_id, sum(map(len, request.assignments.values())))
         if isinstance(cached.group, ConsumerGroup):
             result = cached.group.classic.sync(request)
             self.cache.after_change(cached)

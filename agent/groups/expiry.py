@@ -7,13 +7,13 @@ a rebalance, because their members and subscriptions are about to change.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.groups.classic.messages import ClassicGroupState
+from agent.runtime.health import start_essential_task
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class OffsetExpiry:
 
     def start(self) -> None:
         """Start the task; the first run is one interval later."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="offset expiry")
+        self._task = start_essential_task(self._run(), name="offset expiry")
 
     @property
     def is_running(self) -> bool:
@@ -63,8 +63,7 @@ class OffsetExpiry:
         """Stop the task."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def run_once(self) -> None:
         """Evict idle groups and expire the offsets of all groups of this agent."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from agent.groups.memory import GroupMemory
+
 _DESCRIPTIONS = {
     "rebalances": "Generations of classic groups and target assignments of consumer groups that were started",
     "members_expired": "Members removed because their session or their rebalance timeout ended",
@@ -64,6 +66,11 @@ class GroupSource(Protocol):
     """The groups in memory and their counters."""
 
     @property
+    def memory(self) -> GroupMemory:
+        """The memory of all groups."""
+        ...
+
+    @property
     def counters(self) -> GroupCounters:
         """The counters of group events."""
         ...
@@ -99,6 +106,11 @@ class GroupCollector(Collector):
         for group_type, count in sorted(members.items()):
             sizes.add_metric([group_type], count)
         yield sizes
+        yield GaugeMetricFamily(
+            "siltstone_group_bytes",
+            "Bytes of the members of groups in this agent's memory",
+            value=self._source.memory.budget.used,
+        )
         for field in fields(GroupCounters):
             value = getattr(self._source.counters, field.name)
             yield CounterMetricFamily(f"siltstone_group_{field.name}", _DESCRIPTIONS[field.name], value=value)

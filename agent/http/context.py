@@ -29,6 +29,7 @@ class HttpContext:
     read_path: ReadPath
     pools: Pools
     request_budget: ByteBudget
+    parsing_budget: ByteBudget
     metrics: AgentMetrics
     ids: Ids
     health: Health

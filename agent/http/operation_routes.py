@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from agent.http.models import HealthResponse
+from agent.supervision.health_listener import respond
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agent.http.context import HttpContext
 
 
@@ -30,7 +29,7 @@ def router(context: "HttpContext") -> APIRouter:
         Otherwise return 503 and the reasons: restart the process. It does not depend on the catalog, the
         object store or disks. No response within a second means the same as 503.
         """
-        return _response(context.health.live_problems())
+        return _response(context, "/livez")
 
     @routes.get(
         "/readyz",
@@ -44,7 +43,7 @@ def router(context: "HttpContext") -> APIRouter:
         Otherwise return 503 and the reasons: send requests to another agent. The result changes at most five
         seconds after a fault or its end.
         """
-        return _response(context.health.ready_problems(), context.health.warnings())
+        return _response(context, "/readyz")
 
     @routes.get(
         "/healthz",
@@ -54,7 +53,7 @@ def router(context: "HttpContext") -> APIRouter:
     )
     async def health() -> Response:
         """Do the same as `/readyz`, for load balancers that expect this name."""
-        return _response(context.health.ready_problems(), context.health.warnings())
+        return _response(context, "/healthz")
 
     @routes.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
     async def metrics() -> Response:
@@ -64,11 +63,7 @@ def router(context: "HttpContext") -> APIRouter:
     return routes
 
 
-def _response(problems: "Mapping[str, str]", warnings: "Mapping[str, str] | None" = None) -> Response:
+def _response(context: "HttpContext", path: str) -> Response:
     """Return the health from state that was read: the routes call nothing that could hang."""
-    body = {
-        "status": "unhealthy" if problems else "ok",
-        "problems": dict(problems),
-        "warnings": dict(warnings or {}),
-    }
-    return JSONResponse(body, status_code=503 if problems else 200)
+    status, body = respond(context.health, path)
+    return Response(body, status_code=status, media_type="application/json")

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from agent.http.record_producer import Headers, ProducedRecords
 
 _MAX_PROBLEMS = 5
+# pydantic describes either all problems or none, and holds the GIL meanwhile.
+_MAX_EXPLAINED = 10_000
 
 
 def parse_records(body: bytes) -> NewRecords:
-    """Return the records of a request body. Runs in the kernel pool.
+    """Return the records of a request body. Runs in the parsing pool.
 
     Raises `InvalidBodyError` if the body does not have the documented form. Invalid base64 rejects only its
     record.
@@ -55,6 +57,8 @@ def _headers(record: RecordBody) -> Headers:
 
 
 def _explain(error: ValidationError) -> str:
+    if error.error_count() > _MAX_EXPLAINED:
+        return f"the body has {error.error_count()} problems"
     problems = error.errors(include_url=False, include_input=False)
     shown = [
         f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"

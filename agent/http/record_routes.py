@@ -1,19 +1,25 @@
 """Routes that produce and read records: `/v1/topics/{topic}/…/records`."""
 
+import asyncio
+from collections.abc import Coroutine
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
+from agent.http.json_size import ITEM_BYTES, count_items
 from agent.http.models import ProduceResponse, RecordsResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
-from agent.http.request_body import json_body
+from agent.http.request_body import check_items, json_body
 from agent.read.fetch_plan import PartitionFetch
 
+T = TypeVar("T")
+_CLIENT_CLOSED_REQUEST = 499  # as nginx counts it; the client does not receive it
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -39,7 +45,7 @@ def router(context: HttpContext) -> APIRouter:
     settings = context.settings
 
     async def produce(request: Request, topic: str, partition: int | None) -> Response:
-        kernels = context.pools.kernels
+        kernels, parsing = context.pools.kernels, context.pools.parsing
         async with json_body(
             request,
             limit=settings.max_request_bytes,
@@ -47,8 +53,10 @@ def router(context: HttpContext) -> APIRouter:
             seconds=settings.body_timeout_ms / 1000,
         ) as body:
             found = await context.directory.get(topic)
-            records = await kernels.run(partial(parse_records, body))
-            produced = await context.producer.produce(found, records, partition)
+            items = check_items(await parsing.run(partial(count_items, body)))
+            with context.parsing_budget.reserving(items * ITEM_BYTES):
+                records = await parsing.run(partial(parse_records, body))
+                produced = await context.producer.produce(found, records, partition)
         response = await kernels.run(partial(render_results, produced))
         status = 422 if produced.rejections and not produced.accepted else 200
         return Response(response, status_code=status, media_type="application/json")
@@ -73,6 +81,7 @@ def router(context: HttpContext) -> APIRouter:
 
     @routes.get("/partitions/{partition}/records", responses=_READ_RESPONSES)
     async def read_records(
+        request: Request,
         topic: str,
         partition: Partition,
         offset: Offset = None,
@@ -104,7 +113,11 @@ def router(context: HttpContext) -> APIRouter:
         found = await context.directory.get_partition(topic, partition)
         start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
-        fetched = await context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
+        fetch = context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
+        try:
+            fetched = await _while_connected(request, fetch)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_CLOSED_REQUEST)
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=fetched.size,
@@ -113,6 +126,26 @@ def router(context: HttpContext) -> APIRouter:
         )
 
     return routes
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; cancel it and raise `ClientDisconnect` when the client leaves."""
+
+    async def until_disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(until_disconnected())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
 
 
 _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {

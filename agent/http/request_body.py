@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import ClientDisconnect
 
 from agent.http.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
+from agent.http.json_size import MAX_ITEMS
+from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
 
     from agent.runtime.byte_budget import ByteBudget
+
+_GRACE_SECONDS: Final = 10.0  # as the policy for Kafka clients has it
+_CHECK_SECONDS: Final = 2.5
 
 
 def require_json(request: Request) -> None:
@@ -38,9 +45,9 @@ async def json_body(
 ) -> AsyncIterator[bytes]:
     """Read the JSON body of a request; its bytes are reserved in `budget` until the block ends.
 
-    Raises `PayloadTooLargeError` if the body is longer than `limit` bytes, `BusyError` if the budget is full,
-    and `BodyTimeoutError` if the client needs more than `seconds` to send it. The first two are raised as
-    early as possible.
+    Raises `PayloadTooLargeError` if the body is longer than `limit` bytes, and `BusyError` if the budget is
+    full, both as early as possible. Raises `BodyTimeoutError` if the client needs more than `seconds` to send
+    the body, or sends it slowly while the budget is more than half full.
     """
     require_json(request)
     declared = request.headers.get("content-length", "")
@@ -49,22 +56,49 @@ async def json_body(
     reserved = 0
     chunks: list[bytes] = []
     try:
-        try:
-            async with asyncio.timeout(seconds):
-                async for chunk in request.stream():
-                    _check_size(reserved + len(chunk), limit)
-                    budget.reserve(len(chunk))
-                    reserved += len(chunk)
-                    chunks.append(chunk)
-        except TimeoutError:
-            raise BodyTimeoutError(
-                f"the body did not arrive within {seconds:g} seconds", remedy="send smaller requests"
-            ) from None
+        async for chunk in _chunks(request, seconds, lambda: budget.is_scarce):
+            _check_size(reserved + len(chunk), limit)
+            budget.reserve(len(chunk))
+            reserved += len(chunk)
+            chunks.append(chunk)
         body = b"".join(chunks)
         chunks.clear()
         yield body
     finally:
         budget.release(reserved)
+
+
+async def _chunks(request: Request, seconds: float, is_scarce: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the parts of the body as they arrive."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    received, more = 0, True
+    while more:
+        passed = loop.time() - begun
+        is_slow = passed >= _GRACE_SECONDS and received < MIN_BYTES_PER_SECOND * passed
+        if passed >= seconds or (is_slow and is_scarce()):
+            raise BodyTimeoutError(
+                f"{received} bytes of the body arrived in {passed:.0f} seconds",
+                remedy="send smaller requests",
+            )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds - passed, _CHECK_SECONDS)):
+                message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            received += len(chunk)
+            yield chunk
+
+
+def check_items(count: int) -> int:
+    """Return the number of items in a body; raise `PayloadTooLargeError` beyond `MAX_ITEMS`."""
+    if count > MAX_ITEMS:
+        raise PayloadTooLargeError(
+            f"the body has {count} values and fields, and this agent accepts {MAX_ITEMS}",
+            remedy="send fewer records in one request",
+        )
+    return count
 
 
 def _check_size(size: int, limit: int) -> None:

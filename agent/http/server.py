@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import structlog
 import uvicorn
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agent.runtime.foreign_protocols import FIRST_BYTES, on_http_port
+from agent.http.connection import protocol_of
 from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
@@ -20,50 +18,9 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-_log = structlog.get_logger(__name__)
+    from agent.http.connection import HttpLimits
+
 _TICK_SECONDS = 1.0  # the resolution of the Date header
-
-
-def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
-    """Return a protocol class that disconnects clients that do not read their responses."""
-
-    class Protocol(HttpToolsProtocol):
-        stalled: asyncio.TimerHandle | None = None
-        is_known_http = False
-
-        @override
-        def data_received(self, data: bytes) -> None:
-            if not self.is_known_http:
-                self.is_known_http = True
-                if (sent := on_http_port(data[:FIRST_BYTES])) is not None:
-                    host = self.client[0] if self.client else "unknown"
-                    _log.warning("a client of the HTTP listener is disconnected", client=host, reason=sent)
-                    self.transport.abort()
-                    return
-            super().data_received(data)
-
-        @override
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            # `close` would wait until the client has read the rest.
-            self.stalled = self.loop.call_later(write_timeout_seconds, self.transport.abort)
-
-        @override
-        def resume_writing(self) -> None:
-            self._cancel_timeout()
-            super().resume_writing()
-
-        @override
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._cancel_timeout()
-            super().connection_lost(exc)
-
-        def _cancel_timeout(self) -> None:
-            if self.stalled is not None:
-                self.stalled.cancel()
-                self.stalled = None
-
-    return Protocol
 
 
 class _Server(uvicorn.Server):
@@ -108,22 +65,20 @@ class HttpServer:
         app: FastAPI,
         listener: socket.socket,
         *,
-        stop_timeout_seconds: float,
-        write_timeout_seconds: float,
-        max_connections: int,
+        limits: HttpLimits,
     ) -> None:
         self._listener = listener
         self.address = address_of(listener)
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_protocol(write_timeout_seconds),
+                http=protocol_of(limits),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                limit_concurrency=max_connections,
-                timeout_graceful_shutdown=max(1, round(stop_timeout_seconds)),
+                ws="none",
+                limit_concurrency=limits.max_connections + 1,  # reached if each of them has an open request
             )
         )
         self._serving: asyncio.Task[None] | None = None
@@ -140,8 +95,14 @@ class HttpServer:
             await self._serving
             raise RuntimeError("the HTTP server stopped before it accepted connections")
 
-    async def stop(self) -> None:
-        """Close the socket, and wait until the open requests finish or time out."""
+    @property
+    def is_running(self) -> bool:
+        """Return True while it serves."""
+        return self._serving is not None and not self._serving.done()
+
+    async def stop(self, seconds: float) -> None:
+        """Close the socket, and wait up to `seconds` for the open requests."""
+        self._server.config.timeout_graceful_shutdown = max(1, round(seconds))
         self._server.request_stop()
         if self._serving is not None:
             await self._serving

@@ -1,8 +1,10 @@
 """From the frame of a request to the buffers of its response.
 
-Requests and responses with many items are read and written in a thread of the rendering pool, and their
-memory is bounded. On the event loop they would delay all other requests; a thread yields the interpreter
-every few milliseconds.
+Everything that a client sends is charged before it is read. A header has at most `MAX_HEADER_TAGS` tagged
+fields, and a body at most `Api.max_items` items. Large requests are read in a thread of the parsing pool, and
+responses with many items are written in one of the rendering pool. On the event loop they would delay all
+other requests; a thread yields the interpreter every few milliseconds. What a large request may take in
+memory is reserved before it is read, and what it does take stays reserved until it is handled.
 """
 
 from __future__ import annotations
@@ -35,8 +37,17 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
 _HEADER_START = Layout(">hhi")  # API key, version, correlation id
-_LARGE_REQUEST_BYTES = 64 * 1024
-"""Minimum size of a request without records that is read in a thread; smaller ones take milliseconds."""
+MAX_HEADER_TAGS = 64
+"""Bound on the tagged fields of a request's header. No client sends more than a few."""
+
+_LARGE_REQUEST_BYTES = 8 * 1024
+_LARGE_RECORDS_BYTES = 256 * 1024
+"""Minimum size of a request that is read in a thread, without and with records. Smaller ones take
+milliseconds."""
+
+_ITEM_BYTES = 1024  # of an item's objects, in the request and in the work on it
+_MIN_COUNTED_ITEMS = 64
+_PARSING_WAIT_SECONDS = 30.0
 
 _LARGE_RESPONSE_ITEMS = 500
 _MAX_UNCOUNTED_BYTES = 256 * 1024  # as much as a socket's buffer takes in any case
@@ -47,6 +58,10 @@ Response: TypeAlias = "Buffers | RetainedBuffers | Callable[[], Awaitable[Buffer
 
 class UnsupportedRequestError(MalformedMessageError):
     """An API or version that the agent does not serve. The connection is closed, as a Kafka broker does."""
+
+
+class RequestTooLargeError(MalformedMessageError):
+    """The memory for parsed requests stays full of others. The client reconnects after the close."""
 
 
 class ResponseTooLargeError(MalformedMessageError):
@@ -74,7 +89,7 @@ class RequestDispatcher:
         fast_path, message = self._fast_paths.get(key), self._messages.get((key, version))
         if fast_path is None or message is None:
             return None
-        cursor = Cursor(frame, _HEADER_START.size)
+        cursor = Cursor(frame, _HEADER_START.size, MAX_HEADER_TAGS)
         context = self._context(cursor, message, version, client_host)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         response = fast_path.try_handle(request_frame, context)
@@ -106,7 +121,7 @@ class RequestDispatcher:
             response = self.try_fast_path(frame, client_host)
             if response is not None:
                 return response
-        cursor = Cursor(frame)
+        cursor = Cursor(frame, items=MAX_HEADER_TAGS)
         key, version = read_int16(cursor), read_int16(cursor)
         correlation_id = read_int32(cursor)
         api = self._apis.get(key)
@@ -125,17 +140,37 @@ class RequestDispatcher:
         try:
             response = await self._handle_on_fast_path(api, request_frame, context)
             if response is None:
-                cursor.items_left = api.max_items
-                read: Callable[[], Struct] = partial(message.read_request, cursor)
-                is_large = len(frame) > _LARGE_REQUEST_BYTES and not api.request_has_records
-                request = await _run_in_thread(self._services.pools.rendering, read) if is_large else read()
-                response = await self._handle_struct(api, request, context, correlation_id)
+                response = await self._read_and_handle(api, message, cursor, context, correlation_id)
         except BaseException:
             RetainedBuffers([], context.releases).release()
             raise
         if isinstance(response, list) and context.releases:
             return RetainedBuffers(response, context.releases)
         return response
+
+    async def _read_and_handle(
+        self, api: Api, message: Message, cursor: Cursor, context: RequestContext, correlation_id: int
+    ) -> Response:
+        """Read the body and handle it, with the memory of its items reserved."""
+        size, cursor.items_left = len(cursor.data), api.max_items
+        is_large = size > (_LARGE_RECORDS_BYTES if api.request_has_records else _LARGE_REQUEST_BYTES)
+        memory = self._services.parsing_budget
+        reserved = min(api.max_items, size) * _ITEM_BYTES if is_large else 0
+        reserved = min(reserved, memory.limit)
+        if reserved and not await memory.wait_for_space(reserved, _PARSING_WAIT_SECONDS):
+            raise RequestTooLargeError(memory.rejection(reserved).message)
+        memory.reserve_unchecked(reserved)
+        try:
+            read: Callable[[], Struct] = partial(message.read_request, cursor)
+            request = await _parse(self._services.pools.parsing, read) if is_large else read()
+            items = api.max_items - cursor.items_left
+            needed = items * _ITEM_BYTES if items > _MIN_COUNTED_ITEMS else 0
+            memory.reserve_unchecked(needed)
+            memory.release(reserved)
+            reserved = needed
+            return await self._handle_struct(api, request, context, correlation_id)
+        finally:
+            memory.release(reserved)
 
     async def _handle_on_fast_path(self, api: Api, frame: RequestFrame, context: RequestContext) -> Response:
         """Handle a common request that has to wait; return None for one that the fast path rejects."""
@@ -244,6 +279,13 @@ def _has_many_items(response: Struct) -> bool:
                     return True
                 structs += [item for item in value if isinstance(item, Struct)]
     return False
+
+
+async def _parse(pool: WorkPool, read: Callable[[], Struct]) -> Struct:
+    try:
+        return await pool.run(read)
+    except BusyError as error:
+        raise RequestTooLargeError(error.message) from None
 
 
 async def _run_in_thread(pool: WorkPool, call: Callable[[], T]) -> T:

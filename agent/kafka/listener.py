@@ -39,7 +39,7 @@ async def create_brokers(
         catalog.brokers,
         Broker(node_id=node_id, host=host, port=port, rack=settings.rack, has_local_logs=has_local_logs),
         cluster_id=await pools.catalog.run(catalog.brokers.cluster_id),
-        pool=pools.catalog,
+        pool=pools.groups,  # each request of a group looks up the live brokers
         clock=clock,
         liveness=session,
         silent_ms=settings.broker_silent_ms,

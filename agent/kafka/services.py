@@ -47,6 +47,7 @@ class KafkaServices:
     fetch_sessions: FetchSessions
     pools: Pools
     request_budget: ByteBudget
+    parsing_budget: ByteBudget
     metrics: AgentMetrics
     clock: Clock
     ids: Ids

@@ -8,7 +8,10 @@ Batches in the tail are those of the log as long as the topic is not compacted, 
 never change. The log start offset is checked elsewhere. A batch of a compacted topic is that of the log only
 while its offset lies in the file that brought it. `read` can therefore be restricted to one file.
 
-The size is bounded, including an overhead for each batch. The oldest files are evicted first.
+The size is bounded, including an overhead for each batch. The oldest files are evicted first. A view keeps
+the whole buffer of its request in memory, with batches that the catalog rejected, or that are in other files.
+If the batches of a file are less than half of a buffer, the tail therefore has copies of them. Otherwise the
+whole buffer counts.
 """
 
 from __future__ import annotations
@@ -67,6 +70,40 @@ class PartitionTail:
             self.first = 0
 
 
+class _Buffers:
+    """The buffers that the batches of one file are views of, and what the tail needs of them."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+
+    def count(self, batches: Sequence[memoryview]) -> None:
+        """Count batches as parts of their buffers. Call this for all sections before `compact`."""
+        used, sizes = self._used, self._sizes
+        for batch in batches:
+            key = id(batch.obj)
+            if key not in sizes:
+                sizes[key] = memoryview(batch.obj).nbytes
+                used[key] = 0
+            used[key] += len(batch)
+
+    def compact(self, batches: Sequence[memoryview]) -> list[memoryview]:
+        """Return read-only views of the batches, copies where most of the buffer is not needed."""
+        used, sizes = self._used, self._sizes
+        return [
+            batch.toreadonly() if 2 * used[key] >= sizes[key] else memoryview(bytes(batch))
+            for batch in batches
+            for key in (id(batch.obj),)
+        ]
+
+    @property
+    def size(self) -> int:
+        """Bytes that stay in memory: whole buffers, and copies."""
+        return sum(
+            size if 2 * self._used[key] >= size else self._used[key] for key, size in self._sizes.items()
+        )
+
+
 _NOTHING = memoryview(b"")
 _NO_TAILS: Mapping[int, PartitionTail] = {}
 
@@ -79,42 +116,50 @@ class HotTail:
         self.size = 0
         self.hits = 0
         self._topics: dict[UUID, dict[int, PartitionTail]] = {}  # hashing a UUID is slow
-        self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
+        self._files: deque[tuple[list[tuple[PartitionId, int]], int]] = deque()
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Add the appended batches of a committed file. Files arrive in commit order."""
         if self.limit == 0:
             return
-        kept: list[tuple[PartitionId, int, int]] = []
-        file_id = file.commit.file_id
-        for section, result in zip(file.sections, results, strict=True):
+        sections = [
+            (result, appended)
+            for section, result in zip(file.sections, results, strict=True)
+            if (appended := section.appended(result)).batches  # the catalog rejected the others
+        ]
+        for result, (batches, bases, _) in sections:
+            set_base_offsets(batches, bases, result.leader_epoch)
+        buffers = _Buffers()
+        for _, appended in sections:
+            buffers.count(appended.batches)
+        kept: list[tuple[PartitionId, int]] = []
+        for result, appended in sections:
             partition = PartitionId(result.topic_id, result.partition)
-            count, size = self._keep(partition, section.appended(result), result.leader_epoch, file_id)
-            if count:
-                kept.append((partition, count, size))
-        self._files.append(kept)
-        self.size += sum(size for _, _, size in kept)
+            self._keep(partition, appended, buffers.compact(appended.batches), file.commit.file_id)
+            kept.append((partition, len(appended.batches)))
+        size = buffers.size + BATCH_OVERHEAD * sum(count for _, count in kept)
+        self._files.append((kept, size))
+        self.size += size
         while self.size > self.limit:
             self._drop_oldest()
 
     def _keep(
-        self, partition: PartitionId, appended: AppendedBatches, leader_epoch: int, file_id: UUID
-    ) -> tuple[int, int]:
-        """Set the offsets of the batches and add them; return their number and size with overhead."""
-        batches, bases, offset_counts = appended
-        count = len(batches)
-        if not count:  # the catalog rejected them
-            return 0, 0
-        set_base_offsets(batches, bases, leader_epoch)
+        self,
+        partition: PartitionId,
+        appended: AppendedBatches,
+        views: Sequence[memoryview],
+        file_id: UUID,
+    ) -> None:
+        """Add the batches, whose offsets are set; `views` are their bytes."""
+        _, bases, offset_counts = appended
         tails = self._topics.setdefault(partition.topic_id, {})
         tail = tails.get(partition.partition)
         if tail is None:
             tail = tails[partition.partition] = PartitionTail()
         tail.bases += bases
         tail.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
-        tail.views += [batch.toreadonly() for batch in batches]
-        tail.files += [file_id] * count
-        return count, sum(map(len, batches)) + BATCH_OVERHEAD * count
+        tail.views += views
+        tail.files += [file_id] * len(views)
 
     def read(
         self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
@@ -160,11 +205,12 @@ class HotTail:
         self.size = 0
 
     def _drop_oldest(self) -> None:
-        for partition, count, size in self._files.popleft():
+        kept, size = self._files.popleft()
+        self.size -= size
+        for partition, count in kept:
             tails = self._topics[partition.topic_id]
             tail = tails[partition.partition]
             tail.drop(count)
-            self.size -= size
             if not tail.bases:
                 del tails[partition.partition]
                 if not tails:

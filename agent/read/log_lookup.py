@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 
+_LOOKUPS_PER_CALL = 16
+
+
 class BoundsTable(Protocol):
     """The catalog's bounds of partitions."""
 
@@ -109,7 +112,10 @@ class LogLookup:
         if not unknown:
             return
         looked_up, epoch = self._clock.monotonic(), self._epoch.current
-        await self._pool.run(partial(self._look_up, unknown, max_bytes))
+        # In portions, so that a fetch of many partitions keeps a thread and a connection only for a moment.
+        for start in range(0, len(unknown), _LOOKUPS_PER_CALL):
+            some = unknown[start : start + _LOOKUPS_PER_CALL]
+            await self._pool.run(partial(self._look_up, some, max_bytes))
         self._epoch.check_extents(extent for cursor in unknown for extent in cursor.extents)
         for cursor in unknown:
             if epoch == self._epoch.current and not cursor.fetch.topic.config.compacts:

@@ -91,7 +91,7 @@ class TimestampLookup:
         """
         search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
         first = partial(self._log.first_at_or_after_timestamp, topic.topic_id, partition, timestamp)
-        extent = await self._pools.catalog.run(first)
+        extent = await self._pools.lookups.run(first)
         for _ in range(_MAX_STEPS):
             if extent is None:
                 return None
@@ -101,11 +101,11 @@ class TimestampLookup:
             try:
                 found = await search(extent)
             except ObjectNotFoundError:  # replaced since the lookup
-                extent = await self._pools.catalog.run(first)
+                extent = await self._pools.lookups.run(first)
                 continue
             if found is not None:
                 return found
-            extent = await self._pools.catalog.run(partial(self._after, extent, timestamp))
+            extent = await self._pools.lookups.run(partial(self._after, extent, timestamp))
         raise ReadFailedError(
             f"the offset for timestamp {timestamp} of {topic.name}-{partition} was not found in time",
             remedy="try again",

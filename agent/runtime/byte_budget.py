@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+MIN_BYTES_PER_SECOND: Final = 64 * 1024
+"""Rate at which a client must send a large request while the memory for requests is scarce."""
 
 
 class ByteBudget:

@@ -11,16 +11,37 @@ fails. `agent.runtime.probes` makes the calls that an idle agent would not make.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from core.clock import Clock
 
 Check: TypeAlias = "Callable[[], str | None]"
 """Function that returns the problem of one part, or None; it reads state and never waits."""
 MAX_LOOP_LAG_SECONDS: Final = 5.0
+_WINDOW_SECONDS: Final = 60.0
+
+
+_log = structlog.get_logger(__name__)
+
+
+def start_essential_task(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+    """Start a background task that the agent cannot do without; log the error that ends it.
+
+    Register it with `Health.require_running`: the agent stops when it has ended.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(_report_failure)
+    return task
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("a background task has failed", task=task.get_name(), exc_info=error)
 
 
 class CallHealth:
@@ -53,19 +74,34 @@ class CallHealth:
 
 
 class LoopLag:
-    """Measures how late the event loop runs its callbacks."""
+    """Measures how late the event loop runs its callbacks.
 
-    def __init__(self, clock: Clock, *, interval_seconds: float = 0.5) -> None:
+    `seconds` is the latest delay, and `worst_seconds` the longest one of the last one to two minutes.
+    """
+
+    def __init__(self, clock: Clock, *, interval_seconds: float = 0.1) -> None:
         self._clock = clock
         self._interval = interval_seconds
         self._task: asyncio.Task[None] | None = None
         self._beat_at = clock.monotonic()
         self.seconds = 0.0
+        self._worst = [0.0, 0.0]  # of the last whole window, and of the current one
+        self._window_ends_at = self._beat_at + _WINDOW_SECONDS
+
+    @property
+    def worst_seconds(self) -> float:
+        """The longest delay of the last minutes, including one that lasts."""
+        return max(*self._worst, self.current_seconds)
 
     def start(self) -> None:
         """Start to measure."""
         self._beat_at = self._clock.monotonic()
-        self._task = asyncio.get_running_loop().create_task(self._measure(), name="loop lag")
+        self._task = start_essential_task(self._measure(), name="loop lag")
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the task that measures runs."""
+        return self._task is not None and not self._task.done()
 
     async def stop(self) -> None:
         """Stop measuring."""
@@ -73,9 +109,14 @@ class LoopLag:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def current_seconds(self) -> float:
+        """How late the loop is now; for any thread."""
+        return max(0.0, self._clock.monotonic() - self._beat_at - self._interval)
+
     def problem(self) -> str | None:
         """Return a problem if the loop has run no callback for `MAX_LOOP_LAG_SECONDS`."""
-        late = self._clock.monotonic() - self._beat_at - self._interval
+        late = self.current_seconds
         return f"is {late:.0f} seconds late" if late > MAX_LOOP_LAG_SECONDS else None
 
     async def _measure(self) -> None:
@@ -84,7 +125,11 @@ class LoopLag:
             due = loop.time() + self._interval
             await asyncio.sleep(self._interval)
             self.seconds = max(0.0, loop.time() - due)
-            self._beat_at = self._clock.monotonic()
+            self._beat_at = now = self._clock.monotonic()
+            if now >= self._window_ends_at:
+                self._worst = [self._worst[1], 0.0]
+                self._window_ends_at = now + _WINDOW_SECONDS
+            self._worst[1] = max(self._worst[1], self.seconds)
 
 
 class Health:
@@ -92,6 +137,7 @@ class Health:
 
     def __init__(self) -> None:
         self._live: dict[str, Check] = {}
+        self._running: dict[str, Callable[[], bool]] = {}
         self._ready: dict[str, Check] = {}
         self._warnings: dict[str, Check] = {}
 
@@ -100,8 +146,13 @@ class Health:
         self._live[part] = check
 
     def require_running(self, part: str, is_running: Callable[[], bool]) -> None:
-        """Make a background task or thread essential."""
+        """Make a background task or thread essential: the agent stops if it ends."""
+        self._running[part] = is_running
         self._live[part] = lambda: None if is_running() else "has stopped unexpectedly"
+
+    def ended(self) -> tuple[str, ...]:
+        """Return the background tasks and threads that have ended."""
+        return tuple(part for part, is_running in list(self._running.items()) if not is_running())
 
     def require_ready(self, part: str, check: Check) -> None:
         """Let the agent count as not ready while a part has a problem."""

@@ -20,15 +20,20 @@ class WorkPool:
     """Threads for one kind of blocking call.
 
     At most `threads` calls run and `max_waiting` wait. Further calls raise `BusyError`. Belongs to the event
-    loop. A call that has started runs to its end, even if its caller is cancelled.
+    loop. A call that has started runs to its end, even if its caller is cancelled. Each thread calls
+    `prepare` first.
     """
 
-    def __init__(self, name: str, *, threads: int, max_waiting: int) -> None:
+    def __init__(
+        self, name: str, *, threads: int, max_waiting: int, prepare: Callable[[], None] | None = None
+    ) -> None:
         self.name = name
         self.pending = 0
         self._is_closed = False
         self._limit = threads + max_waiting
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"siltstone-{name}")
+        self._executor = ThreadPoolExecutor(
+            threads, thread_name_prefix=f"siltstone-{name}", initializer=prepare
+        )
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run `call` in a thread of this pool and return its result."""

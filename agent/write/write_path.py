@@ -34,6 +34,7 @@ from agent.cluster.client_messages import log_reference_hint, new_reference
 from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import StoppingError
+from agent.runtime.health import start_essential_task
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -133,9 +134,7 @@ class WritePath:
 
     def start(self) -> None:
         """Start to commit files."""
-        self._committer = asyncio.get_running_loop().create_task(
-            self._commit_in_order(), name="commit in order"
-        )
+        self._committer = start_essential_task(self._commit_in_order(), name="commits")
 
     async def append(self, appends: Sequence[ValidatedAppend]) -> list[list[AppendResult]]:
         """Append to one or more partitions, wait for the commit, and return the results per append and batch.

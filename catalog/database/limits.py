@@ -11,8 +11,9 @@ from core.settings import internal, setting
 class DatabaseLimits:
     """Limits on connections and durations (in seconds) of one process.
 
-    `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. Both are added
-    to `max_connections`.
+    `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. An agent's
+    fetches use `fetch_connections` and no others, and its groups `group_connections`. All are added to
+    `max_connections`.
 
     A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
     `lock_seconds` in all. Others wait for `lock_seconds` at once. A transaction is ended when its client is
@@ -26,8 +27,15 @@ class DatabaseLimits:
 
     max_connections: int = setting(
         8,
-        "Maximum number of connections of a process, without those for commits and heartbeats.",
+        "Maximum number of connections of a process, without those for fetches, groups, commits and"
+        " heartbeats.",
         name="catalog_max_connections",
+    )
+    fetch_connections: int = setting(
+        4, "Connections of an agent that fetches use, and no others.", name="catalog_fetch_connections"
+    )
+    group_connections: int = setting(
+        2, "Connections of an agent that are reserved for consumer groups.", name="catalog_group_connections"
     )
     commit_connections: int = setting(
         2, "Connections of an agent that are reserved for commits.", name="catalog_commit_connections"

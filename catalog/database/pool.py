@@ -151,6 +151,8 @@ class Reserve(Enum):
     """Connections that are reserved for one kind of work, which so never waits for the others."""
 
     GENERAL = auto()
+    FETCHES = auto()
+    GROUPS = auto()
     COMMITS = auto()
     HEARTBEATS = auto()
 
@@ -287,13 +289,25 @@ class Database:
         )
         limits = self._limits
         impatient = Connector(url, limits, lock_seconds=limits.commit_lock_seconds)
+        self._thread = threading.local()
         self._pools = {
             Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, self._connector),
+            # Threads choose these two with `dedicate_thread`, because several kinds share an operation.
+            Reserve.FETCHES: self._new_pool("fetches", limits.fetch_connections, self._connector),
+            Reserve.GROUPS: self._new_pool("groups", limits.group_connections, self._connector),
             # Producers must not wait for readers, even if readers use every connection of the other pool.
             Reserve.COMMITS: self._new_pool("commits", limits.commit_connections, impatient),
             # An agent that cannot send its heartbeat loses its session.
             Reserve.HEARTBEATS: self._new_pool("heartbeats", limits.heartbeat_connections, impatient),
         }
+
+    def dedicate_thread(self, reserve: Reserve) -> None:
+        """Let all general calls of the calling thread use the connections of `reserve`."""
+        self._thread.reserve = reserve
+
+    def _pool_of(self, reserve: Reserve) -> BoundedPool:
+        is_general = reserve is Reserve.GENERAL
+        return self._pools[getattr(self._thread, "reserve", reserve) if is_general else reserve]
 
     def _new_pool(self, name: str, max_size: int, connector: Connector) -> BoundedPool:
         return BoundedPool(
@@ -375,7 +389,7 @@ class Database:
     ) -> T:
         """Run `work` in one transaction and return its result; count the call under `operation`.
 
-        The connection is one of those in `reserve`.
+        The connection is one of those in `reserve`, or of those to which the thread is dedicated.
         """
 
         def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> T:
@@ -385,7 +399,7 @@ class Database:
                 finally:
                     statistics.statements += transaction.statements
 
-        return self._retry(operation, attempt, self._pools[reserve], idempotent=idempotent)
+        return self._retry(operation, attempt, self._pool_of(reserve), idempotent=idempotent)
 
     def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """Run one statement in one round trip and return its rows as named tuples."""
@@ -402,7 +416,7 @@ class Database:
                 connection.execute(b"COMMIT")
             return cursor.fetchall()
 
-        return self._retry(operation, attempt, self._pools[Reserve.GENERAL], idempotent=True)
+        return self._retry(operation, attempt, self._pool_of(Reserve.GENERAL), idempotent=True)
 
     def _retry(
         self,

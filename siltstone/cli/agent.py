@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
     is_flag=True,
     help="Stop also when standard input ends, so that the agent does not outlive its parent process.",
 )
-@with_settings("http", "kafka", "kafka_advertised", "local_dirs")
+@with_settings("http", "health", "kafka", "kafka_advertised", "local_dirs")
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent, the broker that serves Kafka and HTTP clients.
 

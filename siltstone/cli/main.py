@@ -20,7 +20,7 @@ import click
 from typing_extensions import override
 
 from catalog.errors import SchemaVersionError
-from core.errors import InvalidInputError, RetryableError, SiltstoneError
+from core.errors import BackgroundTaskError, InvalidInputError, RetryableError, SiltstoneError
 from siltstone.interrupts import interrupt_on_signals
 from siltstone.settings.sources import ConfigurationError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_USAGE = 2
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
+PART_FAILED = 70  # EX_SOFTWARE of sysexits.h
 WRONG_SCHEMA = 78  # EX_CONFIG of sysexits.h
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
@@ -113,7 +114,8 @@ def cli() -> None:
     environment variables and from options. A later source overrides an earlier one.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 75 temporary failure (retry later),
-    78 the schema of the catalog does not fit this version, 130 interrupted. Every command has its own --help.
+    78 the schema of the catalog does not fit this version, 70 a part of the process has ended (restart it),
+    130 interrupted. Every command has its own --help.
     """
 
 
@@ -155,6 +157,8 @@ def _exit_code(failure: SiltstoneError) -> int:
         return WRONG_USAGE
     if isinstance(failure, RetryableError):
         return TEMPORARY_FAILURE
+    if isinstance(failure, BackgroundTaskError):
+        return PART_FAILED
     if isinstance(failure, SchemaVersionError):
         return WRONG_SCHEMA
     return FAILED

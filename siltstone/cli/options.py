@@ -25,6 +25,7 @@ _METAVARS = {
     "s3_endpoint": "URL",
     "catalog": "URL",
     "http": "HOST:PORT",
+    "health": "HOST:PORT",
     "kafka": "HOST:PORT",
     "kafka_advertised": "HOST:PORT",
     "local_dirs": "DIR,…",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX: Final = "SILTSTONE_"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_MAX_PORT: Final = 65535
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -44,7 +45,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not host:
         raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:8080")
-    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+    if not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
         raise ValueError(f"{port!r} in {address!r} is not a port: 0 (any free one) to 65535")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
@@ -102,6 +103,12 @@ class Settings(BaseModel):
         default="127.0.0.1:8080",
         description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "
         "authentication, so only this machine can connect by default.",
+    )
+    health: Address | None = Field(
+        default=None,
+        description="HOST:PORT on which an agent serves `/livez` and `/readyz` alone, for probes: no other "
+        "client can keep it from responding there. Unset: the host of `http` and the next port, or a free "
+        "one if the port of `http` is 0.",
     )
     kafka: Address | None = Field(
         default="127.0.0.1:9092",
@@ -218,11 +225,14 @@ class Settings(BaseModel):
     def agent_settings(self) -> AgentSettings:
         """Return the agent's section with its listeners and local directories filled in."""
         http_host, http_port = split_address(self.http)
+        health_host, health_port = self._health_address(http_host, http_port)
         kafka_host, kafka_port = (None, 0) if self.kafka is None else split_address(self.kafka)
         return replace(
             self.agent,
             http_host=http_host,
             http_port=http_port,
+            health_host=health_host,
+            health_port=health_port,
             kafka_host=kafka_host,
             kafka_port=kafka_port,
             kafka_advertised=self.kafka_advertised,
@@ -230,6 +240,11 @@ class Settings(BaseModel):
             local_root=self.data_dir / "local-logs" if self.local_dirs is None else None,
             maintenance=self.garbage_settings() if self.maintenance_enabled else None,
         )
+
+    def _health_address(self, http_host: str, http_port: int) -> tuple[str, int]:
+        if self.health is not None:
+            return split_address(self.health)
+        return http_host, http_port + 1 if 0 < http_port < _MAX_PORT else 0
 
     def _local_directories(self) -> tuple[Path, ...]:
         if self.local_dirs in {None, "none"}:

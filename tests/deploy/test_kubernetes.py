@@ -12,7 +12,7 @@ MANIFEST = (Path(__file__).parents[2] / "deploy" / "kubernetes" / "agents.yaml")
 
 
 def test_the_probes_request_documented_routes() -> None:
-    probes = re.findall(r"(\w+)Probe:.*\n\s+httpGet: \{path: (\S+), port: http\}", MANIFEST)
+    probes = re.findall(r"(\w+)Probe:.*\n\s+httpGet: \{path: (\S+), port: health\}", MANIFEST)
 
     assert probes == [("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")]
     reference = PAGE.read_text(encoding="utf-8")

@@ -20,7 +20,8 @@ class CachedGroup:
     """A group in memory and the claim under which this agent writes it.
 
     `write_lock` orders all writes of the group's state and offsets. `stored_version` is the version of a
-    consumer group that the catalog has. `last_used` is a time of the monotonic clock.
+    consumer group that the catalog has. `last_used` is a time of the monotonic clock. `counted_bytes` are in
+    the budget of all groups.
     """
 
     group: ClassicGroup | ConsumerGroup = field(init=False)
@@ -30,6 +31,7 @@ class CachedGroup:
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
     stored_version: int = 0
+    counted_bytes: int = 0
 
     def cancel_timer(self) -> None:
         """Cancel the timer, if it is set."""

@@ -16,6 +16,8 @@ from agent.groups.cache.group_store import GroupStore
 from agent.groups.cache.timers import GroupTimers
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.errors import ErrorCode, GroupError
+from agent.groups.memory import GroupMemory
+from agent.runtime.health import start_essential_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +69,7 @@ class GroupCache:
             on_lost=self.drop,
             on_stored=self.after_change,
         )
+        self.memory = GroupMemory(settings)
         self._settings = settings
         self._ownership = ownership
         self._configs = configs
@@ -95,8 +98,7 @@ class GroupCache:
 
     def start(self) -> None:
         """Start to drop groups that move to other agents."""
-        loop = asyncio.get_running_loop()
-        self._ownership_check = loop.create_task(self._check_ownership(), name="group ownership")
+        self._ownership_check = start_essential_task(self._check_ownership(), name="group ownership")
 
     @property
     def is_running(self) -> bool:
@@ -166,7 +168,16 @@ class GroupCache:
         """Update eviction order and timer; call this after every request to a group."""
         if not cached.group.is_dead:
             self._evictable.update(cached)
+            cached.counted_bytes = self.memory.update(cached.counted_bytes, cached.group.memory_bytes)
         self._timers.schedule(cached)
+
+    def admit(self, cached: CachedGroup, member_id: str, new_bytes: int) -> None:
+        """Raise GroupError if a member brings more bytes than its group may take.
+
+        The bytes that the coordinator has of the member already do not count.
+        """
+        more = max(0, new_bytes - cached.group.memory_of(member_id))
+        self.memory.admit(cached.counted_bytes, more)
 
     def _expire(self, cached: CachedGroup) -> None:
         self._drop_all_after_lapse()
@@ -226,6 +237,7 @@ class GroupCache:
             del self._groups[cached.group.group_id]
             self._evictable.remove(cached)
         cached.cancel_timer()
+        cached.counted_bytes = self.memory.update(cached.counted_bytes, 0)
         if not cached.group.is_dead:
             cached.group.unload(error)
 

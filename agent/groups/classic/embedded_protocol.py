@@ -25,6 +25,8 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 T = TypeVar("T")
 NamedPartitions: TypeAlias = frozenset[tuple[str, int]]
 _NEWEST_VERSION = 3
+_MAX_ITEMS = 100_000  # topics and partitions of one member
+_MAX_GROUP_ITEMS = 1_000_000
 _OWNED_VERSION, _GENERATION_VERSION, _RACK_VERSION = 1, 2, 3
 _SHORT, _INT = struct.Struct(">h"), struct.Struct(">i")
 _NULL = _INT.pack(-1)
@@ -43,10 +45,17 @@ class Subscription:
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
     """Return the topics that these subscriptions name; None if one of them cannot be parsed.
 
-    The fields after the topics are not parsed.
+    The fields after the topics are not parsed. Subscriptions with more than `_MAX_GROUP_ITEMS` topics in all
+    count as ones that cannot be parsed.
     """
+    found: set[str] = set()
+    left = _MAX_GROUP_ITEMS
     try:
-        return frozenset(topic for each in metadata for topic in _topics(_Reader(each))[1])
+        for each in metadata:
+            names = _topics(_Reader(each, left))[1]
+            left -= len(names)
+            found.update(names)
+        return frozenset(found)
     except (struct.error, ValueError):
         return None
 
@@ -104,8 +113,9 @@ def _topics(reader: _Reader) -> tuple[int, list[str]]:
 class _Reader:
     """Reader of consecutive values; raises struct.error or ValueError where the data end."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, max_items: int = _MAX_ITEMS) -> None:
         self._data = data
+        self._items_left = min(max_items, _MAX_ITEMS)
         self._position = 0
 
     @property
@@ -127,6 +137,9 @@ class _Reader:
         count = self.take(_INT)
         if not 0 <= count <= len(self._data) - self._position:
             raise ValueError("a list is longer than its message")
+        self._items_left -= count
+        if self._items_left < 0:
+            raise ValueError("the lists have too many items")
         return [take_one() for _ in range(count)]
 
     def take_text(self) -> str | None:

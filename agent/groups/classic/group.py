@@ -97,6 +97,15 @@ class ClassicGroup:
         return len(self._members)
 
     @property
+    def memory_bytes(self) -> int:
+        """About the memory of the members."""
+        return self._members.memory_bytes
+
+    def memory_of(self, member_id: str) -> int:
+        """Return about the memory of one member; 0 if it is not in the group."""
+        return self._members.size_of(member_id)
+
+    @property
     def generation(self) -> int:
         """The current generation; 0 before the first."""
         return self._machine.generation

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from agent.groups.classic.state_machine import ClassicStateMachine
     from core.ids import Ids
 
+_MAX_PROTOCOLS = 64  # the votes for the protocols of all members are counted at each join
+
 
 class JoinHandler:
     """Handler of JoinGroup requests to one group."""
@@ -72,6 +74,8 @@ class JoinHandler:
                 return True
 
     def _supports(self, request: JoinRequest) -> bool:
+        if len(request.protocols) > _MAX_PROTOCOLS:
+            return False
         names = {protocol.name for protocol in request.protocols}
         if self._machine.state is ClassicGroupState.EMPTY:
             return bool(request.protocol_type) and bool(names)
@@ -115,6 +119,7 @@ class JoinHandler:
             callback(machine.join_response(member_id))
         else:
             member.update(request)
+            self._members.update_size(member)
             member.await_join(callback)
             machine.rebalance_or_complete_join(f"{member_id} joins again: {_reason(request)}")
 

@@ -11,9 +11,18 @@ from agent.groups.classic.messages import JoinResponse, SyncResponse
 from agent.groups.classic.snapshot import ClassicMemberSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from agent.groups.classic.messages import JoinCallback, JoinRequest, MemberProtocol, SyncCallback
+
+_PROTOCOL_BYTES = 128
+MEMBER_BYTES = 1024
+"""About the memory of a member without its subscription, and of a member id that no client has used yet."""
+
+
+def protocols_size(protocols: Iterable[MemberProtocol]) -> int:
+    """Return about the memory of a member's protocols."""
+    return sum([_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +92,11 @@ class ClassicMember:
         self.protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the memory of the member."""
+        return MEMBER_BYTES + 2 * len(self.member_id) + protocols_size(self.protocols) + len(self.assignment)
 
     @property
     def is_static(self) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from agent.groups.classic.member import MEMBER_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,6 +27,8 @@ class ClassicMembers:
         self._instances: dict[str, str] = {}
         # Member ids that the coordinator assigned and no client has joined with yet (KIP-394).
         self.pending: set[str] = set()
+        self._sizes: dict[str, int] = {}  # of members and of pending member ids
+        self.memory_bytes = 0
 
     def __iter__(self) -> Iterator[ClassicMember]:
         return iter(list(self._members.values()))
@@ -37,6 +41,24 @@ class ClassicMembers:
 
     def __getitem__(self, member_id: str) -> ClassicMember:
         return self._members[member_id]
+
+    def add_pending(self, member_id: str) -> None:
+        """Add a member id that was assigned to a client."""
+        self.pending.add(member_id)
+        self._count(member_id, MEMBER_BYTES + len(member_id))
+
+    def size_of(self, member_id: str) -> int:
+        """Return the counted bytes of a member; 0 if it is not in the group."""
+        return self._sizes.get(member_id, 0)
+
+    def update_size(self, member: ClassicMember) -> None:
+        """Count a member whose protocols or assignment have changed."""
+        self._count(member.member_id, member.memory_bytes)
+
+    def _count(self, member_id: str, size: int) -> None:
+        self.memory_bytes += size - self._sizes.pop(member_id, 0)
+        if size:
+            self._sizes[member_id] = size
 
     def member_id_of_instance(self, instance_id: str) -> str | None:
         """Return the current member id of a static member."""
@@ -58,6 +80,7 @@ class ClassicMembers:
             raise ValueError(f"member {member.member_id!r} or its instance is already in the group")
         self.pending.discard(member.member_id)
         self._members[member.member_id] = member
+        self.update_size(member)
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
         if self.leader is None:
@@ -66,6 +89,7 @@ class ClassicMembers:
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending member id."""
         self.pending.discard(member_id)
+        self._count(member_id, 0)
         member = self._members.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             del self._instances[member.instance_id]
@@ -74,6 +98,8 @@ class ClassicMembers:
 
     def replace(self, old_id: str, member: ClassicMember) -> None:
         """Replace a static member by its restarted self, at the same position and as leader if it led."""
+        self._count(old_id, 0)
+        self.update_size(member)
         self._members = {
             each.member_id: each
             for each in (member if each.member_id == old_id else each for each in self._members.values())

@@ -117,7 +117,7 @@ class ClassicStateMachine:
 
     def add_pending_member(self, member_id: str, session_timeout_ms: int) -> None:
         """Note a member id that was assigned to a client; it is valid for one session timeout."""
-        self.members.pending.add(member_id)
+        self.members.add_pending(member_id)
         self._set_session_deadline(member_id, session_timeout_ms)
 
     def extend_session(self, member: ClassicMember) -> None:
@@ -296,6 +296,7 @@ class ClassicStateMachine:
         succeeded = error is ErrorCode.none
         for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
+            self.members.update_size(member)
         for member in self.members:
             response = SyncResponse(
                 error=error,

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from agent.groups.consumer.messages import Assignment
+
+_MAX_COMPARISONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,8 @@ def assign_range(
         begin = 0
         for index, member in enumerate(members):
             end = begin + minimum + (index < extra)
+            if begin == end:
+                break  # as all later members, it gets none
             shares[member.member_id].update(PartitionId(topic_id, each) for each in range(begin, end))
             begin = end
     return _as_assignments(shares)
@@ -76,11 +83,8 @@ def assign_uniform(
         _fill_evenly(shares, _unassigned(by_topic, partition_counts, taken))
     else:
         ids = {topic_id: [each.member_id for each in members] for topic_id, members in by_topic.items()}
-        for part in sorted(
-            _unassigned(by_topic, partition_counts, taken), key=lambda p: len(ids[p.topic_id])
-        ):
-            smallest = min(ids[part.topic_id], key=lambda member_id: len(shares[member_id]))
-            shares[smallest].add(part)
+        free = sorted(_unassigned(by_topic, partition_counts, taken), key=lambda p: len(ids[p.topic_id]))
+        _fill_least_loaded(shares, free, ids)
         _balance(shares, ids)
     return _as_assignments(shares)
 
@@ -95,6 +99,10 @@ def _assignment_order(subscriber: Subscriber) -> tuple[bool, str]:
 
 def _subscribers_by_topic(subscribers: Iterable[Subscriber]) -> dict[UUID, list[Subscriber]]:
     by_topic: dict[UUID, list[Subscriber]] = defaultdict(list)
+    subscribers = list(subscribers)
+    subscriptions = {each.topics for each in subscribers}
+    if len(subscriptions) == 1:  # the usual case, for which one list is enough
+        return dict.fromkeys(subscriptions.pop(), subscribers)
     for each in subscribers:
         for topic_id in each.topics:
             by_topic[topic_id].append(each)
@@ -127,39 +135,52 @@ def _fill_evenly(shares: dict[str, set[PartitionId]], free: list[PartitionId]) -
         surplus = sorted(share)[quotas[member_id] :]
         share.difference_update(surplus)
         free += surplus
+    assigned = 0
     for member_id, share in shares.items():
         count = quotas[member_id] - len(share)
-        share.update(free[:count])
-        del free[:count]
+        share.update(free[assigned : assigned + count])
+        assigned += count
+
+
+def _fill_least_loaded(
+    shares: dict[str, set[PartitionId]],
+    free: Iterable[PartitionId],
+    subscribers: Mapping[UUID, Sequence[str]],
+) -> None:
+    """Assign each partition, sorted by topic, to the subscriber of its topic that has the fewest."""
+    for topic_id, parts in groupby(free, key=attrgetter("topic_id")):
+        loads = [(len(shares[each]), number, each) for number, each in enumerate(subscribers[topic_id])]
+        heapify(loads)
+        for part in parts:
+            load, number, member_id = loads[0]
+            shares[member_id].add(part)
+            heapreplace(loads, (load + 1, number, member_id))
 
 
 def _balance(shares: dict[str, set[PartitionId]], subscribers: Mapping[UUID, Sequence[str]]) -> None:
-    """Move partitions to members with at least two fewer, until there is no such member."""
+    """Move partitions to members with at least two fewer, until there is no such member.
+
+    After `_MAX_COMPARISONS` the rest stays as it is: every partition has an owner already, and the event loop
+    waits for the result.
+    """
 
     def size(member_id: str) -> int:
         return len(shares[member_id])
 
-    moved = True
-    while moved:  # terminates: each move reduces the sum of the squared share sizes
+    moved, left = True, _MAX_COMPARISONS
+    while moved and left > 0:  # terminates: each move reduces the sum of the squared share sizes
         moved = False
         for member_id in sorted(shares, key=size, reverse=True):
-            moved |= _move_from(member_id, shares, subscribers, size)
-
-
-def _move_from(
-    member_id: str,
-    shares: dict[str, set[PartitionId]],
-    subscribers: Mapping[UUID, Sequence[str]],
-    size: Callable[[str], int],
-) -> bool:
-    moved = False
-    for part in sorted(shares[member_id]):
-        smallest = min(subscribers[part.topic_id], key=size)
-        if size(smallest) + 2 <= size(member_id):
-            shares[member_id].remove(part)
-            shares[smallest].add(part)
-            moved = True
-    return moved
+            for part in sorted(shares[member_id]):
+                candidates = subscribers[part.topic_id]
+                left -= len(candidates)
+                if left <= 0:
+                    return
+                smallest = min(candidates, key=size)
+                if size(smallest) + 2 <= size(member_id):
+                    shares[member_id].remove(part)
+                    shares[smallest].add(part)
+                    moved = True
 
 
 def _as_assignments(shares: Mapping[str, set[PartitionId]]) -> dict[str, Assignment]:

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 # A lookup that takes longer than this delays no heartbeat. The catalog may time out after 30 seconds or more.
 _MAX_WAIT_SECONDS = 1.0
 # Matching this many names and patterns takes a few milliseconds, which the event loop can afford.
-_MAX_MATCHES_ON_LOOP = 500
+_MAX_MATCHES_ON_LOOP = 50
 _DEFAULT_CONFIG = GroupConfig()
 
 

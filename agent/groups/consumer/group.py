@@ -118,6 +118,16 @@ class ConsumerGroup:
         return len(self._members)
 
     @property
+    def memory_bytes(self) -> int:
+        """About the memory of the members."""
+        return self._members.memory_bytes
+
+    def memory_of(self, member_id: str) -> int:
+        """Return about the memory of one member; 0 if it is not in the group."""
+        member = self._members.get(member_id)
+        return 0 if member is None else member.memory_bytes
+
+    @property
     def next_deadline(self) -> float | None:
         """When to call `expire`, in seconds of the monotonic clock."""
         return self._machine.deadlines.earliest

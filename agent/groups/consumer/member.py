@@ -6,12 +6,22 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from agent.groups.classic.member import MEMBER_BYTES, protocols_size
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, JOIN_EPOCH, LEAVE_STATIC_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agent.groups.classic.embedded_protocol import Subscription
     from agent.groups.classic.messages import JoinRequest, MemberProtocol
     from agent.groups.consumer.messages import Assignment, ConsumerHeartbeat
+
+_TOPIC_BYTES = _PARTITION_BYTES = 128
+
+
+def topics_size(topics: Iterable[str]) -> int:
+    """Return about the memory of the names that a member subscribes to."""
+    return sum([_TOPIC_BYTES + len(each) for each in topics])
 
 
 class MemberState(StrEnum):
@@ -57,6 +67,20 @@ class ConsumerMember:
     assigned: Assignment = EMPTY_ASSIGNMENT
     pending_revocation: Assignment = EMPTY_ASSIGNMENT
     classic: ClassicMemberMetadata | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the memory of the member."""
+        partitions = len(self.assigned) + len(self.pending_revocation)
+        protocols = () if self.classic is None else self.classic.protocols
+        return (
+            MEMBER_BYTES
+            + 2 * len(self.member_id)
+            + topics_size(self.topics)
+            + len(self.regex or "")
+            + _PARTITION_BYTES * partitions
+            + protocols_size(protocols)
+        )
 
     @property
     def is_classic(self) -> bool:

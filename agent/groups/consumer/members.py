@@ -24,6 +24,7 @@ class ConsumerMembers:
         self._members: dict[str, ConsumerMember] = {}
         self._instances: dict[str, str] = {}
         self._owners: dict[PartitionId, str] = {}
+        self.memory_bytes = 0
 
     def __iter__(self) -> Iterator[ConsumerMember]:
         return iter(list(self._members.values()))
@@ -64,6 +65,7 @@ class ConsumerMembers:
     def put(self, member: ConsumerMember) -> None:
         """Add a member or replace the member with the same id."""
         self._disown(member.member_id)
+        self.memory_bytes += member.memory_bytes
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
@@ -82,6 +84,7 @@ class ConsumerMembers:
     def _disown(self, member_id: str) -> None:
         member = self._members.get(member_id)
         if member is not None:
+            self.memory_bytes -= member.memory_bytes
             for partition in member.owned:
                 del self._owners[partition]
 

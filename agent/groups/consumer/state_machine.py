@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -28,6 +28,7 @@ from catalog.config.values import GroupConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from uuid import UUID
 
     from agent.group_settings import GroupSettings
     from agent.groups.consumer.messages import Assignment
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _log = structlog.get_logger(__name__)
+
+
+MAX_SUBSCRIPTIONS: Final = 1_000_000
+"""Bound on the topics of all members, each counted once for each member: 0.5 s of work for an assignment."""
+
+MAX_PATTERNS: Final = 64
 
 
 class MemberTimeout(Enum):
@@ -174,6 +181,8 @@ class ConsumerStateMachine:
         """
         # The first member starts epoch 1 even if it subscribes to no topic, because 0 means joining.
         changed = self.group_epoch == 0 or (member.topics, member.regex) != (previous.topics, previous.regex)
+        if changed:
+            self._require_manageable(member, topics)
         self.put(member)
         self._apply_topics(topics, subscriptions_changed=changed)
         if self.group_epoch > self.assignment_epoch:
@@ -189,6 +198,17 @@ class ConsumerStateMachine:
             self.put(reconciled)
             self._update_revocation_timeout(reconciled)
         return reconciled
+
+    def _require_manageable(self, member: ConsumerMember, topics: TopicView) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if an assignment to all members would take the event loop too long."""
+        others = [each for each in self.members if each.member_id != member.member_id]
+        pairs = sum([_subscription_size(each, topics) for each in (member, *others)])
+        if pairs > MAX_SUBSCRIPTIONS or len({each.regex for each in (member, *others)}) > MAX_PATTERNS:
+            raise GroupError(
+                ErrorCode.group_max_size_reached,
+                f"The members of a consumer group can have {MAX_SUBSCRIPTIONS} subscriptions to topics and"
+                f" {MAX_PATTERNS} regular expressions in all.",
+            )
 
     def put(self, member: ConsumerMember) -> None:
         """Add a member or replace the member with the same id."""
@@ -279,19 +299,23 @@ class ConsumerStateMachine:
     def _compute_targets(self, topics: TopicView) -> None:
         """Compute the target assignment of the group epoch."""
         assignor = self.members.assignor
-        subscribers = [
-            Subscriber(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                topics=frozenset(
-                    self.topics[name].topic_id
-                    for name in _subscription(member, topics)
-                    if name in self.topics
-                ),
-                assigned=self.target(member.member_id),
+        ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}  # most members share their topics
+        subscribers = []
+        for member in self.members:
+            subscription = member.topics, member.regex
+            if subscription not in ids:
+                names = _subscription(member, topics)
+                ids[subscription] = frozenset(
+                    [self.topics[name].topic_id for name in names if name in self.topics]
+                )
+            subscribers.append(
+                Subscriber(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    topics=ids[subscription],
+                    assigned=self.target(member.member_id),
+                )
             )
-            for member in self.members
-        ]
         counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
         self._targets = ASSIGNORS[assignor](subscribers, counts)
         self.assignment_epoch = self.group_epoch
@@ -359,6 +383,10 @@ class ConsumerStateMachine:
             subscribed_topics=self.subscribed_topics,
             state_ms=self.state_ms,
         )
+
+
+def _subscription_size(member: ConsumerMember, topics: TopicView) -> int:
+    return len(member.topics) + (len(topics.matching(member.regex)) if member.regex else 0)
 
 
 def _subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:

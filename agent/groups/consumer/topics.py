@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import re2
 
 from agent.groups.errors import ErrorCode, GroupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from catalog.model import Topic
 
 _MAX_PATTERNS = 1_000
+_MAX_CACHED_NAMES = 1_000_000
+MAX_PATTERN_BYTES = 16 * 1024
+_MAX_PATTERN_MEMORY = 512 * 1024
+_MAX_COMPILED = 64  # of that size
+# A pattern takes up to 4 ns for each of its instructions and each byte of a name.
+_MAX_MATCH_STEPS = 500_000_000
+_MAX_SHOWN = 200
+
+
+class Pattern(Protocol):
+    """A pattern that RE2 has compiled, and the number of its instructions."""
+
+    programsize: int
+
+    def fullmatch(self, text: str, /) -> object | None:
+        """Return None unless the pattern matches the text as a whole."""
+        ...
 
 
 class TopicMetadata(NamedTuple):
@@ -30,12 +48,13 @@ class TopicMetadata(NamedTuple):
 class TopicView:
     """All topics at one moment. While the topics do not change, the view is the same object.
 
-    The view caches the matches of up to 1000 patterns, because every heartbeat evaluates the patterns of all
-    members of its group.
+    The view caches the matches of up to 1000 patterns, with a million names in all, because every heartbeat
+    evaluates the patterns of all members of its group.
     """
 
     by_name: Mapping[str, TopicMetadata]
     _matches: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+    _names: dict[UUID, str] = field(default_factory=dict, compare=False, repr=False)
 
     def matching(self, pattern: str) -> frozenset[str]:
         """Return the names that a pattern matches as a whole.
@@ -58,9 +77,11 @@ class TopicView:
 
     def cache_matches(self, matches: Mapping[str, frozenset[str]]) -> None:
         """Cache matches; evict the oldest entries of a full cache."""
+        size = sum(map(len, self._matches.values()))
         for pattern, names in matches.items():
-            while len(self._matches) >= _MAX_PATTERNS:
-                del self._matches[next(iter(self._matches))]
+            size += len(names)
+            while self._matches and (len(self._matches) >= _MAX_PATTERNS or size > _MAX_CACHED_NAMES):
+                size -= len(self._matches.pop(next(iter(self._matches))))
             self._matches[pattern] = names
 
     def updated(self, topics: Iterable[Topic]) -> TopicView:
@@ -79,12 +100,20 @@ class TopicView:
 
     def names(self, topic_ids: Iterable[UUID]) -> dict[UUID, str]:
         """Return the names of the topics among these ids that exist."""
-        wanted = set(topic_ids)
-        return {topic.topic_id: name for name, topic in self.by_name.items() if topic.topic_id in wanted}
+        if not self._names:
+            self._names.update((topic.topic_id, name) for name, topic in self.by_name.items())
+        return {each: self._names[each] for each in set(topic_ids) if each in self._names}
 
 
-def _match_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    return frozenset(filter(compile_pattern(pattern), names))
+def _match_names(pattern: str, names: Collection[str]) -> frozenset[str]:
+    compiled = compile_pattern(pattern)
+    steps = compiled.programsize * sum(map(len, names))
+    if steps > _MAX_MATCH_STEPS:
+        raise GroupError(
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{_shortened(pattern)}` is too complex for {len(names)} topics",
+        )
+    return frozenset([name for name in names if compiled.fullmatch(name) is not None])
 
 
 def _update_match(
@@ -95,15 +124,28 @@ def _update_match(
     return matched if not more and matched.isdisjoint(removed) else (matched - removed) | more
 
 
-def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate of names. Raises INVALID_REGULAR_EXPRESSION."""
+@lru_cache(maxsize=_MAX_COMPILED)
+def compile_pattern(pattern: str) -> Pattern:
+    """Return a compiled pattern. Raises INVALID_REGULAR_EXPRESSION, also for one that is too large."""
     options = re2.Options()
     options.log_errors = False
+    options.never_capture = True
+    options.max_mem = _MAX_PATTERN_MEMORY
+    if len(pattern) > MAX_PATTERN_BYTES:
+        raise GroupError(
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{_shortened(pattern)}` has {len(pattern)} characters, and at most"
+            f" {MAX_PATTERN_BYTES} are supported",
+        )
     try:
-        match = re2.compile(pattern, options).fullmatch
+        compiled: Pattern = re2.compile(pattern, options)
     except re2.error as error:
         raise GroupError(
             ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}",
+            f"SubscribedTopicRegex `{_shortened(pattern)}` is not a valid regular expression: {error}",
         ) from error
-    return lambda name: match(name) is not None
+    return compiled
+
+
+def _shortened(pattern: str) -> str:
+    return pattern if len(pattern) <= _MAX_SHOWN else f"{pattern[:_MAX_SHOWN]}…"

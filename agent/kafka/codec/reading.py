@@ -29,7 +29,8 @@ class MalformedMessageError(InvalidInputError):
 class Cursor:
     """A position in a message.
 
-    All arrays of one message share a bound on their items, because a few bytes could become many objects.
+    All arrays and tagged fields of one message share a bound on their items, because a few bytes could become
+    many objects, and even an item that is skipped takes time.
     """
 
     __slots__ = ("data", "items_left", "position")
@@ -49,6 +50,12 @@ class Cursor:
             )
         self.position = end
         return self.data[start:end]
+
+    def charge(self, items: int, what: str) -> None:
+        """Count items before they are read; raise MalformedMessageError beyond the bound."""
+        self.items_left -= items
+        if items > len(self.data) - self.position or self.items_left < 0:
+            raise MalformedMessageError(f"{items} {what} at byte {self.position} are too many")
 
 
 def _numbers(codes: str) -> Callable[[Cursor], tuple[Any, ...]]:
@@ -163,9 +170,7 @@ def _primitive(field: FieldSchema, *, is_flexible: bool) -> Read:
 
 def _array(read_item: Read, *, is_flexible: bool, is_nullable: bool) -> Read:
     def items(cursor: Cursor, count: int) -> list[Any]:
-        cursor.items_left -= count
-        if count > len(cursor.data) - cursor.position or cursor.items_left < 0:
-            raise MalformedMessageError(f"an array of {count} items at byte {cursor.position} is too long")
+        cursor.charge(count, "items of an array")
         return [read_item(cursor) for _ in range(count)]
 
     return _sized(_compact_length if is_flexible else read_int32, items, is_nullable=is_nullable)
@@ -193,8 +198,10 @@ def _field_reader(field: FieldSchema, *, is_flexible: bool) -> Read:
 
 
 def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
-    """Read tagged fields into `values`. Unknown fields are skipped (KIP-482)."""
+    """Read tagged fields into `values`. Unknown fields are skipped (KIP-482), and count as items."""
     count = read_varint(cursor)
+    if count:
+        cursor.charge(count, "tagged fields")
     for _ in range(count):
         tag = read_varint(cursor)
         size = read_varint(cursor)

@@ -20,21 +20,20 @@ from typing_extensions import override
 
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.frames import ForeignProtocolError, FrameReceiver
+from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
-from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.kafka.connection.incoming_memory import IncomingMemory
     from agent.kafka.connection.limits import ConnectionLimits
     from agent.kafka.dispatcher import RequestDispatcher, Response
-    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.cooperative_yield import IterationBudget
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
 _HIGH_WATER_BYTES = 256 * 1024  # of the transport's write buffer, which no budget counts
-# An incomplete frame counts in the budget from this size on, so that small frames never wait for memory.
-_MIN_COUNTED_FRAME_BYTES = 4 * 1024
 # Bound on requests that are not handled yet, and on responses that wait for earlier ones. Beyond it the
 # connection receives, or handles, no more requests.
 _MAX_WAITING_BYTES = 1024 * 1024
@@ -49,7 +48,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         dispatcher: RequestDispatcher,
-        budget: ByteBudget,
+        memory: IncomingMemory,
+        loop_share: IterationBudget,
         limits: ConnectionLimits,
         receive_buffer: memoryview,
         *,
@@ -58,7 +58,9 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
-        self._budget = budget
+        self._memory = memory
+        self._budget = memory.budget
+        self._loop_share = loop_share
         self._limits = limits
         self._on_open = on_open
         self._on_close = on_close
@@ -68,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
             receive_buffer,
             max_frame_bytes=limits.max_request_bytes,
             reserve=self._reserve,
+            has_room=lambda: memory.has_room,
             deliver=self._deliver,
         )
         self._transport: asyncio.Transport | None = None
@@ -75,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self.host = ""
         self._counted_bytes = 0  # in the budget
         self._incoming_bytes = 0  # of the counted bytes, those of an incomplete frame
+        self._received_bytes = 0  # since the last check of the rate
+        self._slow_checks = 0
         self._frame_bytes = 0  # of all queued frames
         self._ready_bytes = 0  # of responses that wait for earlier ones
         self._current: memoryview | None = None
@@ -88,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_receiving = True
         self._is_finishing = False
         self.last_active = self._loop.time()
+        self.has_requested = False  # True once a whole request has arrived
         self.close_reason = ""  # set where the metric of closed connections counts it
 
     @property
@@ -102,9 +108,16 @@ class Connection(asyncio.BufferedProtocol):
         """
         return self.last_active < moment and (self.has_no_requests or self._is_finishing)
 
-    def is_stalled_since(self, moment: float) -> bool:
-        """Return True if an incomplete request retains memory, and none of it has arrived since `moment`."""
-        return self._incoming_bytes > 0 and self._is_receiving and self.last_active < moment
+    def slow_checks(self, min_bytes: float) -> int:
+        """Count a check of the rate at which an incomplete request with memory arrives.
+
+        Return how many checks in a row have found that fewer than `min_bytes` have arrived since the one
+        before. Time in which the connection did not receive does not count.
+        """
+        received, self._received_bytes = self._received_bytes, 0
+        is_slow = self._incoming_bytes > 0 and self._is_receiving and received < min_bytes
+        self._slow_checks = self._slow_checks + 1 if is_slow else 0
+        return self._slow_checks
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -125,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
+        self._received_bytes += nbytes
         try:
             self._receiver.received(nbytes)
         except MalformedMessageError as error:
@@ -168,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ready_bytes = 0
         self._progress.set()
         self._keep_writes()
+        self._memory.end(self)
         self._count_bytes(self._frame_bytes + len(self._current or b"") - self._counted_bytes)
         self._on_close(self)
 
@@ -233,17 +248,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         _log.error("a Kafka connection is closed after an unexpected error", client=self.host, exc_info=error)
 
-    def _reserve(self, length: int) -> bool:
-        """Reserve memory for an incomplete frame; return False if the budget is used up."""
-        if length <= _MIN_COUNTED_FRAME_BYTES:
-            return True
-        try:
-            self._budget.reserve(length)
-        except BusyError:
-            return False
-        self._counted_bytes += length
-        self._incoming_bytes = length
-        return True
+    def _reserve(self, held: int, received: int, length: int) -> int:
+        """Reserve more memory for an incomplete frame; return how much is reserved now."""
+        if length <= MIN_COUNTED_BYTES:
+            return length
+        self._incoming_bytes = self._memory.reserve(self, held, received, length)
+        self._counted_bytes += self._incoming_bytes - held
+        return self._incoming_bytes
 
     def _count_bytes(self, change: int) -> None:
         """Count so many bytes more, or fewer, in the budget. These bytes are in memory already."""
@@ -274,15 +285,19 @@ class Connection(asyncio.BufferedProtocol):
             self._is_receiving = wanted
             if wanted:
                 self.last_active = self._loop.time()  # the client could not be active while paused
+                self._slow_checks = 0
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _deliver(self, frame: memoryview) -> None:
+        self.has_requested = True
         counted, self._incoming_bytes = self._incoming_bytes, 0
+        if counted:
+            self._memory.end(self)
         if self._is_finishing:
             return
-        if self._handling is None and self._can_handle_more:
+        if self._handling is None and self._can_handle_more and not self._loop_share.is_spent:
             try:
                 response = self._dispatcher.try_fast_path(frame, self.host)
             except Exception as error:  # noqa: BLE001  # an error closes this connection and no other
@@ -303,6 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._frames:
                 await self._wait_until_more_can_be_handled()
+                await self._loop_share.wait()
                 if not self._frames:
                     break
                 self._current = frame = self._frames.popleft()

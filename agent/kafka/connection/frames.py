@@ -4,6 +4,9 @@ All connections of a server receive into one shared buffer, which each delivery 
 idle connection needs almost no memory. An incomplete frame gets its own buffer, and the rest of it is
 received there. After a large frame another one is likely, so only its first bytes are received into the
 shared buffer. As a result, a small request is copied once, and a large request hardly at all.
+
+While memory is scarce, the buffer of an incomplete frame grows with it, and only a few bytes of the next
+frame are received before its length is known.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ class ForeignProtocolError(MalformedMessageError):
 class FrameReceiver:
     """The frames of one connection.
 
-    `reserve` is called before a buffer is allocated for an incomplete frame. If it returns False,
-    `is_blocked` becomes true, and nothing may be received until `retry` succeeds. `deliver` gets each frame,
-    without its length, in a writable buffer that belongs to the frame alone.
+    `reserve` is called before a buffer is allocated for an incomplete frame, with the bytes that are reserved
+    for it already, those that have arrived, and its length. It returns the bytes that are reserved now. If
+    these are no more than before, `is_blocked` becomes true, and nothing may be received until `retry`
+    succeeds. `has_room` says whether a whole buffer may be received. `deliver` gets each frame, without its
+    length, in a writable buffer that belongs to the frame alone.
     """
 
     def __init__(
@@ -42,7 +47,8 @@ class FrameReceiver:
         shared: memoryview,
         *,
         max_frame_bytes: int,
-        reserve: Callable[[int], bool],
+        reserve: Callable[[int, int, int], int],
+        has_room: Callable[[], bool],
         deliver: Callable[[memoryview], None],
     ) -> None:
         self._shared = shared
@@ -50,11 +56,13 @@ class FrameReceiver:
         self._expects_large = False
         self._max_frame_bytes = max_frame_bytes
         self._reserve = reserve
+        self._has_room = has_room
         self._deliver = deliver
         self._head = bytearray()
         self._frame: memoryview | None = None
         self._filled = 0
-        self._blocked: tuple[int, bytes] | None = None
+        self._length = 0
+        self._blocked: bytes | None = None  # the bytes of a frame that has no buffer yet, if any
 
     @property
     def is_blocked(self) -> bool:
@@ -65,7 +73,7 @@ class FrameReceiver:
         """Return the buffer to receive into. Call `received` before another connection receives."""
         if self._frame is not None:
             return self._frame[self._filled :]
-        return self._first_bytes if self._expects_large else self._shared
+        return self._first_bytes if self._expects_large or not self._has_room() else self._shared
 
     def received(self, count: int) -> None:
         """Process `count` received bytes; raise MalformedMessageError for an impossible length."""
@@ -73,18 +81,18 @@ class FrameReceiver:
             self._split(self._shared[:count])
             return
         self._filled += count
-        self._deliver_if_complete()
+        self._continue()
 
     def retry(self) -> bool:
         """Repeat a failed reservation; return True if the receiver is not blocked any more."""
         if self._blocked is None:
             return True
-        length, received = self._blocked
-        if not self._reserve(length):
-            return False
-        self._blocked = None
-        self._start(length, memoryview(received))
-        return True
+        received, self._blocked = self._blocked, None
+        if self._frame is None:
+            self._begin(memoryview(received))
+        else:
+            self._continue()
+        return self._blocked is None
 
     def _split(self, data: memoryview) -> None:
         while data:
@@ -104,26 +112,43 @@ class FrameReceiver:
                     f" requests have {_MIN_FRAME_BYTES} to {self._max_frame_bytes} bytes"
                 )
             part, data = data[:length], data[length:]
-            if len(part) < length and not self._reserve(length):
-                self._blocked = (length, bytes(part))
-                return
-            if length < _LARGE_FRAME_BYTES and len(part) == length:
+            self._length = length
+            if len(part) < length:
+                self._begin(part)
+            elif length < _LARGE_FRAME_BYTES:
                 self._expects_large = False
                 self._deliver(memoryview(bytearray(part)))
             else:
-                self._start(length, part)
+                self._resize(length, part)
+                self._continue()
 
-    def _start(self, length: int, part: memoryview) -> None:
+    def _begin(self, part: memoryview) -> None:
+        """Start an incomplete frame with its first bytes."""
+        capacity = self._reserve(0, len(part), self._length)
+        if capacity:
+            self._resize(capacity, part)
+        else:
+            self._blocked = bytes(part)
+
+    def _resize(self, capacity: int, part: memoryview) -> None:
         # Not zeroed: the frame is delivered only once every byte of it was received.
-        self._frame = np.empty(length, np.uint8).data
+        self._frame = np.empty(capacity, np.uint8).data
         self._frame[: len(part)] = part
         self._filled = len(part)
-        self._deliver_if_complete()
 
-    def _deliver_if_complete(self) -> None:
+    def _continue(self) -> None:
+        """Deliver a complete frame, or make room for more of an incomplete one."""
         frame = self._frame
-        if frame is not None and self._filled == len(frame):
-            self._frame = None
-            self._expects_large = self._filled >= _LARGE_FRAME_BYTES
-            self._filled = 0
-            self._deliver(frame)
+        if frame is None or self._filled < len(frame):
+            return
+        if self._filled < self._length:
+            capacity = self._reserve(len(frame), self._filled, self._length)
+            if capacity > len(frame):
+                self._resize(capacity, frame)
+            else:
+                self._blocked = b""
+            return
+        self._frame = None
+        self._expects_large = self._filled >= _LARGE_FRAME_BYTES
+        self._filled = 0
+        self._deliver(frame)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
+from agent.kafka.connection.incoming_memory import IncomingMemory
 from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
+from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
+from agent.runtime.cooperative_yield import IterationBudget
+from agent.runtime.health import start_essential_task
 from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
@@ -29,7 +33,8 @@ class ConnectionQuotas:
     """Kafka's `max.connections` and `max.connections.per.ip`. Belongs to the event loop.
 
     Beyond `max.connections`, Kafka's brokers delay accepting the connection. Here, a connection beyond either
-    quota is closed at once, because any other agent can serve the client.
+    quota is closed at once, because any other agent can serve the client. The server first closes connections
+    that have never sent a request.
 
     `monotonic` returns seconds; rejections are logged at most once in `_QUIET_SECONDS`.
     """
@@ -44,6 +49,11 @@ class ConnectionQuotas:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if there are `max.connections` connections."""
+        return len(self._hosts) >= self._max_connections
 
     def acquire(self, connection: Hashable, host: str) -> bool:
         """Count a connection from that host; return False if it exceeds a quota."""
@@ -84,6 +94,7 @@ class KafkaServer:
         self._dispatcher = dispatcher
         self._listener = listener
         self._budget = services.request_budget
+        self._memory = IncomingMemory(services.request_budget)
         self._metrics = services.metrics
         self._settings = settings
         self._limits = ConnectionLimits(
@@ -95,6 +106,7 @@ class KafkaServer:
                 memory=(services.request_budget, services.read_path.budget),
             ),
         )
+        self._loop_share = IterationBudget(services.clock)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._quotas = ConnectionQuotas(
             settings.kafka_max_connections,
@@ -102,7 +114,7 @@ class KafkaServer:
             asyncio.get_running_loop().time,
         )
         self._connections: set[Connection] = set()
-        self._stalled: set[Connection] = set()
+        self._silent: deque[Connection] = deque()  # in the order of their arrival; some have sent requests
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -113,7 +125,7 @@ class KafkaServer:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=2048)
-        self._sweeping = loop.create_task(self._sweep(), name="kafka idle connections")
+        self._sweeping = start_essential_task(self._sweep(), name="kafka idle connections")
 
     @property
     def is_running(self) -> bool:
@@ -125,8 +137,8 @@ class KafkaServer:
             and not self._sweeping.done()
         )
 
-    async def stop(self) -> None:
-        """Stop accepting, respond within `stop_timeout_ms` to requests in progress, then close everything."""
+    async def stop(self, seconds: float) -> None:
+        """Stop accepting, respond within `seconds` to requests in progress, then close everything."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
@@ -137,7 +149,7 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.finish()
         try:
-            await asyncio.wait_for(self._wait_until_empty(), self._settings.stop_timeout_ms / 1000)
+            await asyncio.wait_for(self._wait_until_empty(), seconds)
         except TimeoutError:
             for connection in list(self._connections):
                 connection.abort()
@@ -151,7 +163,8 @@ class KafkaServer:
     def _accept(self) -> Connection:
         connection = Connection(
             self._dispatcher,
-            self._budget,
+            self._memory,
+            self._loop_share,
             self._limits,
             self._receive_buffer,
             on_open=self._admit,
@@ -164,9 +177,22 @@ class KafkaServer:
         return connection
 
     def _admit(self, connection: Connection) -> bool:
+        if self._quotas.is_full:
+            self._close_silent()
         is_admitted = self._quotas.acquire(connection, connection.host)
+        if is_admitted:
+            self._silent.append(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
         return is_admitted
+
+    def _close_silent(self) -> None:
+        """Close the oldest connection that has never sent a request, if there is one."""
+        while self._silent:
+            oldest = self._silent.popleft()
+            if oldest in self._connections and not oldest.has_requested:
+                self._quotas.release(oldest)
+                oldest.abort("silent")
+                return
 
     def _remove(self, connection: Connection) -> None:
         self._quotas.release(connection)
@@ -183,23 +209,25 @@ class KafkaServer:
         policy = self._limits.slow_clients
         loop = asyncio.get_running_loop()
         while True:
+            before = loop.time()
             await asyncio.sleep(min(_SWEEP_SECONDS, idle_seconds, policy.check_seconds))
             now = loop.time()
             for connection in list(self._connections):
                 if connection.is_idle_since(now - idle_seconds):
                     connection.abort("idle")
-            self._close_stalled(now - policy.scarce_seconds)
+            self._silent = deque(
+                [each for each in self._silent if each in self._connections and not each.has_requested]
+            )
+            self._close_slow_senders(now - before, policy.max_checks_while_scarce)
 
-    def _close_stalled(self, moment: float) -> None:
-        """While request memory is scarce, close connections that retain some for a stalled request.
+    def _close_slow_senders(self, seconds: float, max_checks: int) -> None:
+        """While request memory is scarce, close connections that retain some for a request and send slowly.
 
-        A connection is closed only when two sweeps in a row find it stalled: after a delay of the event loop,
-        the rest of the request may already be in the socket.
+        More than one check must find a connection slow: after a delay of the event loop, the rest of the
+        request may already be in the socket.
         """
-        stalled: set[Connection] = set()
-        if self._budget.is_scarce:
-            stalled = {each for each in self._connections if each.is_stalled_since(moment)}
-        for connection in stalled & self._stalled:
-            _log.info("a Kafka client stopped sending in the middle of a request", client=connection.host)
-            connection.abort("stalled_request")
-        self._stalled = stalled - self._stalled
+        min_bytes = MIN_BYTES_PER_SECOND * seconds if self._budget.is_scarce else 0
+        for connection in list(self._connections):
+            if connection.slow_checks(min_bytes) >= max_checks:
+                _log.info("a Kafka client sends a request too slowly", client=connection.host)
+                connection.abort("slow_request")

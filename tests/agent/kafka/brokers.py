@@ -40,12 +40,13 @@ class BrokerThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self.agent: Agent
         self.address = self.http_address = ""
+        self.addresses: Mapping[str, str] = {}
 
     def start(self) -> None:
         self._thread.start()
         self.agent = self.run(self._create())
-        addresses = self.run(self.agent.start())
-        self.address, self.http_address = addresses["kafka"], addresses["http"]
+        self.addresses = self.run(self.agent.start())
+        self.address, self.http_address = self.addresses["kafka"], self.addresses["http"]
 
     async def _create(self) -> Agent:
         return self._make()

@@ -12,8 +12,11 @@ from agent.kafka.api_definition import RetainedBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
+from agent.kafka.connection.incoming_memory import IncomingMemory
 from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.cooperative_yield import IterationBudget
+from core.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.dispatcher import Response
 
+_LONG_SECONDS = 3600.0
 LONG = 400_000
 """Size of a long response, which repeats its number."""
 _QUIET_ITERATIONS = 20
@@ -172,10 +176,13 @@ class Scripted:
         pending: int = 64,
         budget: int | ByteBudget = 10_000_000,
         slow_clients: SlowClientPolicy | None = None,
+        memory: IncomingMemory | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
         self.dispatcher = ScriptedDispatcher()
-        self.budget = ByteBudget("requests", budget) if isinstance(budget, int) else budget
+        budget = ByteBudget("requests", budget) if isinstance(budget, int) else budget
+        self.memory = memory or IncomingMemory(budget)
+        self.budget = self.memory.budget
         self.is_gone = False
         self.sent: list[tuple[int, str]] = []
         self._stream = b""
@@ -186,7 +193,8 @@ class Scripted:
         )
         self.connection = Connection(
             cast("Any", self.dispatcher),
-            self.budget,
+            self.memory,
+            IterationBudget(SystemClock(), seconds=_LONG_SECONDS),
             limits,
             memoryview(bytearray(RECEIVE_BYTES)),
             on_open=lambda _: True,

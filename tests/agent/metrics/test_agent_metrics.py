@@ -160,7 +160,8 @@ def fetch_request(session: tuple[int, int] = (0, -1), *, partitions: int = 1, **
     catalog_statements_total fetch_seconds fetch_session_partitions fetch_sessions fetched_bytes_total
     fetches_total http_requests_total ingestion_buffer_seconds ingestion_commit_seconds ingestion_file_bytes
     ingestion_put_seconds kafka_connections kafka_requests_total local_log_bytes local_logs open_files
-    pool_catalog_calls pool_commits_calls pool_kernels_calls pool_rendering_calls
+    pool_catalog_calls pool_commits_calls pool_groups_calls pool_kernels_calls pool_lookups_calls
+    pool_parsing_calls pool_rendering_calls
     pool_session_calls store_bytes_out_total store_requests_total tail_bytes tail_cache_pending_bytes
     tail_cache_written_bytes_total tail_hits_total""",
     heartbeat_interval_ms=20,
@@ -188,7 +189,7 @@ def a_fetch_waits_for_records(scene: Scene) -> None:
         producing.join()
 
 
-@step("pool_uploads_calls request_bytes write_buffer_bytes write_files_in_flight")
+@step("parsed_bytes pool_uploads_calls request_bytes write_buffer_bytes write_files_in_flight")
 def the_store_is_slow(scene: Scene) -> None:
     with scene.blocked_store("x"):
         scene.until_moved()
@@ -326,7 +327,7 @@ def a_second_fetch_session_replaces_the_first(scene: Scene) -> None:
     scene.until_moved(act)
 
 
-@step("loop_lag_seconds")
+@step("loop_lag_seconds loop_lag_max_seconds")
 def the_event_loop_is_busy(scene: Scene) -> None:
     scene.broker._loop.call_soon_threadsafe(time.sleep, 0.7)  # longer than the interval of the measurement
 
@@ -382,8 +383,8 @@ def a_disk_fails(scene: Scene) -> None:
 
 @step(
     """kafka_consumergroup_current_offset kafka_consumergroup_lag kafka_consumergroup_lag_sum
-    consumer_lag_omitted_partitions group_downgrades_total group_groups_expired_total group_members
-    group_members_expired_total group_offset_commits_rejected_total group_offset_commits_total
+    consumer_lag_omitted_partitions group_bytes group_downgrades_total group_groups_expired_total
+    group_members group_members_expired_total group_offset_commits_rejected_total group_offset_commits_total
     group_rebalances_total group_upgrades_total groups""",
     groups=replace(
         QUICK_GROUPS,

@@ -126,3 +126,27 @@ async def test_a_tail_of_size_zero_stores_nothing() -> None:
     tail = HotTail(0)
     tail.committed(_file(1, "a"), _result(RunResult(base_offset=0)))
     assert (tail.size, tail.read(PARTITION, 0, 1)) == (0, None)
+
+
+async def test_a_small_batch_does_not_keep_its_large_request_in_memory() -> None:
+    """The catalog has rejected most of the request's batches; the tail copies the rest."""
+    file = _file(1, "a", "b", "c", "d", producer=5)
+    tail = HotTail(2**20)
+    refused = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
+    tail.committed(file, _result(RunResult(base_offset=3), refused, refused, refused))
+    read = tail.read(PARTITION, 3, 2**20)
+    owner = file.sections[0].pieces[0].data.obj
+    assert read is not None
+    assert [view.obj is owner for view in read.batches] == [False]
+    assert _offsets(read) == [3]
+    assert tail.size == SIZE + BATCH_OVERHEAD
+
+
+async def test_a_request_of_which_the_tail_keeps_most_counts_as_a_whole() -> None:
+    file = _file(1, "a", "b", "c", "d", producer=5)
+    tail = HotTail(2**20)
+    refused = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
+    tail.committed(
+        file, _result(RunResult(base_offset=3), RunResult(base_offset=4), RunResult(base_offset=5), refused)
+    )
+    assert tail.size == len(memoryview(file.sections[0].pieces[0].data.obj)) + 3 * BATCH_OVERHEAD

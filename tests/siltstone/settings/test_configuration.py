@@ -197,3 +197,17 @@ def test_addresses_and_directories_reach_the_agent(tmp_path: Path) -> None:
     assert agent.local_directories == (tmp_path / "a", tmp_path / "b")
     assert agent.local_root is None
     assert load_settings({}).agent_settings().local_root == Path("siltstone-data/local-logs")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("127.0.0.1", 8081)),
+        ({"http": "[::1]:0"}, ("::1", 0)),
+        ({"http": "0.0.0.0:65535"}, ("0.0.0.0", 0)),  # not bound to
+        ({"health": "127.0.0.1:7"}, ("127.0.0.1", 7)),
+    ],
+)
+def test_health_has_the_port_after_that_of_http(given: dict[str, str], expected: tuple[str, int]) -> None:
+    agent = load_settings(given).agent_settings()
+    assert (agent.health_host, agent.health_port) == expected

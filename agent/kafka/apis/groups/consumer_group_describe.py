@@ -25,7 +25,8 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
     operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
-    return Struct(groups=[await _describe(group_id, operations, context) for group_id in request.group_ids])
+    groups = dict.fromkeys(request.group_ids)  # a group that is named often is described once
+    return Struct(groups=[await _describe(group_id, operations, context) for group_id in groups])
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:

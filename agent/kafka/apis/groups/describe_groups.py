@@ -27,7 +27,8 @@ _MISSING_GROUP_IS_ERROR_SINCE = 6
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
     operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
-    return Struct(groups=[await _describe(group_id, operations, context) for group_id in request.groups])
+    groups = dict.fromkeys(request.groups)  # a group that is named often is described once
+    return Struct(groups=[await _describe(group_id, operations, context) for group_id in groups])
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +89,19 @@ def test_range_assigns_equal_ranges_of_topics_to_the_same_member() -> None:
         "m0": partitions("a", 2, 3) | partitions("b", 2, 3),
         "m1": partitions("a", 4) | partitions("b", 4),
     }
+
+
+@given(_SUBSCRIPTIONS, _COUNTS)
+def test_every_partition_is_assigned_even_without_time_to_balance(
+    subscriptions: list[frozenset[str]], counts: dict[str, int]
+) -> None:
+    """The number of comparisons is bounded, because the event loop waits for the assignment."""
+    members = subscribers(subscriptions)
+    by_id = {topic_id(name): count for name, count in counts.items()}
+    with patch("agent.groups.consumer.assignors._MAX_COMPARISONS", 1):
+        shares = assign_uniform(members, by_id)
+    subscribed = frozenset().union(*subscriptions)
+    assigned = [part for share in shares.values() for part in share]
+    assert sorted(assigned) == sorted(
+        part for name in subscribed for part in partitions(name, *range(counts[name]))
+    )

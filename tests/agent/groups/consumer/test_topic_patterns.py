@@ -22,7 +22,7 @@ from core.clock import ManualClock
 from tests.agent.groups.coordinators import open_coordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import pytest
 
@@ -56,7 +56,7 @@ class MatchRecorder:
         self.seen: list[tuple[str, frozenset[str]]] = []
         match = topics_module._match_names
 
-        def record(pattern: str, names: Iterable[str]) -> frozenset[str]:
+        def record(pattern: str, names: Collection[str]) -> frozenset[str]:
             self.threads.append(threading.get_ident())
             self.seen.append((pattern, frozenset(names)))
             return match(pattern, names)

@@ -79,6 +79,18 @@ def test_a_connection_beyond_the_quota_is_closed_at_once(start_broker: Callable[
     assert "siltstone_kafka_connections 0.0" in metrics
 
 
+def test_silent_connections_give_way_to_new_ones(start_broker: Callable[..., BrokerThread]) -> None:
+    """The oldest one that has never sent a request is closed; those that have sent one stay open."""
+    broker = start_broker(kafka_max_connections=3)
+    with Wire(broker.host_and_port) as active, Wire(broker.host_and_port) as silent:
+        assert not _is_rejected(active)
+        with Wire(broker.host_and_port) as other, Wire(broker.host_and_port) as new:
+            assert not _is_rejected(new)
+            assert silent.is_closed()
+            assert not _is_rejected(other)
+            assert not _is_rejected(active)
+
+
 def _is_rejected(wire: Wire) -> bool:
     response = wire.ask("api_versions", 0, Struct())
     return bool(response.error_code)

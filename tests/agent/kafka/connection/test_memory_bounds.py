@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from agent.kafka.connection.frames import RECEIVE_BYTES
+from agent.kafka.connection.incoming_memory import IncomingMemory
 from agent.kafka.connection.limits import SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 from tests.agent.kafka.scripted import LONG, Scripted
@@ -200,22 +201,59 @@ async def test_an_incomplete_request_waits_for_memory_unless_it_is_small() -> No
     scripted.lose()
 
 
-async def test_an_incomplete_request_is_stalled_only_while_the_agent_receives() -> None:
+async def test_an_incomplete_request_is_slow_only_while_the_agent_receives() -> None:
+    """A check without an incomplete request, with enough bytes, or without a minimum begins again."""
     scripted = Scripted(pending=1)
-    moment = scripted.connection.last_active + 1_000
+    slow = scripted.connection.slow_checks
+    checks = [slow(100)]
     rest = scripted.begin("o", size=5_000, count=100)
-    stalled = [scripted.connection.is_stalled_since(moment)]
-    assert not scripted.connection.is_stalled_since(scripted.connection.last_active)
+    checks += [slow(100), slow(100), slow(100), slow(0), slow(100)]
     scripted.send_bytes(rest)
+    checks.append(slow(100))
     rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
-    stalled.append(scripted.connection.is_stalled_since(moment))
+    checks += [slow(10_000), slow(10_000)]  # it is not read, because another request is open
     used = scripted.budget.used
-    scripted.connection.last_active = 0
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
-    stalled += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
+    checks += [slow(100), slow(100)]
     scripted.send_bytes(rest)
-    stalled.append(scripted.connection.is_stalled_since(moment))
-    assert stalled == [True, False, False, True, False]
+    checks.append(slow(100))
+    assert checks == [0, 0, 1, 2, 0, 1, 0, 0, 0, 1, 2, 0]
     assert used == 5_000 + 6_000
     scripted.lose()
+
+
+async def test_while_memory_is_scarce_a_request_takes_memory_as_it_arrives() -> None:
+    """Its client receives no more than was announced, and the others can send meanwhile."""
+    scripted = Scripted(budget=1_000_000)
+    scripted.budget.reserve(450_000)
+    rest = scripted.begin("o", size=400_000, count=1_000)
+    first = scripted.budget.used - 450_000
+    scripted.send_bytes(rest[:100_000])
+    second = scripted.budget.used - 450_000
+    scripted.send_bytes(rest[100_000:])
+    await scripted.run_until_idle()
+    assert 1_000 <= first < 100_000
+    assert 101_000 <= second <= 202_000
+    assert scripted.responses == [0]
+    assert scripted.budget.used == 450_000
+    scripted.lose()
+
+
+async def test_requests_that_share_the_last_memory_are_all_completed() -> None:
+    """One of them at a time may exceed the budget."""
+    budget = ByteBudget("requests", 300_000)
+    memory = IncomingMemory(budget)
+    clients = [Scripted(memory=memory) for _ in range(4)]
+    with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
+        for each in clients:
+            each.send("o", size=200_000)
+        highest = budget.used
+        while not all(each.responses == [0] for each in clients):
+            for each in clients:
+                await each.run_until_idle()
+            highest = max(highest, budget.used)
+    assert highest <= 500_000
+    assert budget.used == 0
+    for each in clients:
+        each.lose()

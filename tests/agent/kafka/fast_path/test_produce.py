@@ -23,6 +23,7 @@ from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import produce as fast_produce
 from agent.kafka.fast_path import produce_parser
+from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -172,7 +173,8 @@ def _dispatcher(
         appends=appends,
         clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
         catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
-        pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool(), catalog=_Pool()),
+        pools=SimpleNamespace(kernels=pool or _Pool(), parsing=_Pool(), rendering=_Pool(), catalog=_Pool()),
+        parsing_budget=ByteBudget("parsed requests", 2**30),
         metrics=AgentMetrics(),
     )
     api = produce.API if fast else replace(produce.API, fast_path=None)

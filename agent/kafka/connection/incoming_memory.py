@@ -1,0 +1,59 @@
+"""The memory of requests that have not arrived completely, for all connections of a server.
+
+While less than half of the budget is in use, a request gets memory for its whole length at once, and nothing
+of it is copied. Otherwise it gets memory as its bytes arrive: a client that announces a large request and
+sends little of it takes little from others.
+
+Several requests could take the last memory and then all wait for more. One of them at a time may therefore
+exceed the budget, by the rest of its own length. It keeps this right until it is complete, or its client is
+disconnected for being too slow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agent.kafka.connection.frames import RECEIVE_BYTES
+
+if TYPE_CHECKING:
+    from agent.runtime.byte_budget import ByteBudget
+
+MIN_COUNTED_BYTES: Final = 4 * 1024
+"""Length up to which an incomplete request does not count in the budget, and so never waits for memory."""
+
+_STEP_BYTES: Final = 64 * 1024
+
+
+class IncomingMemory:
+    """Reservations for incomplete requests. Belongs to the event loop."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget = budget
+        self._preferred: object | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Return True if what one system call receives can be reserved afterwards."""
+        return self.budget.free >= 2 * RECEIVE_BYTES
+
+    def reserve(self, owner: object, held: int, received: int, length: int) -> int:
+        """Reserve memory for a request of which `held` bytes are reserved and `received` have arrived.
+
+        Return how many bytes are reserved now: `held` if there is no more memory.
+        """
+        budget = self.budget
+        if budget.used - held + length <= budget.limit // 2:
+            wanted = length
+        else:
+            wanted = min(length, max(2 * received, received + _STEP_BYTES))
+        if wanted - held > budget.free:
+            if not held or self._preferred not in {None, owner}:
+                return held
+            self._preferred = owner
+        budget.reserve_unchecked(wanted - held)
+        return wanted
+
+    def end(self, owner: object) -> None:
+        """Note that a request is complete or dropped."""
+        if self._preferred is owner:
+            self._preferred = None
