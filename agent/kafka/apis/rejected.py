@@ -1,8 +1,9 @@
-"""APIs that the agent advertises and rejects in every version: transactions, ACLs and SASL.
+"""APIs of features that the agent does not have: transactions, ACLs, SASL, quotas and reassignments.
 
 Clients that use one of these features learn from the response that the agent does not have it. Without the
 API they would report an unsupported version, or try again until they time out. A Kafka broker without an
-authorizer, and a listener without SASL, send the same responses.
+authorizer, and a listener without SASL, send the same responses. Requests that list things succeed, and list
+nothing: consoles ask for them to draw a page.
 
 Each row of the table names an API, its versions, the rejection, and the function that writes the rejection
 into that API's response. Most responses carry the error code once for each item of the request.
@@ -125,6 +126,16 @@ def _list_transactions(rejection: Rejection, request: Struct, context: RequestCo
     return Struct(error_code=rejection.code, unknown_state_filters=unknown, transaction_states=[])
 
 
+def _list_reassignments(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del request, context
+    return Struct(error_code=rejection.code, topics=[])
+
+
+def _describe_quotas(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
+    del request, context
+    return Struct(error_code=rejection.code, entries=[])
+
+
 def _create_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del context
     error = Struct(error_code=rejection.code, error_message=rejection.reason)
@@ -142,7 +153,9 @@ _NO_TRANSACTIONS = Rejection(
     ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
 )
 _NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
-_NOTHING_TO_LIST = Rejection(ErrorCode.none, "there are no transactions")
+_NO_LISTED_TRANSACTIONS = Rejection(ErrorCode.none, "there are no transactions")
+_NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
+_NO_QUOTAS = Rejection(ErrorCode.none, "there are no quotas")
 _NO_AUTHORIZER = Rejection(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
 _NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
@@ -156,6 +169,8 @@ REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("create_acls", 1, 3, _NO_AUTHORIZER, _create_acls),
     RejectedApi("delete_acls", 1, 3, _NO_AUTHORIZER, _delete_acls),
     RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
+    RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
+    RejectedApi("describe_client_quotas", 0, 1, _NO_QUOTAS, _describe_quotas),
     RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),
-    RejectedApi("list_transactions", 0, 2, _NOTHING_TO_LIST, _list_transactions),  # KIP-664
+    RejectedApi("list_transactions", 0, 2, _NO_LISTED_TRANSACTIONS, _list_transactions),  # KIP-664
 )

@@ -78,6 +78,13 @@ def test_no_transactions_are_listed_or_described(wire: Wire) -> None:
         assert response.transaction_states[0].error_code == ErrorCode.transactional_id_not_found
 
 
+def test_consoles_find_no_reassignments_and_no_quotas(wire: Wire) -> None:
+    for _, response in responses(wire, "list_partition_reassignments", Struct(timeout=1000, topics=None)):
+        assert (response.error_code, response.topics) == (ErrorCode.none, [])
+    for _, response in responses(wire, "describe_client_quotas", Struct(components=[], strict=False)):
+        assert (response.error_code, response.entries) == (ErrorCode.none, [])
+
+
 def test_access_control_lists_are_disabled(wire: Wire) -> None:
     for _, response in responses(wire, "describe_acls", Struct(**_ACL_FILTER)):
         assert response.error_code == ErrorCode.security_disabled
