@@ -115,10 +115,12 @@ class ShufflePlan:
 def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
     """Return the shuffle plan for a job; None if it runs as one task.
 
-    `auto` decides by an estimate, unless the job must be exact.
+    `auto` decides by an estimate, unless the job must be exact. A job that deduplicates nothing always runs
+    as one task. There is nothing to judge, and each share would write a file of its own: merging small files
+    would write as many small files again.
     """
     spread = choice is PlanChoice.SHUFFLE or spec.exact or _outgrows_task(spec)
-    if choice is PlanChoice.TASK or not spread:
+    if choice is PlanChoice.TASK or not spread or not any(each.deduplicate for each in spec.partitions):
         return None
     plan = plan_shuffle(spec)
     return plan if plan.shares else None

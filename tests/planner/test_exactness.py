@@ -19,7 +19,7 @@ from spark_jobs.task.compaction_task import run_compaction
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
-    from catalog.model import JobResult
+    from catalog.model import Job, JobResult
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -33,10 +33,8 @@ def produce(system: System, key: PartitionId, keys: int, value: bytes) -> None:
     system.produce({key: [(b"key-%d" % number, value) for number in range(keys)]})
 
 
-def run_next(system: System, settings: PlannerSettings, choice: PlanChoice = PlanChoice.AUTO) -> JobResult:
-    """Plan, expect one job, run it, publish it."""
-    plan_and_submit(system.catalog, system.clock, system.ids, settings)
-    (job,) = system.catalog.jobs.claim("a test", 10)
+def run(system: System, job: Job, choice: PlanChoice) -> JobResult:
+    """Run one job and publish its result."""
     assert job.attempt_id is not None
     shuffle = choose_plan(job.spec, choice)
     directory = Path(unquote(urlsplit(system.store.url).path))
@@ -49,6 +47,13 @@ def run_next(system: System, settings: PlannerSettings, choice: PlanChoice = Pla
     result = replace(result, attempt_id=job.attempt_id)
     system.catalog.jobs.complete(result)
     return result
+
+
+def run_next(system: System, settings: PlannerSettings, choice: PlanChoice = PlanChoice.AUTO) -> JobResult:
+    """Plan, expect one job, run it, publish it."""
+    plan_and_submit(system.catalog, system.clock, system.ids, settings)
+    (job,) = system.catalog.jobs.claim("a test", 10)
+    return run(system, job, choice)
 
 
 def partition_with_duplicates(system: System) -> PartitionId:
@@ -134,3 +139,19 @@ def test_an_exact_job_that_ran_as_a_task_is_not_repeated_endlessly(system: Syste
     assert job.exact
     run_next(system, AUTO)
     assert_exact(system, key, b"7")
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_merging_ends_although_every_job_is_to_be_shuffled(system: System, policy: str) -> None:
+    """A shuffled job writes a file for each share, so a merge of small files would write as many again."""
+    key = PartitionId(system.topic("t", cleanup_policy=policy).topic_id, 0)
+    settings = PlannerSettings(merge_fan_in=2)
+    for number in range(10):
+        produce(system, key, 5, b"%d" % number)
+    rounds = 0
+    while plan_and_submit(system.catalog, system.clock, system.ids, settings).jobs:
+        for job in system.catalog.jobs.claim(f"round {rounds}", 100):
+            run(system, job, PlanChoice.SHUFFLE)
+        rounds += 1
+        assert rounds < 10
+    assert rounds
