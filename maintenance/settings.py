@@ -21,8 +21,10 @@ class GarbageSettings:
     fence_confirm_ms: int = setting(
         30_000,
         "Time after which a session or a job attempt that was marked as silent is fenced, unless it sends a "
-        "heartbeat. Only time in which the catalog is reachable counts.",
-        ge=0,
+        "heartbeat. Only time in which the catalog is reachable counts. It is at least twice the longest "
+        "outage that is not noticed (10 s), so that an owner that was marked just before can still be heard.",
+        ge=20_000,
+        ge_in_code=0,
     )
     job_silence_ms: int = internal(60_000, "Silence after which a job attempt is marked as silent.", ge=0)
     topic_delete_delay_ms: int = setting(
@@ -41,6 +43,11 @@ class GarbageSettings:
         600_000, "Interval of the checks for idle producers: Kafka's check.interval.ms.", ge=0
     )
     batch: int = internal(1000, "Objects that one request deletes.")
+
+    @property
+    def takeover_ms(self) -> int:
+        """Time without a heartbeat after which another attempt may replace that of a job."""
+        return self.job_silence_ms + self.fence_confirm_ms
 
     def __post_init__(self) -> None:
         """Reject values out of range."""

@@ -50,7 +50,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
         report = plan_report(planned, jobs, explain)
         emit_json({**report, **_amplification_report(recent), **candidate_fields(candidates)})
     else:
-        print_plan(planned, jobs, explain)
+        print_plan(planned, jobs, settings.garbage_settings().takeover_ms, explain)
         _print_amplification(recent, explain)
         print_candidates(candidates)
 
@@ -67,10 +67,10 @@ def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) 
     }
 
 
-def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> None:
+def print_plan(planned: Plan, jobs: Sequence[Job], takeover_ms: int, explain: str | None = None) -> None:
     """Print unfinished jobs, planned jobs, then the partitions that wait (or those of one topic) and why."""
     console = report_console()
-    for sentence in describe_jobs(jobs, planned.now_ms):
+    for sentence in describe_jobs(jobs, planned.now_ms, takeover_ms):
         console.print(sentence, markup=False, soft_wrap=True)
     if not planned.jobs:
         console.print("Nothing more to compact." if jobs else "Nothing to compact.")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from catalog.jobs.circuit_breaker import CompactionPause
     from catalog.model import Job
-    from maintenance.garbage_collection import GarbageReport
+    from maintenance.garbage_collection import GarbageReport, GarbageSettings
     from planner.settings import PlannerSettings
     from siltstone.console import ProgressDisplay
     from siltstone.context import AppContext
@@ -43,12 +43,7 @@ if TYPE_CHECKING:
 
 MAX_CLAIMED_JOBS = 100
 MAX_ROUNDS = 100
-# Runs send heartbeats every few seconds. One that sends none for RUN_TIMEOUT_MS, and then none for
-# RUN_CONFIRM_MS in which the catalog is reachable, loses its jobs (`catalog.lifecycle.reachability`).
-RUN_TIMEOUT_MS = 60_000
-RUN_CONFIRM_MS = 30_000
 _LOOK_SECONDS = 1.0
-_MAX_LOOKS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +139,11 @@ def _compact(
     interrupts: Interrupts,
 ) -> None:
     shielded = interrupts.shielded
-    planner = options.planner(settings)
+    planner, garbage = options.planner(settings), settings.garbage_settings()
     jobs: list[Job] = []
     try:
         with shielded() as cancelled:
-            waiting = _plan(context, planner, display, done, cancelled)
+            waiting = _plan(context, planner, garbage, display, done, cancelled)
         if not waiting:
             return
         with new_session(settings) as session:
@@ -170,7 +165,7 @@ def _compact(
                     jobs = []
                     if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
                         break
-                    waiting = _plan(context, planner, display, done, cancelled)
+                    waiting = _plan(context, planner, garbage, display, done, cancelled)
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
@@ -204,24 +199,28 @@ class PlannedJobs(NamedTuple):
 
 
 def plan_jobs(
-    context: AppContext, planner: PlannerSettings, stopped: threading.Event | None = None
+    context: AppContext,
+    planner: PlannerSettings,
+    garbage: GarbageSettings,
+    stopped: threading.Event | None = None,
 ) -> PlannedJobs:
     """Plan jobs and submit them, after releasing the jobs of runs that have stopped.
 
-    Retention is applied first, so that no job rewrites expired records. If there is nothing to run except the
-    jobs of a run that is silent, wait up to a minute until these are released, or the run is heard, or
-    `stopped` is set.
+    Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its
+    jobs. Retention is applied first, so that no job rewrites expired records. If there is nothing to run
+    except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms` until these are
+    released, or the run is heard, or `stopped` is set.
     """
-    jobs = context.catalog.jobs
-    jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS)
+    release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
+    release()
     expired = expire(context.catalog)
     done = plan_and_submit(context.catalog, context.clock, context.ids, planner)
     waiting = _waiting(context)
     pause = stopped or threading.Event()
-    for _ in range(_MAX_LOOKS):
-        if waiting or not jobs.suspected() or pause.wait(_LOOK_SECONDS):
+    for _ in range(round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS)):
+        if waiting or not context.catalog.jobs.suspected() or pause.wait(_LOOK_SECONDS):
             break
-        waiting = len(jobs.release_expired(RUN_TIMEOUT_MS, RUN_CONFIRM_MS))
+        waiting = len(release())
     return PlannedJobs(waiting, done.lost, done.deferred, expired)
 
 
@@ -250,12 +249,13 @@ def _release_unfinished(
 def _plan(
     context: AppContext,
     planner: PlannerSettings,
+    garbage: GarbageSettings,
     display: ProgressDisplay,
     done: CompactionRun,
     cancelled: threading.Event,
 ) -> int:
     with display.phase("Plan" if not done.rounds else "Plan again"):
-        planned = plan_jobs(context, planner, cancelled)
+        planned = plan_jobs(context, planner, garbage, cancelled)
     done.add_plan(planned)
     return planned.waiting
 

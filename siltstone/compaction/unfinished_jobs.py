@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.model import JobState
 from core.quantities import count
-from siltstone.compaction.compactor import RUN_CONFIRM_MS, RUN_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +38,11 @@ def job_fields(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
-    """Return a sentence about the queue, one about jobs that wait, and one about each run with jobs."""
+def describe_jobs(jobs: Sequence[Job], now_ms: int, takeover_ms: int) -> list[str]:
+    """Return a sentence about the queue, one about jobs that wait, and one about each run with jobs.
+
+    A run without a heartbeat for `takeover_ms` loses its jobs.
+    """
     submitted = [job for job in jobs if job.state is JobState.SUBMITTED]
     backing_off = [job for job in submitted if job.not_before_ms > now_ms]
     waiting = len(submitted) - len(backing_off)
@@ -61,7 +63,7 @@ def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
         sentences.append(
             f"{count(number, 'job')} {_be(number)} claimed by a run whose last heartbeat was "
             f"{silent // 1000} s ago; siltstone compact takes over after "
-            f"{(RUN_TIMEOUT_MS + RUN_CONFIRM_MS) // 1000} s without a heartbeat."
+            f"{takeover_ms // 1000} s without a heartbeat."
         )
     return sentences
 

@@ -169,7 +169,7 @@ class Watcher:
     def _compact(self, interrupts: Interrupts) -> int:
         """Plan jobs and run some; return the number of completed jobs."""
         with interrupts.shielded() as stopped:
-            planned = plan_jobs(self._context, self._planner, stopped)
+            planned = plan_jobs(self._context, self._planner, self._settings.garbage_settings(), stopped)
             self.status.run.add_plan(planned)
             self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
         if not planned.waiting:

@@ -83,7 +83,11 @@ def watch(directory: str) -> None:
         return instrument_catalog(catalog, points)
 
     garbage_settings = partial(
-        GarbageSettings, session_silence_ms=2_000, fence_confirm_ms=1_000, topic_delete_delay_ms=0
+        GarbageSettings,
+        session_silence_ms=2_000,
+        job_silence_ms=LEASE_MS,
+        fence_confirm_ms=1_000,
+        topic_delete_delay_ms=0,
     )
     measure = watcher.Watcher._measure_backlog
 
@@ -94,8 +98,6 @@ def watch(directory: str) -> None:
 
     spark_settings = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
     patch.object(context, "open_catalog", open_instrumented_catalog).start()
-    patch.object(compactor, "RUN_TIMEOUT_MS", LEASE_MS).start()
-    patch.object(compactor, "RUN_CONFIRM_MS", 1_000).start()
     patch.object(configuration.Settings, "garbage_settings", lambda _self: garbage_settings()).start()
     patch.object(watcher.Watcher, "_measure_backlog", measure_and_collect).start()
     patch.object(compactor, "SparkSettings", spark_settings).start()

@@ -53,4 +53,4 @@ def _job(application_id: str | None, heartbeat_ms: int | None, not_before_ms: in
     ],
 )
 def test_unfinished_jobs_are_described_by_state_and_run(jobs: list[Job], sentences: list[str]) -> None:
-    assert describe_jobs(jobs, 10_000) == sentences
+    assert describe_jobs(jobs, 10_000, 90_000) == sentences

@@ -17,15 +17,16 @@ from catalog.model import JobState, PartitionId
 from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
+from maintenance.settings import GarbageSettings
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
-from siltstone.compaction import compactor
-from siltstone.compaction.compactor import RUN_TIMEOUT_MS, CompactionOptions, claim_jobs, plan_jobs
+from siltstone.compaction.compactor import CompactionOptions, claim_jobs, plan_jobs
 from siltstone.compaction.watcher import Watcher, WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector, serve_metrics
 from siltstone.context import AppContext
 from siltstone.interrupts import Interrupts
+from siltstone.settings.configuration import Settings
 from siltstone.settings.sources import load_settings
 from spark_jobs.compact import JobOutcome
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 TIMEOUT_SECONDS = 240
+GARBAGE = GarbageSettings()
 
 
 class InProcessSession(SparkSessionManager):
@@ -222,10 +224,11 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     log: Log, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does so only after the timeout for heartbeats."""
-    monkeypatch.setattr(compactor, "RUN_CONFIRM_MS", 0)
+    at_once = GarbageSettings(fence_confirm_ms=0)
+    monkeypatch.setattr(Settings, "garbage_settings", lambda _self: at_once)
     log.add("flights")
     planned = log.watcher(InProcessSession(1))
-    plan_jobs(log.context(), planned._planner)
+    plan_jobs(log.context(), planned._planner, GARBAGE)
     assert len(claim_jobs(log.context(), 10)) == 1  # by a run that sends no heartbeats
     watcher = log.watcher(InProcessSession(1))
 
@@ -233,7 +236,7 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
 
     with psycopg.connect(catalog_url) as connection:
-        connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (RUN_TIMEOUT_MS + 1,))
+        connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (GARBAGE.job_silence_ms + 1,))
     assert watcher._poll_and_log(Interrupts()) == 0
     assert log.is_compacted()
 
@@ -257,10 +260,10 @@ def test_planning_waits_until_the_silence_of_a_run_is_confirmed(log: Log, clock:
     for name in ("flights", "weather"):
         log.add(name)
     planner = log.watcher(InProcessSession(1))._planner
-    plan_jobs(log.context(), planner)
+    plan_jobs(log.context(), planner, GARBAGE)
     dead, heard = claim_jobs(log.context(), 10)
-    clock.advance((RUN_TIMEOUT_MS + 1) / 1000)
-    planned = plan_jobs(log.context(), planner, Looks())
+    clock.advance((GARBAGE.job_silence_ms + 1) / 1000)
+    planned = plan_jobs(log.context(), planner, GARBAGE, Looks())
     assert planned.waiting == 1
     assert log.catalog.jobs.get(dead.spec.job_id).state is JobState.SUBMITTED
     assert log.catalog.jobs.get(heard.spec.job_id).state is JobState.RUNNING
@@ -333,7 +336,7 @@ def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
     """A file that fails alone is quarantined, and no longer counts as waiting."""
     log.add("flights")
     watcher = log.watcher(InProcessSession(1))
-    plan_jobs(log.context(), watcher._planner)
+    plan_jobs(log.context(), watcher._planner, GARBAGE)
     (job,) = claim_jobs(log.context(), 1)
     assert job.attempt_id is not None
     files = [each.file_id for each in job.spec.inputs]

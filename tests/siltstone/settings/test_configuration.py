@@ -72,6 +72,7 @@ def test_sizes_may_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"flush_bytes": "8 elephants"}, ["setting flush_bytes", "not a size", "8MiB"]),
         ({"flush_bytes": "2GiB"}, ["flush_bytes", "at most 1.0GiB"]),
         ({"grace_seconds": -1}, ["grace_seconds", "at least 0"]),
+        ({"fence_confirm_ms": 19_999}, ["fence_confirm_ms", "at least 20000"]),
         ({"s3_endpoint": "http://h:9000"}, ["setting s3_endpoint", "--s3-endpoint", "s3://bucket/prefix"]),
         ({"log_level": "loud"}, ["log_level", "debug, info, warning, error"]),
     ],
