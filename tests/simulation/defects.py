@@ -114,16 +114,14 @@ def _change(
 
 
 _NO_GRACE = Rules(fault_rates=_NO_FAULTS, garbage=replace(Rules().garbage, grace_ms=0))
-_SHORT_GRACE = Rules(
-    fault_rates=_STALLS_ONLY, watches_silence=True, garbage=replace(Rules().garbage, grace_ms=5_000)
-)
+_SHORT_GRACE = Rules(fault_rates=_STALLS_ONLY, garbage=replace(Rules().garbage, grace_ms=5_000))
 DEFECTS: Final = (
     Defect(
         "garbage is deleted without a grace period",
         _patch_nothing,
         "grace outlives readers",
         _NO_GRACE,
-        first_seed=9,
+        first_seed=18,
     ),
     Defect(
         "duplicates are accepted",
@@ -136,12 +134,10 @@ DEFECTS: Final = (
     Defect(
         "a late attempt publishes",
         _publish_late_attempts,
-        rules=Rules(fault_rates=_STALLS_ONLY, watches_silence=True),
+        rules=Rules(fault_rates=_STALLS_ONLY),
         first_seed=3,
     ),
-    Defect(
-        "a fenced session commits", _commit_in_fenced_sessions, "missing_object", _SHORT_GRACE, first_seed=56
-    ),
+    Defect("a fenced session commits", _commit_in_fenced_sessions, "missing_object", _SHORT_GRACE),
     Defect(
         "outputs below the log start are published",
         _publish_below_the_log_start,

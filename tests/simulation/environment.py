@@ -61,7 +61,7 @@ class Rules:
     """The settings that a test with a planted defect changes.
 
     `fault_rates` are the probabilities of network faults, stalls and crashes per call. If they are None, the
-    seed draws them. `watches_silence` adds the maintenance of an idle agent (`watch_silence`).
+    seed draws them.
     """
 
     garbage: GarbageSettings = field(
@@ -73,7 +73,6 @@ class Rules:
         )
     )
     fault_rates: tuple[float, float, float] | None = None
-    watches_silence: bool = False
     planner: PlannerSettings = field(
         default_factory=lambda: PlannerSettings(
             table_bytes=1 << 16, max_job_files=4, merge_fan_in=2, max_ingestion_age_ms=0

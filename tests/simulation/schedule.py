@@ -63,13 +63,18 @@ _TABLES: Final = (
     "producers",
     "partitions",
     "topics",
+    "deleted_topics",
     "sessions",
+    "lost_commits",
     "periodic_tasks",
+    "compaction_breaker",
+    "deletions",
     "object_store",
 )
-_CLEAR: Final = ";".join(f"DELETE FROM {table}" for table in _TABLES).encode()
+_RESET: Final = "UPDATE reachability SET since_ms = 0, seen_ms = 0"
+_CLEAR: Final = ";".join((*(f"DELETE FROM {table}" for table in _TABLES), _RESET)).encode()
 #: DELETE is faster for few rows; a TRUNCATE now and then removes the dead ones.
-_TRUNCATE: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE".encode()
+_TRUNCATE: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE; {_RESET}".encode()
 _TRUNCATE_EVERY: Final = 50
 #: A schedule draws one of each: the rate of network faults, of stalls, and of crashes.
 _FAULT_RATES: Final = ((0.0, 0.02, 0.1), (0.0, 0.02, 0.05), (0.0, 0.01, 0.03))
@@ -194,9 +199,7 @@ async def _run_schedule(env: Environment) -> None:
     ]
     bounds = BoundsChecker(env)
     tasks = [asyncio.create_task(each.run()) for each in background]
-    tasks.append(asyncio.create_task(restart_crashed_agents(env)))
-    if env.rules.watches_silence:
-        tasks.append(asyncio.create_task(watch_silence(env)))
+    tasks += [asyncio.create_task(each(env)) for each in (restart_crashed_agents, watch_silence)]
     await asyncio.wait_for(_run_workload(env, bounds), _MAX_VIRTUAL_SECONDS)
     faults.disable()
     for each in background:
