@@ -121,7 +121,7 @@ DEFECTS: Final = (
         _patch_nothing,
         "grace outlives readers",
         _NO_GRACE,
-        first_seed=18,
+        first_seed=19,
     ),
     Defect(
         "duplicates are accepted",
@@ -130,7 +130,7 @@ DEFECTS: Final = (
         Rules(fault_rates=_ALL_FAULTS),
         first_seed=7,
     ),
-    Defect("a repeated commit takes effect twice", _repeat_commits, first_seed=11),
+    Defect("a repeated commit takes effect twice", _repeat_commits, first_seed=12),
     Defect(
         "a late attempt publishes",
         _publish_late_attempts,
@@ -142,6 +142,7 @@ DEFECTS: Final = (
         "outputs below the log start are published",
         _publish_below_the_log_start,
         rules=Rules(fault_rates=_STALLS_ONLY),
+        first_seed=45,
     ),
-    Defect("a file is claimed twice", _claim_twice, first_seed=4),
+    Defect("a file is claimed twice", _claim_twice, first_seed=3),
 )
