@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 # An observation of the catalog at least every MAX_GAP_MS lets silence count.
 _SILENCE_SECONDS: Final = 3.0
 _CATALOG_SECONDS: Final = 10.0
-_DEAD_FILES_SECONDS: Final = 10.0
-# Each round lists unfinished uploads, which costs as much as five writes.
-_ORPHANS_SECONDS: Final = 60.0
+DEAD_FILES_SECONDS: Final = 10.0
+ORPHANS_SECONDS: Final = 60.0
+"""Each round lists unfinished uploads, which costs as much as five writes."""
 
 
 def maintenance_tasks(
@@ -65,7 +65,7 @@ def maintenance_tasks(
         MaintenanceTask(name="silence", interval_seconds=_SILENCE_SECONDS, run=silence),
         MaintenanceTask(name="retention", interval_seconds=_CATALOG_SECONDS, run=retention),
         MaintenanceTask(name="topics", interval_seconds=_CATALOG_SECONDS, run=topics),
-        MaintenanceTask(name="dead_files", interval_seconds=_DEAD_FILES_SECONDS, run=dead_files),
-        MaintenanceTask(name="orphans", interval_seconds=_ORPHANS_SECONDS, run=orphans),
+        MaintenanceTask(name="dead_files", interval_seconds=DEAD_FILES_SECONDS, run=dead_files),
+        MaintenanceTask(name="orphans", interval_seconds=ORPHANS_SECONDS, run=orphans),
         MaintenanceTask(name="rows", interval_seconds=settings.producer_check_ms / 1000, run=rows),
     ]

@@ -149,7 +149,7 @@ def simulate_events(
         reads, read_bytes = fetches_per_second(workload, rates)
         step.get_fetch = reads * workload.planning_seconds
         step.fetch_bytes = read_bytes * workload.planning_seconds
-        count_garbage_collection(workload, step, system.delete_dead_files(), workload.planning_seconds)
+        count_garbage_collection(step, system.delete_dead_files(), workload.planning_seconds)
         counts = counts.plus(step)
     return outcome
 

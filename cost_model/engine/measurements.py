@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cost_model.engine.counts import Counts, Sample
 from cost_model.engine.simulated_log import SECTION_BYTES
 from cost_model.engine.steady_rates import arrival_probability, flush_seconds, stored_bytes_per_second
+from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
     from cost_model.engine.simulated_log import SimulatedLog, SimulatedPartition
@@ -118,10 +119,15 @@ def fetches_per_second(workload: Workload, rates: SteadyRates) -> tuple[float, f
     return (zones - 1) * rates.files * ranges, (zones - 1) * wanted_bytes
 
 
-def count_garbage_collection(workload: Workload, counts: Counts, dead: float, seconds: float) -> None:
-    """Count the requests of garbage collection, which runs every `planning_seconds`, for `dead` objects."""
-    rounds = seconds / workload.planning_seconds
-    counts.get_gc += rounds  # the marker object that identifies the store
-    counts.list_gc += rounds + LISTS_PER_JOB * counts.jobs  # unfinished uploads and prefixes of jobs
+def count_garbage_collection(counts: Counts, dead: float, seconds: float) -> None:
+    """Count the requests of garbage collection for `dead` objects.
+
+    Agents run one round of each task per interval, whatever their number, because a task has one lease.
+    """
+    rounds, sweeps = seconds / DEAD_FILES_SECONDS, seconds / ORPHANS_SECONDS
+    listed = LISTS_PER_JOB * counts.jobs
+    counts.get_gc += rounds + sweeps  # the marker object that identifies the store
+    # Unfinished uploads, the prefixes of jobs, and in a sweep with jobs whether there are old names.
+    counts.list_gc += sweeps + listed + min(sweeps, listed)
     counts.deleted_objects += dead
     counts.delete_calls += min(dead, max(rounds, dead / DELETE_BATCH_OBJECTS))

@@ -23,6 +23,7 @@ from cost_model.engine.outcome import Outcome
 from cost_model.engine.scaled_model import MODEL_PARTITIONS
 from cost_model.engine.steady_rates import steady_rates_of
 from cost_model.workload.definition import MEGABYTE
+from maintenance.tasks import DEAD_FILES_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ def _round(workload: Workload, runs: Sequence[ModelRun], begun_ms: int, now_ms: 
     # Objects that were written but no longer exist are dead.
     more = sum(each.compacted_objects for each in runs) - before
     dead = rates.files * seconds * rates.capacity + max(0.0, counts.multipart_create - more)
-    count_garbage_collection(workload, counts, dead, seconds)
+    count_garbage_collection(counts, dead, seconds)
     return counts
 
 
@@ -109,7 +110,7 @@ def _sample(runs: Sequence[ModelRun], workload: Workload, counts: Counts, now_ms
     sample.objects += rates.files * (waiting_seconds + workload.grace_seconds)
     sample.objects += sum(each.small_files for each in runs)
     dead = sum(each.dead_bytes for each in runs)
-    sample.stored_bytes += dead * min(1.0, (workload.grace_seconds + workload.planning_seconds) / seconds)
+    sample.stored_bytes += dead * min(1.0, (workload.grace_seconds + DEAD_FILES_SECONDS) / seconds)
     sample.open_bytes = sum(each.backlog_bytes for each in runs)
     add_rows(sample, workload, rates.files, counts.jobs / seconds)
     return sample
