@@ -127,6 +127,20 @@ def test_records_of_deleted_topics_expire(scene: Scene, clock: ManualClock) -> N
     assert scene.catalog.expiry.expire_deleted_topics() == 0
 
 
+def test_each_section_of_several_runs_knows_its_own_producers(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    for number in range(3):
+        sections = {
+            PartitionId(topic.topic_id, partition): [
+                run_of(count, producer=(partition, 0, count * number)),
+                run_of(1),
+            ]
+            for partition, count in ((0, 1), (1, 2))
+        }
+        for result in scene.catalog.commits.commit(scene.file(sections)):
+            assert [run.refusal for run in result.runs] == [None, None]
+
+
 def test_a_newer_producer_epoch_fences_the_older_one(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(1, producer=(1, 0, 0)))

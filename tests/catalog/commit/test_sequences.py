@@ -11,9 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.commit.assignment import assign_section, check_commit, extents_of_section
-from catalog.commit.results import appended_range
-from catalog.commit.sequences import BATCH, ProducerState, append_batch, check_sequence, last_sequence
+from catalog.commit.assignment import (
+    assign_section,
+    check_commit,
+    extents_of_section,
+    waiting_for_readoption,
+)
+from catalog.commit.results import SectionOutcome, appended_range, decode_outcomes, encode_outcomes
+from catalog.commit.sequences import (
+    BATCH,
+    ProducerState,
+    append_batch,
+    check_sequence,
+    is_ahead,
+    is_in_log,
+    last_sequence,
+)
 from catalog.errors import InvalidCommitError
 from catalog.model import FileCommit, OffsetRange, ProducerStamp, RunRefusal, RunResult, SectionCommit
 from tests.catalog.scene import run_of, runs_of
@@ -23,6 +36,7 @@ if TYPE_CHECKING:
 
 _TOP = 2**31 - 1
 _ID = UUID(int=1)
+_COMMIT = FileCommit(file_id=_ID, object_name="name", size=9, directory_length=1, session_id=_ID, sections=())
 
 
 @dataclass
@@ -137,6 +151,56 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
 
 def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
     return ProducerStamp(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_stored_outcomes_are_returned_as_they_were() -> None:
+    runs = (
+        RunResult(base_offset=5),
+        RunResult(base_offset=3, duplicate=True),
+        RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="expected 7"),
+    )
+    outcomes = [SectionOutcome(1, 6, 2, runs)]
+    commit = replace(_COMMIT, sections=(_section(runs_of(*[run_of(1)] * 3)),))
+    assert decode_outcomes(encode_outcomes(outcomes), commit) == outcomes
+
+
+def test_only_runs_out_of_order_wait_for_a_readoption() -> None:
+    for refusal in (None, *RunRefusal):
+        waits = waiting_for_readoption(RunResult(refusal=refusal, detail="why"))
+        gap = refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+        assert waits == RunResult(refusal=RunRefusal.AWAITS_READOPTION if gap else refusal, detail="why")
+
+
+@given(
+    st.integers(0, _TOP),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=5),
+    st.integers(-6, 30),
+)
+def test_a_lost_batch_is_in_the_log_unless_it_is_ahead_or_in_a_gap(
+    begin: int, parts: list[tuple[int, int]], distance: int
+) -> None:
+    """A part is a gap and the batch behind it. Batches older than the kept ones have no gaps."""
+    kept: list[tuple[int, int]] = []
+    end = begin
+    for gap, count in parts:
+        kept.append((end + gap, end + gap + count - 1))
+        end += gap + count
+    size = _TOP + 1
+    batches = b"".join(BATCH.pack(first % size, last % size, 0) for first, last in kept)
+    state, sequence = ProducerState(3, batches), begin + distance
+    stamp = _stamp(sequence % size, epoch=3)
+    refused, duplicate = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE), RunResult(duplicate=True)
+    is_known = sequence < kept[0][0] or any(first <= sequence <= last for first, last in kept)
+    assert is_ahead(state, stamp) is (sequence > kept[-1][1])
+    assert is_in_log(refused, state, stamp) is is_known
+    for other, other_stamp, ahead in (
+        (state, replace(stamp, producer_epoch=2), False),
+        (state, replace(stamp, producer_epoch=4), True),
+        (None, stamp, True),
+    ):
+        assert is_ahead(other, other_stamp) is ahead
+        assert not is_in_log(refused, other, other_stamp)
+        assert is_in_log(duplicate, other, other_stamp)
 
 
 def test_sequence_numbers_wrap_around() -> None:

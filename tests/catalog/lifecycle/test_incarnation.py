@@ -74,12 +74,14 @@ def test_leader_epochs_begin_with_the_first_records_in_them(
     topic = scene.topic(partitions=2)
     key, idle = (PartitionId(topic.topic_id, number) for number in range(2))
     scene.commit(topic, run_of(3))
+    repeated = run_of(1, producer=(1, 0, 0))
+    scene.commit(topic, repeated, partition=1)
     for _ in range(3):  # nothing is written in the second of the three epochs
         replace_server(connection)
         scene.session_id = scene.ids.new_uuid()
         epoch = scene.catalog.sessions.register(scene.session_id, "again").epoch
         if epoch != 2:
-            scene.commit(topic, run_of(2))
+            scene.catalog.commits.commit(scene.file({key: [run_of(2)], idle: [repeated]}))
             scene.commit(topic, run_of(2))
     states = {state.partition: state for state in scene.catalog.topics.states([key, idle])}
     assert {state.leader_epoch for state in states.values()} == {3}

@@ -12,7 +12,13 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.dedupe import KeyTable, Survivors
-from object_format.dedupe.buckets import BLOB_RECORDS, Blob, BucketSplitter, BucketSurvivorFinder, read_blob
+from object_format.dedupe.buckets import (
+    BLOB_RECORDS,
+    Blob,
+    BucketSplitter,
+    BucketSurvivorFinder,
+    read_blob,
+)
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import encode_batch
 from tests.object_format import model_log
@@ -103,6 +109,7 @@ def test_keys_are_distributed_to_all_buckets() -> None:
     sizes = [len(read_blob(blob.data)[1]) for blob in blobs]
 
     assert [blob.bucket for blob in blobs] == list(range(16))
+    assert sizes == [blob.records for blob in blobs]
     assert sum(sizes) == splitter.records == 2000
     assert min(sizes) > 60
 
@@ -168,6 +175,24 @@ def test_blobs_out_of_order_raise_a_fatal_error() -> None:
         finder.feed(blobs[1].data)
 
 
+def test_a_blob_that_reaches_an_offset_that_was_processed_is_rejected() -> None:
+    """It is rejected even if it begins below that offset."""
+    finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
+
+    def blob(first: int, count: int) -> bytes:
+        splitter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=20)
+        assert splitter.nbytes == splitter._columns.nbytes + 16 * 20
+        (found,) = [*splitter.feed(uncompressed_batch(count), offset_shift=first), *splitter.flush()]
+        return found.data
+
+    assert finder.feed(blob(10, 5)) == 5
+    with pytest.raises(FatalError, match="a blob reaches offset 10, but offset 10 was"):
+        finder.feed(blob(0, 11))
+    assert finder.feed(blob(0, 10)) == 10
+    found = finder.finish()
+    assert (set(found.offsets), found.max_buffer_bytes) == ({*range(5, 15)}, 1 << 20)
+
+
 @pytest.mark.parametrize("data", [b"", bytes(8), bytes(23), bytes(25)])
 def test_bytes_that_are_not_a_blob_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptDataError, match="not a blob"):
@@ -186,5 +211,7 @@ def test_malformed_batches_are_rejected() -> None:
 def test_invalid_seeds_and_bits_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes"):
         BucketSplitter(b"short", bits=1, now_ms=NOW)
-    with pytest.raises(InvalidInputError, match="17 leading bits"):
-        BucketSplitter(SEED, bits=17, now_ms=NOW)
+    for bits in (-1, 17):
+        with pytest.raises(InvalidInputError, match=f"{bits} leading bits"):
+            BucketSplitter(SEED, bits=bits, now_ms=NOW)
+    BucketSplitter(SEED, bits=16, now_ms=NOW, chunk_records=1)
