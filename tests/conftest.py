@@ -20,8 +20,7 @@ pytest_plugins = [
 ]
 
 # quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. mutants:
-# as ci, but the first failing example ends a test. night: long. Slowness of a shared machine must not fail a
-# test.
+# the same, fewer, and without shrinking. night: long. Slowness of a shared machine must not fail a test.
 settings.register_profile(
     "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -36,7 +35,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "mutants", parent=settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
+    "mutants",
+    parent=settings.get_profile("ci"),
+    max_examples=30,
+    phases=(Phase.explicit, Phase.generate),
 )
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

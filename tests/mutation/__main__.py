@@ -20,14 +20,20 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.open import EmbeddedPostgres
 from tests.fixtures.postgres import NOT_DURABLE, SHARED_SERVER, PostgresForTests
-from tests.mutation.judge import ROOT, collect, measure, survivors
-from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.judge import ROOT, Outcome, collect, measure, outcomes
+from tests.mutation.mutants import mutant_at, positions_of
 from tests.mutation.targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.mutation.mutants import Mutant, Position
 
 EXPLAINED: Final = Path(__file__).parent / "explained.toml"
 MIN_SCORE: Final = 0.95
@@ -60,11 +66,11 @@ def explained(path: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
     return {(each["module"], each["before"], each["after"]): each["reason"] for each in entries}
 
 
-def sample(mutants: list[Mutant], most: int | None) -> list[Mutant]:
-    """Return at most that many mutants of a module, the same in each run."""
-    if most is None or len(mutants) <= most:
-        return mutants
-    return sorted(random.Random(0).sample(mutants, most), key=lambda each: each.line)
+def sample(positions: list[Position], most: int | None) -> list[Position]:
+    """Return at most that many positions of a module, the same in each run."""
+    if most is None or len(positions) <= most:
+        return positions
+    return sorted(random.Random(0).sample(positions, most))
 
 
 def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
@@ -72,21 +78,32 @@ def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
     begun = time.monotonic()
     collect(target.tests)
     baseline = measure(target.modules, target.tests, directory)
-    found = {module: list(mutants_of(ROOT, module)) for module in target.modules}
-    chosen = [mutant for each in found.values() for mutant in sample(each, target.most)]
-    reasons = explained()
-    unknown = [mutant for mutant in chosen if mutant.key not in reasons]
+    found = [list(positions_of(ROOT, module)) for module in target.modules]
+    chosen = [position for each in found for position in sample(each, target.most)]
     prepared = time.monotonic()
     _say(
-        f"{name}: {len(unknown)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
+        f"{name}: {len(chosen)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
     )
-    survived = 0
-    for mutant in survivors(unknown, baseline, directory, processes):
-        survived += 1
-        tests = len(baseline.of(mutant))
-        _say(f"{mutant.module}:{mutant.line}: {mutant.before}  ->  {mutant.after}  ({tests} tests)")
-    _say(f"{name}: {(time.monotonic() - prepared) / max(len(unknown), 1):.1f} s for each mutant")
-    return Row(name, sum(map(len, found.values())), len(chosen), len(chosen) - len(unknown), survived)
+    reasons, known = explained(), 0
+
+    def unexplained() -> Iterator[Mutant]:
+        nonlocal known
+        for mutant in filter(None, (mutant_at(ROOT, position) for position in chosen)):
+            if mutant.key in reasons:
+                known += 1
+            else:
+                yield mutant
+
+    ends: Counter[Outcome] = Counter()
+    for mutant, outcome in outcomes(unexplained(), baseline, directory, processes):
+        ends[outcome] += 1
+        if outcome is Outcome.SURVIVED:
+            tests = len(baseline.of(mutant))
+            _say(f"{mutant.module}:{mutant.line}: {mutant.before}  ->  {mutant.after}  ({tests} tests)")
+    seconds = (time.monotonic() - prepared) / max(ends.total(), 1)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(ends.items()))
+    _say(f"{name}: {seconds:.1f} s for each mutant; {counts}")
+    return Row(name, sum(map(len, found)), known + ends.total(), known, ends[Outcome.SURVIVED])
 
 
 def main() -> int:

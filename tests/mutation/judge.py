@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from enum import StrEnum
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -43,6 +44,15 @@ _KERNELS: Final = "object_format.kernels."
 # A mutant may loop for ever. A machine with other work may be several times slower than in the unchanged run.
 _LEAST_SECONDS: Final = 60.0
 _TIMES_SLOWER: Final = 5.0
+
+
+class Outcome(StrEnum):
+    """How a mutant ended."""
+
+    SURVIVED = "survived"
+    FAILED_TEST = "killed by a failing test"
+    BROKEN = "killed by an error before a test"
+    TIMED_OUT = "killed by the time limit"
 
 
 class Baseline(NamedTuple):
@@ -84,13 +94,15 @@ def measure(modules: Collection[str], tests: Collection[str], directory: Path) -
     return baseline
 
 
-def survivors(mutants: Iterable[Mutant], baseline: Baseline, directory: Path, limit: int) -> Iterator[Mutant]:
-    """Judge mutants, `limit` at a time, and yield those that no test notices."""
+def outcomes(
+    mutants: Iterable[Mutant], baseline: Baseline, directory: Path, limit: int
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """Judge mutants, `limit` at a time."""
     running: dict[int, tuple[Mutant, int, float]] = {}
     for number, mutant in enumerate(mutants):
         tests = baseline.of(mutant)
         if not tests:
-            yield mutant
+            yield mutant, Outcome.SURVIVED
             continue
         while len(running) >= limit:
             yield from _ended(running)
@@ -105,8 +117,8 @@ def survivors(mutants: Iterable[Mutant], baseline: Baseline, directory: Path, li
         yield from _ended(running)
 
 
-def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[Mutant]:
-    """Wait for one or more processes, kill those that take too long, and yield the survivors."""
+def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[tuple[Mutant, Outcome]]:
+    """Wait for one or more processes, and kill those that take too long."""
     first = min(deadline for _, _, deadline in running.values())
     ended, _, _ = select.select(list(running), [], [], max(0.0, first - time.monotonic()))
     late = [each for each, (_, _, deadline) in running.items() if deadline < time.monotonic()]
@@ -114,8 +126,13 @@ def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[Mutant]:
         mutant, process, _ = running.pop(descriptor)
         os.close(descriptor)
         os.killpg(process, signal.SIGKILL)  # it is a zombie at least; tests may have left processes
-        if os.waitpid(process, 0)[1] == 0:
-            yield mutant
+        match os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]):
+            case pytest.ExitCode.OK:
+                yield mutant, Outcome.SURVIVED
+            case pytest.ExitCode.TESTS_FAILED:
+                yield mutant, Outcome.FAILED_TEST
+            case _:
+                yield mutant, Outcome.TIMED_OUT if descriptor in late else Outcome.BROKEN
 
 
 def _fork(work: Callable[[], int], output: Path, directory: Path) -> int:
@@ -123,7 +140,7 @@ def _fork(work: Callable[[], int], output: Path, directory: Path) -> int:
     process = os.fork()
     if process:
         return process
-    status = 1
+    status: int = pytest.ExitCode.INTERNAL_ERROR
     try:
         os.setpgid(0, 0)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -41,25 +41,35 @@ class Mutant(NamedTuple):
         return self.module, self.before, self.after
 
 
-def mutants_of(root: Path, module: str) -> Iterator[Mutant]:
-    """Yield the mutants of a module below `root`."""
+class Position(NamedTuple):
+    """Place of a module that an operator of Cosmic Ray can change."""
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+
+
+def positions_of(root: Path, module: str) -> Iterator[Position]:
+    """Yield the positions in a module below `root` where a change may decide something."""
     path = root / module
-    source = path.read_text()
-    idle = _idle_positions(source)
-    tree = get_ast_from_path(path)
+    idle = _idle_positions(path.read_text())
+    nodes = list(ast_nodes(get_ast_from_path(path)))
     for name in sorted(filter(_OPERATORS.match, plugins.operator_names())):
         operator = plugins.get_operator(name)()
-        positions = (
-            (node, start) for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node)
-        )
-        for occurrence, (node, start) in enumerate(positions):
-            if _is_idle(start, idle) or ASTQuery(node).get_definition_name() is None:
-                continue
-            changed = mutate_code(source, operator, occurrence)
-            if changed is None or _same_code(source, changed):
-                continue
-            before, after = _changed_lines(source, changed)
-            yield Mutant(module, start[0], before, after, changed)
+        found = ((node, start) for node in nodes for start, _ in operator.mutation_positions(node))
+        for occurrence, (node, start) in enumerate(found):
+            if not _is_idle(start, idle) and ASTQuery(node).get_definition_name() is not None:
+                yield Position(module, name, occurrence, start[0])
+
+
+def mutant_at(root: Path, position: Position) -> Mutant | None:
+    """Return the mutant of a position; None if Python sees no difference, or no valid code."""
+    source = (root / position.module).read_text()
+    changed = mutate_code(source, plugins.get_operator(position.operator)(), position.occurrence)
+    if changed is None or _same_code(source, changed):
+        return None
+    return Mutant(position.module, position.line, *_changed_lines(source, changed), changed)
 
 
 def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -86,7 +96,6 @@ def _is_idle(position: tuple[int, int], spans: list[tuple[tuple[int, int], tuple
 
 
 def _same_code(source: str, changed: str) -> bool:
-    """Return True if Python sees no difference, or no valid code."""
     try:
         return ast.dump(ast.parse(source)) == ast.dump(ast.parse(changed))
     except SyntaxError:

@@ -31,9 +31,9 @@ TARGETS: Final = {
             "tests/catalog/commit/test_sequences.py",
             "tests/catalog/commit/test_bulk_assignment.py",
             "tests/catalog/commit/test_commit.py",
-            "tests/catalog/commit/test_concurrency.py",
             "tests/catalog/commit/test_producers.py",
             "tests/catalog/topics/test_extents.py",
+            "tests/maintenance/readopt/test_readoption.py",
         ),
     ),
     "publish": Target(
@@ -73,6 +73,14 @@ TARGETS: Final = {
             "tests/catalog/topics/test_deleted.py",
             "tests/maintenance/readopt/test_readoption.py",
             "tests/maintenance/test_restore.py",
+        ),
+    ),
+    "losses": Target(
+        ("agent/write/acknowledged_commits.py", "agent/write/loss_recovery.py"),
+        (
+            "tests/agent/write/test_acknowledged_commits.py",
+            "tests/agent/write/test_loss_recovery.py",
+            "tests/agent/write/test_recovery_faults.py",
         ),
     ),
     "dedupe": Target(
