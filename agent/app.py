@@ -30,6 +30,7 @@ from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.server import HttpServer
 from agent.kafka.api_registry import APIS
+from agent.kafka.apis.rejected import UNSERVED_APIS
 from agent.kafka.automatic_topics import AutomaticTopics
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher
@@ -355,7 +356,8 @@ class Agent:
             await self._http.start()
             addresses = {"http": self._http.address}
             if kafka_listener is not None and services is not None:
-                self._kafka = KafkaServer(RequestDispatcher(APIS, services), kafka_listener, services)
+                dispatcher = RequestDispatcher((*APIS, *UNSERVED_APIS), services)
+                self._kafka = KafkaServer(dispatcher, kafka_listener, services)
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
             self._maintenance.start()

@@ -115,6 +115,7 @@ class Api:
     """One API: `name` is that of its schema (`list_offsets`), versions are inclusive.
 
     - `advertised_min_version`: a lower version to advertise for old clients, which no handler serves.
+    - `is_advertised`: ApiVersions reports the API.
     - `outlives_client`: handle queued requests even after their client has disconnected.
     - `request_has_records`: most bytes of a request are records, so that it has few items for its size.
     - `response_has_records`: the memory of a response is counted where its records were read.
@@ -128,6 +129,7 @@ class Api:
     fast_path: Callable[[], FastPath] | None = None
     error_response: Callable[[Struct, RequestContext, Exception], Struct] | None = None
     advertised_min_version: int | None = None
+    is_advertised: bool = True
     outlives_client: bool = False
     request_has_records: bool = False
     response_has_records: bool = False

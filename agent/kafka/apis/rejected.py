@@ -7,6 +7,9 @@ nothing: consoles ask for them to draw a page.
 
 Each row of the table names an API, its versions, the rejection, and the function that writes the rejection
 into that API's response. Most responses carry the error code once for each item of the request.
+
+`UNSERVED_APIS` are not advertised. Clients that skip ApiVersions send them nevertheless, and get
+UNSUPPORTED_VERSION. A Kafka broker closes the connection of such a client, which then retries for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode
+from agent.kafka.errors import ErrorCode, KafkaError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,4 +176,59 @@ REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("describe_client_quotas", 0, 1, _NO_QUOTAS, _describe_quotas),
     RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),
     RejectedApi("list_transactions", 0, 2, _NO_LISTED_TRANSACTIONS, _list_transactions),  # KIP-664
+)
+
+
+async def _refuse(request: Struct, context: RequestContext) -> Struct:
+    del request, context
+    raise KafkaError(ErrorCode.unsupported_version, "the agent does not serve this API")
+
+
+def _alter_client_quotas(request: Struct, context: RequestContext, error: Exception) -> Struct:
+    del context
+    rejected = {"error_code": code_of(error), "error_message": str(error)}
+    return Struct(entries=[Struct(**rejected, entity=each.entity) for each in request.entries])
+
+
+def _alter_user_scram_credentials(request: Struct, context: RequestContext, error: Exception) -> Struct:
+    del context
+    rejected = {"error_code": code_of(error), "error_message": str(error)}
+    users = [each.name for each in (*request.deletions, *request.upsertions)]
+    return Struct(results=[Struct(**rejected, user=each) for each in dict.fromkeys(users)])
+
+
+_REFUSED_ITEM_BY_ITEM: dict[str, Callable[[Struct, RequestContext, Exception], Struct]] = {
+    "alter_client_quotas": _alter_client_quotas,
+    "alter_user_scram_credentials": _alter_user_scram_credentials,
+}
+
+UNSERVED_APIS: tuple[Api, ...] = tuple(
+    Api(
+        name=name,
+        min_version=lowest,
+        max_version=highest,
+        handle=_refuse,
+        error_response=_REFUSED_ITEM_BY_ITEM.get(name),
+        is_advertised=False,
+    )
+    for name, lowest, highest in (
+        ("create_delegation_token", 1, 3),
+        ("renew_delegation_token", 1, 2),
+        ("expire_delegation_token", 1, 2),
+        ("describe_delegation_token", 1, 3),
+        ("elect_leaders", 1, 2),
+        ("alter_partition_reassignments", 0, 1),
+        ("alter_client_quotas", 0, 1),
+        ("describe_user_scram_credentials", 0, 0),
+        ("alter_user_scram_credentials", 0, 0),
+        ("describe_quorum", 0, 2),
+        ("update_features", 0, 2),
+        ("unregister_broker", 0, 0),
+        ("get_telemetry_subscriptions", 0, 0),
+        ("push_telemetry", 0, 0),
+        ("share_group_heartbeat", 1, 1),
+        ("share_fetch", 1, 2),
+        ("share_acknowledge", 1, 2),
+        ("streams_group_heartbeat", 0, 0),
+    )
 )

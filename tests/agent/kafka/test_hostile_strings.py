@@ -11,54 +11,29 @@ from psycopg.conninfo import conninfo_to_dict
 
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.configs.resources import ResourceType
+from agent.kafka.apis.rejected import UNSERVED_APIS
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
 from catalog.config.definitions import TOPIC_SETTINGS
 from tests.agent.groups.classic_client import encode_owned_subscription
-from tests.agent.kafka.wire import Wire
+from tests.agent.kafka.wire import Wire, filled_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.kafka.codec.schema import StructSchema
     from tests.agent.kafka.brokers import BrokerThread
 
 WITH_NUL = "a\0b"
 # Longer than an index entry, and incompressible.
 TOO_LONG = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=6000))
 _BOTH = pytest.mark.parametrize("text", [WITH_NUL, TOO_LONG], ids=["nul", "long"])
-# Without these, requests would be rejected before their strings are checked.
-_VALID_NUMBERS = {
-    "acks": -1,
-    "session_timeout": 45_000,
-    "rebalance_timeout": 60_000,
-    "timeout": 1000,
-    "num_partitions": 1,
-    "replication_factor": 1,
-    "generation_id_or_member_epoch": -1,
-}
 
 
 @pytest.fixture
 def wire(broker: BrokerThread) -> Iterator[Wire]:
     with Wire(broker.host_and_port, client_id=WITH_NUL) as connection:
         yield connection
-
-
-def _filled(schema: StructSchema, text: str, **chosen: object) -> Struct:
-    """Return a request with `text` in every string, one item in every array, and `chosen` fields."""
-    values: dict[str, object] = {}
-    for field in schema.fields:
-        value: object = field.default
-        if field.struct is not None:
-            value = _filled(field.struct, text, **chosen)
-        elif field.kind == "string":
-            value = text
-        if field.is_array:
-            value = [value if field.struct is not None or field.kind == "string" else 0]
-        values[field.name] = chosen.get(field.name, _VALID_NUMBERS.get(field.name, value))
-    return Struct(**values)
 
 
 def _errors(response: object) -> Iterator[tuple[int, str]]:
@@ -80,11 +55,11 @@ def test_no_string_causes_a_server_error(
     """Every request gets a response, without UNKNOWN_SERVER_ERROR and without a path of the server."""
     broker.create_topic("granite")
     directory = str(conninfo_to_dict(catalog_url)["host"])
-    for api in APIS:
+    for api in (*APIS, *UNSERVED_APIS):
         for version in {api.min_version, api.max_version}:
             schema = schema_of(api.name, version, "request")
             for kind in (ResourceType.TOPIC, ResourceType.GROUP):
-                request = _filled(schema, text, resource_type=kind, key_type=0)
+                request = filled_request(schema, text, resource_type=kind, key_type=0)
                 errors = list(_errors(wire.ask(api.name, version, request)))
                 for code, message in errors:
                     assert code != ErrorCode.unknown_server_error, (api.name, version)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from agent.kafka.codec.schema import StructSchema
+
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -100,3 +102,30 @@ def read_response(name: str, version: int, body: memoryview) -> Struct:
     skipped = 1 if message.is_flexible and name != "api_versions" else 0
     response: Struct = message.read_response(Cursor(body, skipped))
     return response
+
+
+# Without these, requests would be rejected before their strings are checked.
+_VALID_NUMBERS = {
+    "acks": -1,
+    "session_timeout": 45_000,
+    "rebalance_timeout": 60_000,
+    "timeout": 1000,
+    "num_partitions": 1,
+    "replication_factor": 1,
+    "generation_id_or_member_epoch": -1,
+}
+
+
+def filled_request(schema: StructSchema, text: str, **chosen: object) -> Struct:
+    """Return a request with `text` in every string, one item in every array, and `chosen` fields."""
+    values: dict[str, object] = {}
+    for field in schema.fields:
+        value: object = field.default
+        if field.struct is not None:
+            value = filled_request(field.struct, text, **chosen)
+        elif field.kind == "string":
+            value = text
+        if field.is_array:
+            value = [value if field.struct is not None or field.kind == "string" else 0]
+        values[field.name] = chosen.get(field.name, _VALID_NUMBERS.get(field.name, value))
+    return Struct(**values)

@@ -31,8 +31,9 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 )
     rows = []
     for key, api in sorted(context.apis.items()):
-        lowest, highest = api.advertised_versions
-        rows.append(Struct(api_key=key, min_version=lowest, max_version=highest))
+        if api.is_advertised:
+            lowest, highest = api.advertised_versions
+            rows.append(Struct(api_key=key, min_version=lowest, max_version=highest))
     return Struct(api_keys=rows)
 
 

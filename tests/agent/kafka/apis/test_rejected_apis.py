@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from agent.kafka.apis.rejected import REJECTED_APIS
+from agent.kafka.apis.rejected import REJECTED_APIS, UNSERVED_APIS
 from agent.kafka.codec import Struct
+from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
-from tests.agent.kafka.wire import Wire
+from tests.agent.kafka.wire import Wire, filled_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,3 +100,24 @@ def test_sasl_is_rejected(wire: Wire) -> None:
         assert response.error_code == ErrorCode.illegal_sasl_state
     for _, response in responses(wire, "sasl_authenticate", Struct(auth_bytes=b"")):
         assert response.error_code == ErrorCode.illegal_sasl_state
+
+
+_UNSERVED = [(api.name, version) for api in UNSERVED_APIS for version in (api.min_version, api.max_version)]
+
+
+@pytest.mark.parametrize(("name", "version"), sorted(set(_UNSERVED)))
+def test_a_client_that_skips_api_versions_learns_which_api_is_not_served(
+    wire: Wire, name: str, version: int
+) -> None:
+    """The connection stays open for its other requests."""
+    request = filled_request(schema_of(name, version, "request"), "a")
+    for _ in range(2):
+        response = wire.ask(name, version, request)
+        items = {"alter_client_quotas": "entries", "alter_user_scram_credentials": "results"}
+        (refused,) = getattr(response, items[name]) if name in items else (response,)
+        assert refused.error_code == ErrorCode.unsupported_version
+
+
+def test_apis_that_are_not_served_are_not_advertised(wire: Wire) -> None:
+    advertised = {each.api_key for each in wire.ask("api_versions", 0, Struct()).api_keys}
+    assert advertised.isdisjoint({api.key for api in UNSERVED_APIS})
