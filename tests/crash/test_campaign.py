@@ -94,7 +94,7 @@ def test_all_faults_at_once_lose_duplicate_reorder_and_leak_nothing(
         agents=2,
         spark=False,
         rate=20,
-        groups=("classic",),
+        groups=("classic", "consumer", "aio"),
         max_freeze_seconds=2.0,
         pause=(0.2, 1.0),
         group_seconds=240,
