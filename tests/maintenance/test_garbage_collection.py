@@ -25,6 +25,8 @@ from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault, running_proxy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from object_store.local.store import LocalStore
     from tests.fixtures.s3 import S3Server
     from tests.planner.system import System
@@ -414,6 +416,28 @@ def test_unfinished_uploads_are_aborted_once_their_owner_is_over(
         assert round_of_garbage() == 1
         assert left() == {of_session}
     assert len(system.read_log(key)) == 2
+
+
+def test_uploads_of_unknown_owners_are_aborted_once_they_are_old(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of several uploads is looked up once."""
+    now_ms, age_ms = system.clock.now_ms(), SETTINGS.unfinished_upload_ms
+    unknown = ingestion_name(system.ids.new_uuid(), system.ids.new_uuid())
+    live = ingestion_name(system.session_id, system.ids.new_uuid())
+    verdicts: list[bool] = []
+
+    def sweep(_: object, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool]) -> int:
+        assert (before_ms, purpose) == (now_ms - age_ms, Purpose.GC)
+        begun = (0, now_ms - age_ms - 1, now_ms - age_ms, now_ms)
+        verdicts.extend(may_abort(unknown, each) for each in begun)
+        verdicts.extend((may_abort(live, 0), may_abort("foreign", 0)))
+        return 2
+
+    monkeypatch.setattr(type(system.store), "sweep_unfinished", sweep)
+    assert collect(system).aborted_uploads == 2
+    assert verdicts == [True, True, False, False, False, False]
+    assert system.catalog.operation_counts()["sessions.get"].calls == 2
 
 
 def test_garbage_collection_of_a_wrong_store_is_rejected(system: System, other_store: LocalStore) -> None:

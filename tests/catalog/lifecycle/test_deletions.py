@@ -114,3 +114,12 @@ def test_every_confirmation_writes(scene: Scene, catalog_url: str) -> None:
         clock.sleep(1)
         confirm()
         assert _confirmed_ms(catalog_url) == clock.now_ms()
+
+
+def test_live_topics_are_not_confirmed_as_gone(scene: Scene) -> None:
+    """A topic that was never known is told from one that was deleted."""
+    live, deleted = scene.topic("live"), scene.topic("deleted")
+    scene.catalog.topics.delete("deleted")
+    unknown = scene.ids.new_uuid()
+    found = scene.catalog.deletions.confirm_gone_topics([live.topic_id, deleted.topic_id, unknown])
+    assert found == {deleted.topic_id: True, unknown: False}

@@ -30,6 +30,14 @@ def test_dead_files_are_returned_after_their_time(scene: Scene, clock: Clock) ->
     assert live.high_watermark == 10
 
 
+def test_each_removal_returns_the_number_of_rows(scene: Scene) -> None:
+    """The topic is removed last: one extent, two producers and three partitions precede it."""
+    topic = scene.topic(partitions=3)
+    scene.commit(topic, run_of(1, producer=(1, 0, 0)), run_of(1, producer=(2, 0, 0)))
+    scene.catalog.topics.delete(topic.name)
+    assert [scene.catalog.garbage.remove_deleted() for _ in range(3)] == [6, 1, 0]
+
+
 def test_known_files_are_paged_by_name(scene: Scene) -> None:
     scene.topic_with_extents(10)
     garbage = scene.catalog.garbage
