@@ -269,6 +269,7 @@ class Campaign:
 
     def run_for(self, seconds: float, *, at_least: int = 0) -> None:
         """Cause faults for this time, and at least this number in each lane; end all of them."""
+        self._continue()
         for lane in self.lanes:
             lane.start()
         end = time.monotonic() + seconds
@@ -282,6 +283,14 @@ class Campaign:
         for lane in self.lanes:
             lane.stop()
 
+    def _continue(self) -> None:
+        """Compact and produce again after a quiet point."""
+        if self.checks:
+            for compactor in self.compactors:
+                start_until_ready(compactor)
+            for producer in self.producers:
+                producer.resume()
+
     def _check_clients(self) -> None:
         """Raise the exception that ended the thread of a client, if one did."""
         clients: list[ClientProducer | GroupMember] = [*self.producers, *self.members]
@@ -289,7 +298,10 @@ class Campaign:
             client.check()
 
     def check(self) -> None:
-        """Check every promise at a quiet point: no fault, and all records acknowledged."""
+        """Check every promise at a quiet point: no fault, and all records acknowledged.
+
+        Compaction and producers stop; the next call of `run_for` lets them continue.
+        """
         self.log.write("quiet point")
         self._check_clients()
         for producer in self.producers:
@@ -320,10 +332,6 @@ class Campaign:
         )
         self.log.note("check", problems=problems, summary=self.checks[-1])
         assert problems == [], "\n".join(problems)
-        for compactor in self.compactors:
-            start_until_ready(compactor)
-        for producer in self.producers:
-            producer.resume()
 
     def _differences(self) -> list[str]:
         """Return what fsck finds three times.
