@@ -95,6 +95,7 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
         ids=SeededIds(1, clock),
         scheduler=_NoScheduler(),
         on_failure=print,
+        log_start_offset=0,
         recovery_point=recovery_point,
         had_clean_shutdown=False,
     )

@@ -275,10 +275,10 @@ def open_log(
     ids: Ids,
     scheduler: Scheduler,
     on_failure: Callable[[Path, OSError], None],
+    log_start_offset: int,
     recovery_point: int,
     had_clean_shutdown: bool,
     topic_id: UUID | None = None,
-    log_start_offset: int = 0,
     on_segments_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:

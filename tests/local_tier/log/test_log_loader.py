@@ -101,6 +101,22 @@ def test_a_crashed_log_is_recovered_from_its_recovery_point(harness: LogHarness,
     again.close()
 
 
+def test_a_segment_is_recovered_in_windows_of_any_size(
+    harness: LogHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window ends at any of several batches of different sizes."""
+    log = harness.open()
+    for count in (4, 1, 1, 3, 1, 2):
+        log.append_as_leader(batch(0, count), 0)
+    expected = contents(log)
+    for size in range(100, 500, 50):
+        crash(log)
+        monkeypatch.setattr("local_tier.log.recovery.WINDOW_BYTES", size)
+        log = harness.open()
+        assert contents(log) == expected
+    log.close()
+
+
 @pytest.mark.parametrize(("base", "clean"), [(0, False), (4, False), (12, True)])
 def test_a_segment_below_the_recovery_point_is_not_read(
     harness: LogHarness, base: int, *, clean: bool
