@@ -1,6 +1,6 @@
 -- name: files_to_compact
 -- Return the oldest ingestion files with unclaimed extents, in commit order, without quarantine candidates and
--- without files that have only extents of deleted topics.
+-- without files that have only extents of deleted topics. No extents are read while no topic is deleted.
 -- The total of these extents is bounded, except that the first file may exceed the bound.
 SELECT file_id, object_name, size
 FROM (
@@ -12,10 +12,12 @@ FROM (
         FROM files AS f
         WHERE kind = 'ingestion' AND live_extents > claimed_extents
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (SELECT true FROM extents AS e
-               WHERE e.file_id = f.file_id AND e.job_id IS NULL
-                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
-               LIMIT 1)
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+              SELECT true FROM extents AS e
+              WHERE e.file_id = f.file_id AND e.job_id IS NULL
+                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+              LIMIT 1
+          ))
         ORDER BY sequence
         LIMIT %(limit)s
     ) AS oldest
@@ -144,10 +146,12 @@ FROM (
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (SELECT true FROM extents AS e
-               WHERE e.file_id = f.file_id
-                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
-               LIMIT 1)
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+              SELECT true FROM extents AS e
+              WHERE e.file_id = f.file_id
+                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+              LIMIT 1
+          ))
         ORDER BY live_bytes, file_id
         LIMIT %(limit)s
     )
@@ -160,10 +164,12 @@ FROM (
           AND initial_bytes - live_bytes >= %(dead_bytes)s
           AND initial_bytes - live_bytes >= %(dead_share)s::double precision * initial_bytes
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (SELECT true FROM extents AS e
-               WHERE e.file_id = f.file_id
-                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
-               LIMIT 1)
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+              SELECT true FROM extents AS e
+              WHERE e.file_id = f.file_id
+                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+              LIMIT 1
+          ))
         ORDER BY initial_bytes - live_bytes DESC, file_id
         LIMIT %(limit)s
     )
@@ -174,10 +180,12 @@ FROM (
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
           AND live_bytes < least(%(from_bytes)s, %(below_bytes)s) AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (SELECT true FROM extents AS e
-               WHERE e.file_id = f.file_id
-                 AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
-               LIMIT 1)
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+              SELECT true FROM extents AS e
+              WHERE e.file_id = f.file_id
+                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+              LIMIT 1
+          ))
         ORDER BY live_bytes DESC, file_id
         LIMIT %(limit)s
     )
@@ -248,10 +256,12 @@ FROM (
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
       AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-      AND (SELECT true FROM extents AS e
-           WHERE e.file_id = f.file_id AND e.job_id IS NULL
-             AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
-           LIMIT 1)
+      AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+          SELECT true FROM extents AS e
+          WHERE e.file_id = f.file_id AND e.job_id IS NULL
+            AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+          LIMIT 1
+      ))
 ) AS ingestion, (
     SELECT count(*) AS quarantine_candidate_files, count(quarantined_ms) AS quarantined_files
     FROM quarantine_candidates

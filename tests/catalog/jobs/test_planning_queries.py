@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
+
+from catalog.database.sql_files import load_queries
 from catalog.jobs.planning_queries import DirtyRule
 from catalog.model import Exactness, PartitionId
 from tests.catalog.scene import run_of, with_keys
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
     from tests.catalog.scene import Scene
 
+_SQL = load_queries("planning")
 DIRTY_ENOUGH = DirtyRule(above_ratio=0.5, limited=False)
 
 
@@ -173,3 +177,32 @@ def test_totals_cover_the_whole_catalog(scene: Scene) -> None:
     assert totals.live_ingestion_files.count == 6
     assert totals.live_compacted_files.count == 1
     assert (totals.dead_files.count, totals.dead_files.size) == (4, 4 * 164)
+
+
+def test_no_extents_are_read_to_find_files_while_no_topic_is_deleted(scene: Scene, catalog_url: str) -> None:
+    """Only a deleted topic can leave a file without anything to compact."""
+    topic = scene.topic_with_extents(3)
+    params = {"limit": 10, "max_extents": 10}
+
+    def extents_read() -> int:
+        with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+            found = 0
+            for query in (_SQL["files_to_compact"], _SQL["backlog"]):
+                (plan,) = (
+                    connection.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + query.sql, params).fetchone()
+                    or ()
+                )
+                found += _loops_over(plan[0]["Plan"], "extents")
+            return found
+
+    assert extents_read() == 0
+    assert len(scene.catalog.planning.ingestion_files(10)) == 3
+    scene.catalog.topics.delete(topic.name)
+    assert extents_read() > 0
+    assert scene.catalog.planning.ingestion_files(10) == []
+
+
+def _loops_over(node: dict[str, Any], table: str) -> int:
+    """Return how often an executed plan has scanned a table."""
+    own = int(node["Actual Loops"]) if node.get("Relation Name") == table else 0
+    return own + sum(_loops_over(each, table) for each in node.get("Plans", ()))
