@@ -239,6 +239,7 @@ class Agent:
             pool=self.pools.lookups,
             clock=clock,
             epoch=self.epoch,
+            is_current=catalog.incarnations.is_current,
         )
         self.read_path = ReadPath(
             settings=settings,

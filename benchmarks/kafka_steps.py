@@ -185,6 +185,7 @@ class _Bench:
                 pool=pools.catalog,
                 clock=clock,
                 epoch=epoch,
+                is_current=lambda _epoch: True,
             ),
             tail=tail,
             reader=cast("Any", None),

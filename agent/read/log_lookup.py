@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from agent.cluster.errors import ReadFailedError
 from agent.read.catalog_cache import ExtentCache
 from agent.read.fetch_result import offset_error
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from agent.cluster.catalog_epoch import CatalogEpoch
@@ -56,7 +57,9 @@ class LogLookup:
         pool: WorkPool,
         clock: Clock,
         epoch: CatalogEpoch,
+        is_current: Callable[[int], bool],
     ) -> None:
+        """`is_current` says whether the catalog continues the history of an epoch; it blocks."""
         self._settings = settings
         self._bounds = bounds
         self._extents = extents
@@ -67,6 +70,7 @@ class LogLookup:
         self._pool = pool
         self._clock = clock
         self._epoch = epoch
+        self._is_current = is_current
 
     async def state(self, partition: PartitionId) -> PartitionState | None:
         """Return the current state of the partition, or None if it does not exist."""
@@ -99,6 +103,26 @@ class LogLookup:
                 cursor.state = states.get(cursor.fetch.partition_id)
         for cursor in cursors:
             cursor.error = offset_error(cursor)
+        await self._verify_ends(cursors)
+
+    async def _verify_ends(self, cursors: Sequence[Cursor]) -> None:
+        """Replace the errors of positions beyond the end if the catalog continues on another history.
+
+        Between a failover that lost commits and the new epoch, the log ends below positions that clients have
+        reached. They must not reset these: in the new epoch they learn where the logs diverge.
+        """
+        ends = [
+            (cursor, cursor.state.leader_epoch)
+            for cursor in cursors
+            if cursor.state is not None and cursor.served.next_offset > cursor.state.high_watermark
+        ]
+        if not ends or await self._pool.run(partial(self._is_current, min(epoch for _, epoch in ends))):
+            return
+        for cursor, epoch in ends:
+            cursor.error = ReadFailedError(
+                f"the catalog does not continue epoch {epoch} of {cursor.fetch.partition_name}",
+                remedy="retry the read",
+            )
 
     async def find_extents(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Set the extents from the positions of the cursors on."""

@@ -129,6 +129,14 @@ class Incarnations:
             return self.adopt(row)
         return self.adopt(self._database.transact("incarnation.ensure", self.lock))
 
+    def is_current(self, epoch: int) -> bool:
+        """Return True if the server continues the history of this epoch, as far as this process can know."""
+        seen = self.evidence
+        row = self._database.read(
+            "incarnation.read", _SQL["read_incarnation"], {"file_id": seen.last_commit}
+        )[0]
+        return bool(row.is_current) and row.epoch == epoch and _difference(row, seen) is None
+
     def declare_restore(self, reason: str) -> Incarnation:
         """Begin a new incarnation, although nothing shows that the history is another one."""
         declared = _Beginning(self._database.new_uuid(), reason)

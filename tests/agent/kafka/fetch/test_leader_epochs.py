@@ -144,6 +144,33 @@ def test_a_waiting_fetch_is_fenced_when_a_new_epoch_begins(
     assert response.responses[0].partitions[0].error_code == ErrorCode.fenced_leader_epoch
 
 
+def test_a_position_past_a_loss_is_not_out_of_range_before_the_new_epoch_begins(
+    start_broker: Callable[..., BrokerThread], catalog_url: str
+) -> None:
+    """The client would reset it, and skip records or read them again. It retries until the epoch begins."""
+    broker = start_broker(heartbeat_interval_ms=3_600_000, bounds_cache_ms=1, tail_bytes=0)
+    broker.create_topic(_TOPIC)
+    with (
+        Wire(broker.host_and_port) as wire,
+        psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection,
+    ):
+        assert produce(wire, 3) == 0
+        connection.execute(
+            "UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/00000000')"
+        )
+        connection.execute(
+            "UPDATE partitions SET high_watermark = 1, last_stable_offset = 1, log_end_offset = 1"
+        )
+        until(lambda: fetch(wire, 3, 0).error_code != ErrorCode.none)
+        for epoch in (-1, 0):
+            assert fetch(wire, 3, epoch).error_code == ErrorCode.kafka_storage_error
+        assert fetch(wire, 1, 0).error_code == ErrorCode.none
+        broker.catalog.incarnations.ensure()
+        until(lambda: fetch(wire, 3, 0).error_code == ErrorCode.fenced_leader_epoch)
+        assert fetch(wire, 3, 1).error_code == ErrorCode.offset_out_of_range
+        assert end_of(wire, 0, 1) == (0, 0, 1)
+
+
 def test_memory_and_disk_keep_nothing_of_an_earlier_epoch(
     broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
 ) -> None:
