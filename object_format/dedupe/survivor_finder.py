@@ -126,14 +126,23 @@ class SurvivorFinder:
                 origin="" if self._unique_keys else origin,
             )
             if piece is not None:
-                self._pieces.append((self._retained.count, piece))
-                if self._unique_keys:
-                    self._filter_pieces(self._early_filter)
+                self._take_piece(piece, self._early_filter)
                 return
         for _full in self._fingerprinter.fill(self._retained, array, rows, offset_shift=offset_shift):
             self._make_space()
         if self._early_filter is not None and self._fingerprinter.max_opened_bytes > MAX_OPEN_BYTES:
             self._early_filter.give_up()
+
+    def _take_piece(self, piece: RetainedPiece, early_filter: EarlyFilter) -> None:
+        """Let a piece wait for the end of its section, unless the keys are unique.
+
+        These are decided in the order of offsets: a full table then has the same keys as without the filter.
+        """
+        if self._unique_keys:
+            self._decide_retained(0, may_add=True)
+        self._pieces.append((self._retained.count, piece))
+        if self._unique_keys:
+            self._filter_pieces(early_filter)
 
     def end_section(self) -> None:
         """End the section after its last batches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +71,35 @@ def contents(filtered: FilteredBatches) -> tuple[object, ...]:
         filtered.max_timestamp,
         filtered.merged_bytes_saved,
     )
+
+
+def test_a_full_table_takes_the_keys_of_a_unique_section_in_their_order() -> None:
+    """An expired tombstone is dropped if its key fits. The early filter takes compressed pieces only."""
+    codecs = (Codec.NONE, Codec.ZSTD)
+    count = 7
+    found = []
+    for early_filter in (EarlyFilter(), None):
+        table = KeyTable(16 * 12)
+        assert count < table.capacity < len(codecs) * count
+        finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
+        if early_filter is not None:
+            early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+        finder.begin_section(unique_keys=True)
+        for number, codec in enumerate(codecs):
+            keys = [b"%d-%d" % (number, each) for each in range(count)]
+            batch = encode_batch(
+                [NOW] * count,
+                keys,
+                [None] * count,
+                codec=codec,
+                base_offset=number * count,
+                delete_horizon_ms=NOW - 1,
+            )
+            finder.feed(batch, offset_shift=0)
+        finder.end_section()
+        found.append(finder.finish())
+    assert replace(found[0], max_buffer_bytes=0) == replace(found[1], max_buffer_bytes=0)
+    assert len(found[1].offsets) == found[1].keys_outside_table > 0
 
 
 @given(
