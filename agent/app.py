@@ -331,9 +331,9 @@ class Agent:
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
         listener = bind(self.settings.http_host, self.settings.http_port)
-        health_listener = bind(self.settings.health_host, self.settings.health_port)
-        kafka_listener = None
+        health_listener = kafka_listener = None
         try:
+            health_listener = bind(self.settings.health_host, self.settings.health_port)
             self._control.start()
             if self.settings.kafka_host is not None:
                 kafka_listener = bind(self.settings.kafka_host, self.settings.kafka_port)
@@ -365,10 +365,9 @@ class Agent:
             self._start_health()
             addresses["health"] = await self._supervisor.start(health_listener)
         except BaseException:
-            listener.close()
-            health_listener.close()
-            if kafka_listener is not None:
-                kafka_listener.close()
+            for each in (listener, health_listener, kafka_listener):
+                if each is not None:
+                    each.close()
             await self.stop()
             raise
         return addresses

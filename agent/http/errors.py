@@ -12,6 +12,7 @@ name exists                 409     choose another name
 other invalid input         422     change the request
 stale state                 409     read the state again and retry
 retryable                   503     retry after `Retry-After` seconds
+the client has left         499     nothing: it does not receive the response
 anything else               500     contact the operator of the agent
 ==========================  ======  ===================================
 
@@ -30,6 +31,7 @@ import orjson
 import structlog
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from agent.cluster.client_messages import is_client_safe, log_reference_hint, new_reference, public_cause
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from core.ids import Ids
 
+_CLIENT_CLOSED_REQUEST = 499  # as nginx counts a client that did not wait for the response
 _log = structlog.get_logger(__name__)
 
 
@@ -175,10 +178,17 @@ def _http_exception(request: Request, error: Exception) -> Response:
     return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")
 
 
+async def _client_has_left(request: Request, error: Exception) -> Response:
+    """Return a response that the client does not receive; the metric of requests counts it."""
+    del request, error
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
 def install(app: FastAPI, ids: Ids) -> None:
     """Let the application return every error in the common form."""
     responses = ErrorResponses(ids)
     app.add_exception_handler(SiltstoneError, responses.expected)
     app.add_exception_handler(RequestValidationError, _bad_parameters)
     app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(ClientDisconnect, _client_has_left)
     app.add_exception_handler(Exception, responses.unexpected)

@@ -11,15 +11,14 @@ from starlette.responses import Response
 
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
-from agent.http.json_size import ITEM_BYTES, count_items
+from agent.http.json_size import count_items
 from agent.http.models import ProduceResponse, RecordsResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
-from agent.http.request_body import check_items, json_body
+from agent.http.request_body import json_body, reserving_items
 from agent.read.fetch_plan import PartitionFetch
 
 T = TypeVar("T")
-_CLIENT_CLOSED_REQUEST = 499  # as nginx counts it; the client does not receive it
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -53,8 +52,8 @@ def router(context: HttpContext) -> APIRouter:
             seconds=settings.body_timeout_ms / 1000,
         ) as body:
             found = await context.directory.get(topic)
-            items = check_items(await parsing.run(partial(count_items, body)))
-            with context.parsing_budget.reserving(items * ITEM_BYTES):
+            items = await parsing.run(partial(count_items, body))
+            async with reserving_items(context.parsing_budget, items):
                 records = await parsing.run(partial(parse_records, body))
                 produced = await context.producer.produce(found, records, partition)
         response = await kernels.run(partial(render_results, produced))
@@ -114,10 +113,7 @@ def router(context: HttpContext) -> APIRouter:
         start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
         fetch = context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
-        try:
-            fetched = await _while_connected(request, fetch)
-        except ClientDisconnect:
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+        fetched = await _while_connected(request, fetch)
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=fetched.size,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import ClientDisconnect
 
 from agent.http.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
-from agent.http.json_size import MAX_ITEMS
+from agent.http.json_size import ITEM_BYTES, MAX_ITEMS
 from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS: Final = 10.0  # as the policy for Kafka clients has it
 _CHECK_SECONDS: Final = 2.5
+_SMALL_BYTES: Final = 64 * 1024  # what never waits for the memory of larger requests
 
 
 def require_json(request: Request) -> None:
@@ -91,7 +92,23 @@ async def _chunks(request: Request, seconds: float, is_scarce: Callable[[], bool
             yield chunk
 
 
-def check_items(count: int) -> int:
+@contextlib.asynccontextmanager
+async def reserving_items(budget: ByteBudget, count: int) -> AsyncIterator[None]:
+    """Reserve memory for the items of a body during the block; many items wait for it.
+
+    Raises `PayloadTooLargeError` beyond `MAX_ITEMS`, and `BusyError` if the memory stays full of others.
+    """
+    size = _check_items(count) * ITEM_BYTES
+    if size > _SMALL_BYTES and not await budget.wait_for_space(size, _GRACE_SECONDS):
+        raise budget.rejection(size)
+    budget.reserve_unchecked(size)
+    try:
+        yield
+    finally:
+        budget.release(size)
+
+
+def _check_items(count: int) -> int:
     """Return the number of items in a body; raise `PayloadTooLargeError` beyond `MAX_ITEMS`."""
     if count > MAX_ITEMS:
         raise PayloadTooLargeError(

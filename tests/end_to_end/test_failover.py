@@ -303,7 +303,9 @@ def test_files_of_an_agent_that_died_are_found_by_their_objects(cluster: Cluster
     def lose() -> None:
         ledger.send("lost", 20)
         assert ledger.producer.flush(_DEADLINE_SECONDS) == 0
-        agent.agent.session._heartbeats.cancel()  # type: ignore[union-attr]  # dies with the server
+        heartbeats = agent.agent.session._heartbeats
+        assert heartbeats is not None
+        agent.agent._control._loop.call_soon_threadsafe(heartbeats.cancel)  # it dies with the server
 
     cluster.lose_commits(lose)
     other = cluster.start_agent()

@@ -180,7 +180,8 @@ def test_a_paused_agent_drops_the_groups_that_others_claimed(
     group_id = group_of(paused)
     before = paused.run(_beat(paused, group_id, "before", 0))
     resumed = threading.Event()
-    paused._loop.call_soon_threadsafe(resumed.wait)
+    for loop in (paused._loop, paused.agent._control._loop):
+        loop.call_soon_threadsafe(resumed.wait)
     try:
         paused.catalog.sessions.fence(paused.agent.session.session_id)
         until(lambda: other.run(groups_of(other).ownership.is_own(group_id)))
@@ -195,7 +196,7 @@ def test_a_paused_agent_drops_the_groups_that_others_claimed(
     refused = first.exception(60)
     assert isinstance(refused, GroupError)
     assert refused.code is ErrorCode.not_coordinator
-    paused.run(paused.agent.session._send_heartbeat())
+    paused.run(paused.agent._control.run(paused.agent.session._send_heartbeat()))
     until(lambda: paused.run(groups_of(paused).ownership.is_own(group_id)))
     again = paused.run(_beat(paused, group_id, "meanwhile", joined.member_epoch))
     assert again.member_epoch == joined.member_epoch

@@ -240,6 +240,24 @@ async def test_while_memory_is_scarce_a_request_takes_memory_as_it_arrives() -> 
     scripted.lose()
 
 
+async def test_a_request_that_waits_for_memory_keeps_little_of_what_has_arrived() -> None:
+    scripted = Scripted(budget=1_000_000)
+    scripted.budget.reserve(1_000_000)
+    with patch("agent.kafka.connection.connection._RETRY_SECONDS", 0):
+        rest = scripted.begin("o", size=500_000, count=400_000)
+        kept = scripted.connection._receiver._blocked
+        used = scripted.budget.used
+        scripted.budget.release(1_000_000)
+        scripted.send_bytes(rest)
+        while scripted.responses != [0]:
+            await scripted.run_until_idle()
+    assert kept is not None
+    assert 0 < len(kept) <= 4 * 1024
+    assert used == 1_000_000
+    assert scripted.budget.used == 0
+    scripted.lose()
+
+
 async def test_requests_that_share_the_last_memory_are_all_completed() -> None:
     """One of them at a time may exceed the budget."""
     budget = ByteBudget("requests", 300_000)
