@@ -16,6 +16,7 @@ from agent.process import run
 from agent.settings import MIB, AgentSettings
 from core.errors import BackgroundTaskError
 from siltstone.cli.main import report_error
+from siltstone.logging_setup import configure_logs
 from tests.flood.slowdown import Slowdown
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def _serve(
     control: Connection,
     sabotage: Callable[[], None] | None,
 ) -> None:
+    configure_logs("warning")
     if sabotage is not None:
         sabotage()
     try:
