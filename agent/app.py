@@ -488,15 +488,12 @@ class Agent:
         self.exclusion = error
         self._loop.call_soon_threadsafe(self._request_stop)
 
-    async def _drain(self) -> float:
-        """Serve for the rest of the time that load balancers need; return the seconds for requests."""
-        if self.failure is not None:
-            return 0.0  # what clients wait for may never come
+    async def _drain(self) -> None:
+        """Serve for as long as load balancers need to notice, unless the agent should serve no longer."""
         if self.exclusion is not None:
             await self._control.run(self.session.stop())  # so that this version commits nothing more
-        else:
+        elif self.failure is None:
             await asyncio.sleep(self.settings.drain_ms / 1000)
-        return self.settings.stop_timeout_ms / 1000
 
     async def _stop_serving(self, seconds: float) -> None:
         """Respond within `seconds` to the requests in progress, and accept no others."""
@@ -526,13 +523,16 @@ class Agent:
         """
         self._stopping = True
         self._supervisor.stop_watching()
-        stop_seconds = await self._drain()
+        await self._drain()
+        stop_seconds = self.settings.stop_timeout_ms / 1000
         deadline = self._loop.time() + stop_seconds
         # At the same time: a round may be in a call to a store that does not respond.
         maintenance = self._loop.create_task(self._maintenance.stop(), name="stop maintenance")
-        await self._stop_serving(stop_seconds)
+        # What clients wait for may never come from an agent that has failed.
+        await self._stop_serving(stop_seconds if self.failure is None else 0)
         await self.read_path.read_ahead.stop()
-        await _run_before(deadline, "commit accepted records", self.write_path.stop())
+        if self.failure is None:
+            await _run_before(deadline, "commit accepted records", self.write_path.stop())
         await self.write_path.abandon()
         await _run_before(deadline, "close the local logs", self.local_logs.stop())
         await _run_before(deadline, "announce the last commits", self._announcer.stop())

@@ -50,7 +50,7 @@ def test_an_agent_whose_committer_has_failed_exits_with_a_code_of_its_own(
                 problems = set(httpx.get(url, timeout=TIMEOUT_SECONDS, trust_env=False).json()["problems"])
         agent.process.join(TIMEOUT_SECONDS)
         producing.join(TIMEOUT_SECONDS)
-    assert problems == {"commits"}
+    assert "commits" in problems  # others end as the agent stops
     assert not any(answer.is_success for answer in answers)
     with psycopg.connect(catalog_url) as connection:
         assert connection.execute("SELECT state FROM siltstone.sessions").fetchall() == [("ended",)]
