@@ -70,7 +70,7 @@ def cut_segment(segment: LogSegment, position: int) -> None:
     if removed:
         segment.log.sync()
         _log.warning("segment_truncated", segment=str(segment.path), at=position, bytes=removed)
-    segment.become_inactive()
+    segment.end_recovery()
 
 
 def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:

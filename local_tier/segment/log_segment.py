@@ -338,6 +338,14 @@ class LogSegment:
             self.check_offset(int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]))
             self._index_batches(rows, position)
 
+    def end_recovery(self) -> None:
+        """Finish the segment after its batches were indexed again.
+
+        As in Kafka, the bytes since the last index entry count anew, as after any opening.
+        """
+        self._bytes_since_entry = 0
+        self.become_inactive()
+
     def sync(self) -> None:
         """Make the batches durable, then the indexes."""
         self.log.sync()

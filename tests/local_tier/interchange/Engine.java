@@ -11,13 +11,17 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.PriorityQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Delayed;
 import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 import org.apache.kafka.common.message.DescribeProducersResponseData.ProducerState;
 import org.apache.kafka.common.record.internal.FileRecords;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.server.common.RequestLocal;
 import org.apache.kafka.server.util.FileLock;
 import org.apache.kafka.server.util.Scheduler;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
@@ -33,6 +37,7 @@ import org.apache.kafka.storage.internals.log.OffsetResultHolder;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
+import org.apache.kafka.storage.internals.log.VerificationGuard;
 import org.apache.kafka.storage.internals.utils.Throttler;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
@@ -43,6 +48,8 @@ import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
  * "error" and the class of the exception. Time and background work move only on request.
  */
 public final class Engine {
+    private static final short TRANSACTION_VERSION = 1;
+
     private final ManualTime time = new ManualTime();
     private final ManualScheduler scheduler = new ManualScheduler();
     private final Map<String, UnifiedLog> logs = new HashMap<>();
@@ -107,7 +114,8 @@ public final class Engine {
         switch (words[0]) {
             case "append": { // append DIRECTORY LEADER_EPOCH ORIGIN BATCHES
                 LogAppendInfo info = log.appendAsLeader(
-                    records(words[4]), Integer.parseInt(words[2]), AppendOrigin.valueOf(words[3]));
+                    records(words[4]), Integer.parseInt(words[2]), AppendOrigin.valueOf(words[3]),
+                    RequestLocal.noCaching(), VerificationGuard.SENTINEL, TRANSACTION_VERSION);
                 return info.firstOffset() + " " + info.lastOffset();
             }
             case "follow": { // follow DIRECTORY LEADER_EPOCH BATCHES
@@ -139,9 +147,11 @@ public final class Engine {
                 return state(log);
             case "close":
                 log.close();
+                scheduler.tasks.clear(); // as at the end of the process
                 return "";
             case "crash":
                 log.closeHandlers();
+                scheduler.tasks.clear();
                 return "";
             default:
                 throw new IllegalArgumentException(words[0]);
@@ -214,13 +224,24 @@ public final class Engine {
 
         @Override public ScheduledFuture<?> schedule(String name, Runnable task, long delayMs, long periodMs) {
             if (periodMs <= 0) tasks.add(new Task(time.now + Math.max(delayMs, 0), order++, task));
-            return null;
+            return new Unscheduled();
         }
 
         @Override public void resizeThreadPool(int size) { }
 
         void runDue() {
             while (!tasks.isEmpty() && tasks.peek().due <= time.now) tasks.poll().work.run();
+        }
+    }
+
+    /** The handle of a task, which nobody waits for. */
+    private static final class Unscheduled extends CompletableFuture<Object> implements ScheduledFuture<Object> {
+        @Override public long getDelay(TimeUnit unit) {
+            return 0;
+        }
+
+        @Override public int compareTo(Delayed other) {
+            return 0;
         }
     }
 }
