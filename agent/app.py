@@ -317,6 +317,7 @@ class Agent:
             directory=self.directory,
             pools=self.pools,
             partitions=settings.default_partitions,
+            local_tier=settings.local_tier,
         )
         self._request_stop = request_stop
         self._supervisor = Supervisor(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations when it parses a section
 
 from agent.group_settings import GroupSettings
+from agent.local_tier_settings import LocalTierSettings
 from core.settings import Bytes, check_bounds, check_order, internal, setting
 from maintenance.settings import GarbageSettings  # noqa: TC001 - pydantic evaluates the annotations
 
@@ -96,6 +97,8 @@ class AgentSettings:
         64 * MIB, "Batches that wait to be appended to the tail cache."
     )
     max_local_append_bytes: Bytes = internal(128 * MIB, "Batches that wait to be appended to local topics.")
+
+    local_tier: LocalTierSettings = field(default_factory=LocalTierSettings)
 
     groups: GroupSettings = field(default_factory=GroupSettings)
 

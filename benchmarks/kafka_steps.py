@@ -174,7 +174,7 @@ class _Bench:
             store_health=health,
             listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, stubs),
         )
-        local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1, epoch=epoch), pools.disks)
+        local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1, epoch=epoch))
         read_path = ReadPath(
             settings=settings,
             log=LogLookup(

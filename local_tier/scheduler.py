@@ -36,6 +36,18 @@ class PeriodicScheduler(Scheduler, Protocol):
         ...
 
 
+class OwnedScheduler(PeriodicScheduler, Protocol):
+    """A scheduler whose owner starts and stops its threads."""
+
+    def start(self) -> None:
+        """Start the threads."""
+        ...
+
+    def stop(self) -> None:
+        """Wait for the running tasks and drop all others."""
+        ...
+
+
 _log = structlog.get_logger(__name__)
 
 

@@ -62,7 +62,8 @@ def router(context: HttpContext) -> APIRouter:
             seconds=context.settings.body_timeout_ms / 1000,
         ) as body:
             wanted = _parse(body)
-        create = partial(catalog.create, wanted.name, wanted.partitions, wanted.config)
+        config = context.settings.local_tier.with_storage_mode(wanted.name, wanted.config)
+        create = partial(catalog.create, wanted.name, wanted.partitions, config)
         return topic_response(await pool.run(create))
 
     @routes.get("/{topic}", response_description="The topic.", responses=error_responses(404, 422, 503))

@@ -18,6 +18,7 @@ from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from agent.cluster.topic_directory import TopicDirectory
+    from agent.local_tier_settings import LocalTierSettings
     from agent.runtime.pools import Pools
     from catalog.open import Catalog
 
@@ -32,7 +33,16 @@ _log = structlog.get_logger(__name__)
 class AutomaticTopics:
     """Creates topics in the background. Belongs to the event loop."""
 
-    def __init__(self, *, catalog: Catalog, directory: TopicDirectory, pools: Pools, partitions: int) -> None:
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        directory: TopicDirectory,
+        pools: Pools,
+        partitions: int,
+        local_tier: LocalTierSettings,
+    ) -> None:
+        self._local_tier = local_tier
         self._catalog = catalog
         self._directory = directory
         self._pools = pools
@@ -55,7 +65,8 @@ class AutomaticTopics:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _create(self, name: str) -> None:
-        create = partial(self._catalog.topics.create, name, self._partitions, {})
+        config = self._local_tier.with_storage_mode(name, {})
+        create = partial(self._catalog.topics.create, name, self._partitions, config)
         try:
             with contextlib.suppress(TopicExistsError):  # another client created it first
                 await self._pools.catalog.run(create)

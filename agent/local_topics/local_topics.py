@@ -5,13 +5,15 @@ durable by the topic's `flush.messages`. An append that must be durable shares i
 arrived during the previous one. Offsets do not involve the catalog, only leadership does.
 
 The appends of a partition are written in the order in which they were enqueued. The bytes that wait are
-bounded. Beyond the bound, producers must retry.
+bounded for each log directory. Beyond the bound, producers must retry. A disk that hangs holds up its own
+partitions only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +23,6 @@ from agent.cluster.errors import AppendFailedError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
-from agent.runtime.byte_budget import ByteBudget
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
 from catalog.model import PartitionId, PartitionState, RunRefusal
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.cluster.brokers import Brokers
+    from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.leaders import LeaderDirectory
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
+    from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.work_pool import WorkPool
     from agent.write.validation import ValidatedAppend
     from catalog.model import Topic
@@ -51,6 +54,15 @@ _REFUSALS = {
     OutOfOrderSequenceError: RunRefusal.OUT_OF_ORDER_SEQUENCE,
     InvalidProducerEpochError: RunRefusal.INVALID_PRODUCER_EPOCH,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An append that waits, its result, and the budget that counts its bytes."""
+
+    validated: ValidatedAppend
+    pending: PendingAppend
+    budget: ByteBudget
 
 
 def no_local_disks_error(name: str) -> NotLeaderError:
@@ -71,17 +83,17 @@ class LocalTopics:
         brokers: Brokers,
         *,
         pool: WorkPool,
+        disks: DiskPools,
         commit_notifier: CommitNotifier,
-        max_pending_bytes: int,
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
         self._leaders = leaders
         self._brokers = brokers
         self._pool = pool
+        self._disks = disks
         self._commit_notifier = commit_notifier
-        self.budget = ByteBudget("the buffer of local appends", max_pending_bytes)
-        self._queues: dict[PartitionId, deque[tuple[ValidatedAppend, PendingAppend]]] = {}
+        self._queues: dict[PartitionId, deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
 
@@ -147,41 +159,41 @@ class LocalTopics:
 
     def enqueue(self, validated: ValidatedAppend) -> PendingAppend:
         """Append after the batches that were enqueued before; raise `BusyError` if the buffer is full."""
-        self.budget.reserve(len(validated.data))
+        topic = validated.topic
+        budget = self._disks.budget_of(self._manager.get(TopicPartition(topic.name, validated.partition)))
+        budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
-        partition = PartitionId(validated.topic.topic_id, validated.partition)
+        partition = PartitionId(topic.topic_id, validated.partition)
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = deque()
             task = asyncio.get_running_loop().create_task(
-                self._drain(validated.topic, partition, queue), name="local appends"
+                self._drain(topic, partition, queue), name="local appends"
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        queue.append((validated, pending))
+        queue.append(_Item(validated, pending, budget))
         return pending
 
-    async def _drain(
-        self, topic: Topic, partition: PartitionId, queue: deque[tuple[ValidatedAppend, PendingAppend]]
-    ) -> None:
+    async def _drain(self, topic: Topic, partition: PartitionId, queue: deque[_Item]) -> None:
         while queue:
             items = list(queue)
             queue.clear()
             try:
                 log, epoch = await self.log(topic, partition.partition)
-                outcomes = await self._pool.run(partial(_append_all, log, epoch, items))
+                outcomes = await self._disks.of(log).run(partial(_append_all, log, epoch, items))
             except SiltstoneError as error:
-                outcomes = [[AppendResult(error=error)] * len(each.batches) for each, _ in items]
+                outcomes = [[AppendResult(error=error)] * len(each.validated.batches) for each in items]
             except Exception:  # noqa: BLE001  # producers must get a result after any failure
                 where = f"{topic.name}-{partition.partition}"
                 _log.exception("an append to a local topic failed", partition=where)
                 failure = AppendFailedError(
                     f"the append to {where} failed; the agent's log says why", remedy="retry it"
                 )
-                outcomes = [[AppendResult(error=failure)] * len(each.batches) for each, _ in items]
-            for (validated, pending), results in zip(items, outcomes, strict=True):
-                pending.complete(0, results)
-                self.budget.release(len(validated.data))
+                outcomes = [[AppendResult(error=failure)] * len(each.validated.batches) for each in items]
+            for item, results in zip(items, outcomes, strict=True):
+                item.pending.complete(0, results)
+                item.budget.release(len(item.validated.data))
             self._commit_notifier.wake([partition])
         del self._queues[partition]
 
@@ -228,19 +240,18 @@ class LocalTopics:
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Delete the records below an offset (-1: all), durably; return the new log start offset."""
         log, _ = await self.log(topic, partition)
-        return await self._pool.run(partial(self._manager.delete_records, log.topic_partition, before_offset))
+        delete = partial(self._manager.delete_records, log.topic_partition, before_offset)
+        return await self._disks.of(log).run(delete)
 
     async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], T]) -> T:
         """Run a query on a partition's log in the pool; it may block."""
         log, _ = await self.log(topic, partition)
-        return await self._pool.run(partial(query, log))
+        return await self._disks.of(log).run(partial(query, log))
 
 
-def _append_all(
-    log: UnifiedLog, epoch: int, items: Sequence[tuple[ValidatedAppend, PendingAppend]]
-) -> list[list[AppendResult]]:
+def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[list[AppendResult]]:
     """Append in order, make all durable together, then advance the high watermark. For the pool."""
-    outcomes = [_append(log, epoch, validated) for validated, _ in items]
+    outcomes = [_append(log, epoch, item.validated) for item in items]
     try:
         log.flush_appended()
     except SiltstoneError as error:

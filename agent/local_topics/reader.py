@@ -6,7 +6,9 @@ only while the offsets lie in ingestion files, which is known once the extents a
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.local_topics.local_topics import no_local_disks_error
@@ -15,10 +17,10 @@ from catalog.model import FileKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.local_topics import LocalTopics
     from agent.local_topics.tail_cache import TailCache
     from agent.read.fetch_plan import Cursor
-    from agent.runtime.work_pool import WorkPool
     from catalog.model import Extent, PartitionState, Topic
     from local_tier.log.leader_epoch_file_cache import EpochEntry
     from local_tier.manager.log_manager import LogManager
@@ -33,16 +35,16 @@ class LocalLogReader:
     `tail_cache_hits` counts the reads that the tail cache served instead of the object store.
     """
 
-    def __init__(self, tail_cache: TailCache, pool: WorkPool) -> None:
-        self._pool = pool
+    def __init__(self, tail_cache: TailCache) -> None:
         self._tail_cache = tail_cache
         self.local_topics: LocalTopics | None = None
         self.tail_cache_hits = 0
         self._manager: LogManager | None = None
+        self._disks: DiskPools | None = None
 
-    def open(self, manager: LogManager) -> None:
-        """Start to use the logs of `manager`."""
-        self._manager = manager
+    def open(self, manager: LogManager, disks: DiskPools) -> None:
+        """Start to use the logs of `manager`, with the threads of `disks`."""
+        self._manager, self._disks = manager, disks
         self._tail_cache.open(manager)
 
     async def sizes(self) -> dict[str, dict[TopicPartition, int]]:
@@ -54,6 +56,11 @@ class LocalLogReader:
         for log in manager.logs():
             found.setdefault(str(log.directory.parent), {})[log.topic_partition] = log.size
         return found
+
+    async def space(self, directory: str) -> tuple[int, int]:
+        """Return the total and the free bytes of a directory's volume, or -1 if they are unknown."""
+        assert self._disks is not None
+        return await self._disks.at(Path(directory)).run(partial(_space, directory))
 
     @property
     def offline(self) -> list[str]:
@@ -97,10 +104,11 @@ class LocalLogReader:
 
     async def _serve_from_tail_cache(self, cursor: Cursor, limit: int, end: int) -> None:
         fetch, offset = cursor.fetch, cursor.served.next_offset
-        if not self._tail_cache.contains(fetch.topic, fetch.partition, offset):
+        log = self._tail_cache.log_with(fetch.topic, fetch.partition, offset)
+        if log is None or self._disks is None:
             return
         read = partial(self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end)
-        found = await self._pool.run(read)
+        found = await self._disks.of(log).run(read)
         if found is not None:
             self.tail_cache_hits += 1
             cursor.served.take(found)
@@ -111,10 +119,11 @@ class LocalLogReader:
         """Return the first record at or after a timestamp if it lies in `extent` and is in the tail cache."""
         first = max(extent.base_offset, log_start_offset)
         is_as_produced = extent.file_kind is FileKind.INGESTION or not topic.config.compacts
-        if not is_as_produced or not self._tail_cache.contains(topic, extent.partition, first):
+        log = self._tail_cache.log_with(topic, extent.partition, first) if is_as_produced else None
+        if log is None or self._disks is None:
             return None
         find = partial(self._tail_cache.find_by_time, topic, extent.partition, timestamp, first)
-        found = await self._pool.run(find)
+        found = await self._disks.of(log).run(find)
         if found is None or found.offset > extent.last_offset:
             return None
         self.tail_cache_hits += 1
@@ -152,3 +161,11 @@ class LocalLogReader:
         if self.local_topics is None:
             raise no_local_disks_error(topic.name)
         return self.local_topics
+
+
+def _space(path: str) -> tuple[int, int]:
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return -1, -1
+    return usage.total, usage.free

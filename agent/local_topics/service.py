@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.local_topics.append_router import AppendRouter
+from agent.local_topics.disk_pools import DiskPools
 from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
 from agent.local_topics.reader import LocalLogReader
@@ -18,7 +19,7 @@ from agent.local_topics.tail_cache import TailCache
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from agent.cluster.brokers import Brokers
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
+    from local_tier.manager.config import LogManagerMetrics
 
 _TRIES = 4
 
@@ -60,12 +62,13 @@ class LocalLogService:
         self._clock = clock
         self._ids = ids
         self.storage: LocalStorage | None = None
+        self._opening: LocalStorage | None = None
         self._local: LocalTopics | None = None
         self.node_id = -1
         self.tail_cache = TailCache(
             directory, max_pending_bytes=settings.max_tail_cache_pending_bytes, epoch=epoch
         )
-        self.reader = LocalLogReader(self.tail_cache, pools.disks)
+        self.reader = LocalLogReader(self.tail_cache)
 
     def create_router(self, write_path: WritePath) -> AppendRouter:
         """Return the router of appends between `write_path` and the local topics."""
@@ -100,11 +103,20 @@ class LocalLogService:
                 leaders=self._catalog.local_leaders,
                 clock=self._clock,
                 ids=self._ids,
+                settings=self._settings.local_tier,
             )
+            self._opening = storage
             # Not in a bounded pool: recovery may take long and must not be interrupted.
             await asyncio.to_thread(storage.open)
             self.storage = storage
-            self.reader.open(storage.manager)
+            self._disks = DiskPools(
+                directories,
+                threads=self._settings.disk_threads,
+                max_waiting=self._settings.max_waiting_calls,
+                max_append_bytes=self._settings.max_local_append_bytes,
+                min_share_bytes=self._settings.max_request_bytes,
+            )
+            self.reader.open(storage.manager, self._disks)
         return known
 
     @property
@@ -125,8 +137,8 @@ class LocalLogService:
             leaders,
             brokers,
             pool=self._pools.disks,
+            disks=self._disks,
             commit_notifier=commit_notifier,
-            max_pending_bytes=self._settings.max_local_append_bytes,
             recorded_directories=recorded,
         )
         self.reader.local_topics = self._appends.local_topics = self._local
@@ -139,28 +151,24 @@ class LocalLogService:
         await self.tail_cache.stop()
         storage, self.storage = self.storage, None
         if storage is not None:
+            self._opening = None
+            self._disks.close()
             await asyncio.to_thread(storage.close)
 
     def gauges(self) -> MetricReaders:
         """Return the gauges of the local logs and the tail cache."""
         return {
-            "siltstone_local_logs": ("Logs on local disks", lambda: self._metric("logs")),
-            "siltstone_local_log_bytes": ("Bytes of local logs", lambda: self._metric("log_size_bytes")),
-            "siltstone_local_directories_offline": (
-                "Log directories whose disk has failed",
-                lambda: self._metric("offline_log_directory_count"),
-            ),
+            **{
+                f"siltstone_local_{name}": (description, partial(self._gauge, read))
+                for name, (description, read) in _GAUGES.items()
+            },
             "siltstone_local_directories_away": (
                 "Log directories with local topics of this node that are not open",
                 lambda: 0 if self._local is None else self._local.directories_away,
             ),
-            "siltstone_local_logs_offline": (
-                "Logs whose disk has failed, and logs that could not be opened",
-                lambda: self._metric("offline_logs"),
-            ),
-            "siltstone_local_stray_logs": (
-                "Logs without a topic that were found or set aside since the start, and are kept",
-                lambda: self._metric("stray_logs"),
+            "siltstone_local_disk_calls": (
+                "Running and waiting calls of the threads of the log directories",
+                lambda: 0 if self.storage is None else self._disks.pending,
             ),
             "siltstone_tail_cache_pending_bytes": (
                 "Committed bytes that are not written to the tail cache yet",
@@ -169,8 +177,12 @@ class LocalLogService:
         }
 
     def counters(self) -> MetricReaders:
-        """Return the counters of the tail cache."""
+        """Return the counters of the local logs and the tail cache."""
         return {
+            **{
+                f"siltstone_local_{name}": (description, partial(self._gauge, read))
+                for name, (description, read) in _COUNTERS.items()
+            },
             "siltstone_tail_cache_hits": (
                 "Fetches and lookups that were served from the tail cache",
                 lambda: self.reader.tail_cache_hits,
@@ -189,5 +201,65 @@ class LocalLogService:
             ),
         }
 
-    def _metric(self, name: str) -> float:
-        return 0.0 if self.storage is None else float(getattr(self.storage.manager.metrics(), name))
+    def _gauge(self, read: Callable[[LogManagerMetrics], float]) -> float:
+        """Return one value of the log manager, which also has values while it opens the logs."""
+        return 0.0 if self._opening is None else float(read(self._opening.manager.metrics()))
+
+
+_GAUGES: Final[dict[str, tuple[str, Callable[[LogManagerMetrics], float]]]] = {
+    "logs": ("Logs on local disks", lambda each: each.logs),
+    "log_bytes": ("Bytes of local logs", lambda each: each.log_size_bytes),
+    "directories_offline": (
+        "Log directories whose disk has failed",
+        lambda each: each.offline_log_directory_count,
+    ),
+    "logs_offline": (
+        "Logs whose disk has failed, and logs that could not be opened",
+        lambda each: each.offline_logs,
+    ),
+    "stray_logs": (
+        "Logs without a topic that were found or set aside since the start, and are kept",
+        lambda each: each.stray_logs,
+    ),
+    "logs_to_recover": (
+        "Logs that must still be opened",
+        lambda each: sum(each.remaining_logs_to_recover.values()),
+    ),
+    "segments_to_recover": (
+        "Segments that must still be read by logs that are being recovered",
+        lambda each: sum(each.remaining_segments_to_recover.values()),
+    ),
+    "logs_waiting_for_deletion": (
+        "Deleted logs whose files still exist",
+        lambda each: each.logs_waiting_for_deletion,
+    ),
+    "uncleanable_logs": (
+        "Compacted logs that are not cleaned before the next start, because cleaning them failed",
+        lambda each: sum(each.cleaner.uncleanable_partitions.values()),
+    ),
+    "uncleanable_bytes": (
+        "Bytes that should be cleaned in such logs",
+        lambda each: sum(each.cleaner.uncleanable_bytes.values()),
+    ),
+    "cleaner_dead_threads": ("Cleaner threads that have ended", lambda each: each.cleaner.dead_thread_count),
+    "cleaner_dirty_percent": (
+        "Largest share of dirty bytes of a compacted log, at the last search for logs to clean",
+        lambda each: each.cleaner.max_dirty_percent,
+    ),
+    "cleaner_delay_seconds": (
+        "Time by which the oldest dirty record exceeds `max.compaction.lag.ms`",
+        lambda each: each.cleaner.max_compaction_delay_secs,
+    ),
+    "cleaner_idle_seconds": (
+        "Time since a cleaner last searched for logs to clean",
+        lambda each: each.cleaner.time_since_last_run_ms / 1000,
+    ),
+}
+_COUNTERS: Final[dict[str, tuple[str, Callable[[LogManagerMetrics], float]]]] = {
+    "cleanings": ("Cleanings of compacted local logs", lambda each: each.cleaner.cleans_total),
+    "cleaner_read_bytes": ("Bytes that cleanings have read", lambda each: each.cleaner.bytes_read_total),
+    "cleaner_written_bytes": (
+        "Bytes that cleanings have written",
+        lambda each: each.cleaner.bytes_written_total,
+    ),
+}

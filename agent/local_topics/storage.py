@@ -14,16 +14,19 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+from agent.local_tier_settings import LocalTierSettings
 from agent.local_topics.log_config import log_config_of
 from catalog.model import PartitionId
 from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
+from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
 from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.scheduler import BackgroundScheduler
@@ -129,23 +132,26 @@ class LocalStorage:
         leaders: LeaderTable,
         clock: Clock,
         ids: Ids,
+        settings: LocalTierSettings | None = None,
         files: FileSystem | None = None,
     ) -> None:
         self._topics = topics
         self._deletions = deletions
         self._leaders = leaders
         self._node_id = identity.node_id
-        self._scheduler = BackgroundScheduler(clock)
+        self._schedulers = {
+            path: DirectorySchedulers(
+                tasks=BackgroundScheduler(clock), failures=BackgroundScheduler(clock, threads=1)
+            )
+            for path in directories
+        }
         self._outage = Outage("topics of the local logs", clock=clock, ids=ids)
         self.manager = LogManager(
-            LogManagerConfig(
-                directories=tuple(directories),
-                owner=DirectoryOwner(cluster_id=identity.cluster_id, node_id=identity.node_id),
-            ),
+            _manager_config(directories, identity, settings or LocalTierSettings()),
             file_system=files or RealFileSystem(),
             clock=clock,
             ids=ids,
-            scheduler=self._scheduler,
+            schedulers=self._schedulers,
         )
 
     def open(self) -> None:
@@ -154,27 +160,37 @@ class LocalStorage:
         Raises the error that keeps the disks from being used.
         """
         topics = _StartTopics(self._topics, partial(self._leaders.directories_of, self._node_id))
-        self._scheduler.start()
+        for schedulers in self._schedulers.values():
+            schedulers.tasks.start()
+            schedulers.failures.start()
         try:
             self.manager.start(topics.config_of, lambda ids: self._deletable_at_start(ids, topics.by_id))
         except BaseException:
-            self._scheduler.stop()
+            self._stop_schedulers()
             raise
         # These logs have no followers, so all their records are committed. The checkpointed high watermark
         # may be older, and would hide records that were acknowledged before a crash.
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
-        self._scheduler.schedule_every(
-            "local-topics", self.sync_topics, first_delay_ms=TOPIC_SYNC_MS, period_ms=TOPIC_SYNC_MS
-        )
+        for path, schedulers in self._schedulers.items():
+            schedulers.tasks.schedule_every(
+                "local-topics",
+                partial(self.sync_topics, path),
+                first_delay_ms=TOPIC_SYNC_MS,
+                period_ms=TOPIC_SYNC_MS,
+            )
 
-    def sync_topics(self) -> None:
-        """Update the configuration of the logs, and set aside those whose topic is gone.
+    def sync_topics(self, path: Path | None = None) -> None:
+        """Update the configuration of the logs in a directory or all, and set aside those without a topic.
 
         The logs are listed before the topics: the topic of a listed log had been created before. So a topic
         that is not listed was deleted, or the catalog has lost it. Only in the first case the log goes.
         """
-        logs = [log for log in self.manager.logs() if log.topic_id is not None]
+        logs = [
+            log
+            for log in self.manager.logs()
+            if log.topic_id is not None and path in {None, log.directory.parent}
+        ]
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
@@ -191,7 +207,7 @@ class LocalStorage:
         for log in logs:
             topic = topics.get(_id_of(log))
             if topic is not None and log not in homeless and log.config != log_config_of(topic.config):
-                self.manager.update_config(topic.name, log_config_of(topic.config))
+                self.manager.update_config(log, log_config_of(topic.config))
 
     def _gone(self, topic_ids: Collection[UUID], topics: Mapping[UUID, Topic]) -> dict[UUID, bool]:
         """Return those topics of logs without a partition that have no use for the log.
@@ -217,8 +233,37 @@ class LocalStorage:
 
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""
-        self._scheduler.stop()
+        self._stop_schedulers()
         self.manager.close()
+
+    def _stop_schedulers(self) -> None:
+        for schedulers in self._schedulers.values():
+            schedulers.tasks.stop()
+            schedulers.failures.stop()
+
+
+def _manager_config(
+    directories: Sequence[Path], identity: StorageIdentity, settings: LocalTierSettings
+) -> LogManagerConfig:
+    return LogManagerConfig(
+        directories=tuple(directories),
+        owner=DirectoryOwner(cluster_id=identity.cluster_id, node_id=identity.node_id),
+        recovery_threads_per_directory=settings.num_recovery_threads_per_data_dir,
+        retention_check_interval_ms=settings.log_retention_check_interval_ms,
+        flush_check_interval_ms=settings.log_flush_scheduler_interval_ms,
+        producer_expiry_check_interval_ms=settings.producer_id_expiration_check_interval_ms,
+        recovery_point_checkpoint_interval_ms=settings.log_flush_offset_checkpoint_interval_ms,
+        log_start_offset_checkpoint_interval_ms=settings.log_flush_start_offset_checkpoint_interval_ms,
+        high_watermark_checkpoint_interval_ms=settings.replica_high_watermark_checkpoint_interval_ms,
+        initial_task_delay_ms=settings.log_initial_task_delay_ms,
+        cleaner=CleanerConfig(
+            threads=settings.log_cleaner_threads,
+            dedupe_buffer_bytes=settings.log_cleaner_dedupe_buffer_size,
+            io_buffer_bytes=settings.log_cleaner_io_buffer_size,
+            io_max_bytes_per_second=settings.log_cleaner_io_max_bytes_per_second,
+            backoff_ms=settings.log_cleaner_backoff_ms,
+        ),
+    )
 
 
 class _StartTopics:

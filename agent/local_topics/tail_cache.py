@@ -123,10 +123,11 @@ class TailCache:
         log.update_high_watermark(appended.last_offset + 1)
         self.written_bytes += len(data)
 
-    def contains(self, topic: Topic, partition: int, offset: int) -> bool:
-        """Return True if the cache has that offset; without I/O."""
+    def log_with(self, topic: Topic, partition: int, offset: int) -> UnifiedLog | None:
+        """Return the log that has an offset in the cache, or None; without I/O."""
         log = self._log_of(topic, partition)
-        return log is not None and log.log_start_offset <= offset < log.high_watermark
+        has_offset = log is not None and log.log_start_offset <= offset < log.high_watermark
+        return log if has_offset else None
 
     def read(self, topic: Topic, partition: int, offset: int, max_bytes: int, end: int) -> TailRead | None:
         """Return batches from the one with `offset` on, below `end`; None if the cache does not have it."""

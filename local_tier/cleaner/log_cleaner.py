@@ -10,8 +10,8 @@ Source: LogCleaner of org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from typing_extensions import override
@@ -28,7 +28,7 @@ from object_format.dedupe import KeyTable
 from object_format.dedupe.key_table import SLOT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from core.clock import Clock
@@ -45,7 +45,7 @@ MIN_TABLE_BYTES: Final = 64 * SLOT_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """Kafka's `log.cleaner.*` settings, with their names and defaults, for all threads together.
+    """Kafka's `log.cleaner.*` settings, with their names and defaults, for all threads of a cleaner.
 
     `io_buffer_bytes` is the size of the reads of each pass, over all threads. There is no load factor: the
     key table is always filled up to 95 %, and holds more than twice as many keys per byte.
@@ -68,6 +68,15 @@ class CleanerConfig:
         if self.io_buffer_bytes < 1 or self.io_max_bytes_per_second <= 0 or self.backoff_ms < 0:
             raise InvalidInputError("sizes, rates and backoff times of the log cleaner must be positive")
 
+    def divided(self, count: int) -> CleanerConfig:
+        """Return the configuration of each of `count` cleaners that share the memory and the rate."""
+        return replace(
+            self,
+            dedupe_buffer_bytes=max(self.dedupe_buffer_bytes // count, self.threads * MIN_TABLE_BYTES),
+            io_buffer_bytes=max(self.io_buffer_bytes // count, 1),
+            io_max_bytes_per_second=self.io_max_bytes_per_second / count,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerMetrics:
@@ -87,6 +96,31 @@ class CleanerMetrics:
     bytes_written_total: int
     records_read_total: int
     records_written_total: int
+
+
+def combined(found: Sequence[CleanerMetrics]) -> CleanerMetrics:
+    """Return the metrics of several cleaners: the worst gauge of all, and the sum of totals."""
+    worst = max
+    values: dict[str, Any] = {}
+    for name in CleanerMetrics.__slots__:
+        each = [getattr(one, name) for one in found]
+        if isinstance(each[0], dict):
+            values[name] = {key: value for one in each for key, value in one.items()}
+        else:
+            values[name] = sum(each) if name in _SUMMED else worst(each)
+    return CleanerMetrics(**values)
+
+
+_SUMMED: Final = frozenset(
+    {
+        "dead_thread_count",
+        "cleans_total",
+        "bytes_read_total",
+        "bytes_written_total",
+        "records_read_total",
+        "records_written_total",
+    }
+)
 
 
 class LogCleaner:
@@ -114,6 +148,7 @@ class LogCleaner:
         self._last_stats: dict[int, CleanerStats] = {}
         self._totals = CleanerStats()
         self._cleans = 0
+        self._uncleanable_bytes: dict[str, int] = {}
         self._lock = threading.Lock()
 
     @property
@@ -178,6 +213,9 @@ class LogCleaner:
             self._manager.mark_uncleanable(error.directory, error.topic_partition)
             cleaned = False
         self._manager.remove_deleted_uncleanable()
+        self._uncleanable_bytes = {
+            str(path): self._manager.uncleanable_bytes(path) for path in self._manager.uncleanable()
+        }
         return cleaned
 
     def run(self, cleaner: Cleaner, thread: int) -> None:
@@ -201,7 +239,7 @@ class LogCleaner:
             time_since_last_run_ms=self._clock.now_ms() - self._manager.last_run_ms,
             dead_thread_count=sum(not worker.is_alive() for worker in self._workers),
             uncleanable_partitions={str(path): len(logs) for path, logs in uncleanable.items()},
-            uncleanable_bytes={str(path): self._manager.uncleanable_bytes(path) for path in uncleanable},
+            uncleanable_bytes=self._uncleanable_bytes,  # measured by the last run: it needs the disk
             cleans_total=cleans,
             bytes_read_total=totals.bytes_read,
             bytes_written_total=totals.bytes_written,
@@ -288,4 +326,7 @@ class _Worker(threading.Thread):
 
     @override
     def run(self) -> None:
-        self._owner.run(self._owner.new_cleaner(), self._index)
+        try:
+            self._owner.run(self._owner.new_cleaner(), self._index)
+        except Exception:  # noqa: BLE001  # a metric counts dead threads, and the others go on
+            _log.exception("log_cleaner_thread_died", thread=self.name)

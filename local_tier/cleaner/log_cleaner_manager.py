@@ -172,17 +172,19 @@ class LogCleanerManager:
             if offsets.get(log, 0) > offset:
                 self._write(checkpoint, {**offsets, log: offset})
 
-    def move_checkpoint(self, log: TopicPartition, source: Path, target: Path) -> None:
-        """Move the entry of a log that is now in another directory."""
+    def move_checkpoint(
+        self, log: TopicPartition, source: Path, other: LogCleanerManager, target: Path
+    ) -> None:
+        """Move the entry of a log that is now in a directory of another manager."""
+        offset = self.checkpoints().get(log)
+        if offset is not None:
+            other.update_checkpoint(target, log, offset)
+            self.update_checkpoint(source, log, None)
         with self._lock:
-            checkpoint = self._checkpoints.get(source)
-            offset = _read(checkpoint).get(log) if checkpoint is not None else None
-            if offset is not None:
-                self.update_checkpoint(source, log, None)
-                self.update_checkpoint(target, log, offset)
-            if log in self._uncleanable.get(source, ()):
-                self._uncleanable[source].discard(log)
-                self.mark_uncleanable(target, log)
+            was_uncleanable = log in self._uncleanable.get(source, ())
+            self._uncleanable.get(source, set()).discard(log)
+        if was_uncleanable:
+            other.mark_uncleanable(target, log)
 
     def remove_directory(self, directory: Path) -> None:
         """Stop using a directory that has failed."""

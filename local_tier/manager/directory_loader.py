@@ -25,7 +25,7 @@ from local_tier.manager.log_registry import UnreadableLog
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
     from uuid import UUID
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.directory_services import DirectoryServices
     from local_tier.manager.log_directories import (
         DirectoryContents,
         LogDirectories,
         LogDirectory,
         LogDirFailureChannel,
     )
-    from local_tier.manager.log_registry import DeletionQueue, LogRegistry
-    from local_tier.scheduler import Scheduler
+    from local_tier.manager.log_registry import LogRegistry
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -143,7 +143,7 @@ class DirectoryPool:
 
 
 class DirectoryLoader:
-    """Opens logs and adds them to `registry`. Directories that wait for deletion go to `deletion_queue`."""
+    """Opens logs and adds them to `registry`. Directories that wait for deletion go to their queues."""
 
     def __init__(
         self,
@@ -151,21 +151,19 @@ class DirectoryLoader:
         file_system: FileSystem,
         clock: Clock,
         ids: Ids,
-        scheduler: Scheduler,
+        services: Mapping[Path, DirectoryServices],
         registry: LogRegistry,
         directories: LogDirectories,
         failures: LogDirFailureChannel,
-        deletion_queue: DeletionQueue,
         threads: int,
     ) -> None:
         self._file_system = file_system
         self._clock = clock
         self._ids = ids
-        self._scheduler = scheduler
+        self._services = services
         self._registry = registry
         self._directories = directories
         self._failures = failures
-        self._deletion_queue = deletion_queue
         self._threads = threads
         self._unknown: list[UnknownLog] = []
         self._contents: dict[Path, DirectoryContents] = {}
@@ -214,7 +212,7 @@ class DirectoryLoader:
                 self._failures.report(directory.path, error)
                 continue
             if is_deleted:
-                self._deletion_queue.add(directory.path / aside.name)
+                self._services[directory.path].deletion_queue.add(directory.path / aside.name)
             else:
                 self._record_stray(directory, aside)
 
@@ -249,7 +247,7 @@ class DirectoryLoader:
         try:
             match name.state:
                 case DirectoryState.DELETE:
-                    self._deletion_queue.add(directory.path / name.name)
+                    self._services[directory.path].deletion_queue.add(directory.path / name.name)
                 case DirectoryState.STRAY:
                     self._record_stray(directory, name)
                 case DirectoryState.LIVE | DirectoryState.FUTURE:
@@ -358,7 +356,7 @@ class DirectoryLoader:
             had_clean_shutdown=had_clean_shutdown,
             clock=self._clock,
             ids=self._ids,
-            scheduler=self._scheduler,
+            scheduler=self._services[directory.path].schedulers.tasks,
             on_failure=self._failures.report,
             on_segments_remaining=partial(self.progress.set_segments, directory.path / name.name),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from local_tier.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from local_tier.files.checkpoint_files import OffsetCheckpointFile
@@ -24,15 +24,20 @@ class LogCheckpoints:
     Future logs have no entries; they are recovered from their start.
     """
 
-    def __init__(self, registry: LogRegistry, on_failure: Callable[[Path, OSError], None]) -> None:
+    def __init__(
+        self,
+        registry: LogRegistry,
+        directories: Iterable[Path],
+        on_failure: Callable[[Path, OSError], None],
+    ) -> None:
         self._registry = registry
         self._on_failure = on_failure
         # Held from the collection of offsets to their write: older offsets must not replace newer ones.
-        self._lock = threading.RLock()
+        self._locks = {path: threading.RLock() for path in directories}
 
     def write_recovery_points(self, directory: LogDirectory) -> None:
         """Write the recovery points. They are never too high, because only a flush advances them."""
-        with self._lock:
+        with self._locks[directory.path]:
             points = {name: log.recovery_point for name, log in self._logs(directory).items()}
             points |= self._kept(directory, "recovery_point")
             self._write(directory.recovery_points, points)
@@ -42,7 +47,7 @@ class LogCheckpoints:
 
         Returns False if the write failed.
         """
-        with self._lock:
+        with self._locks[directory.path]:
             offsets = {
                 name: log.log_start_offset
                 for name, log in self._logs(directory).items()
@@ -53,7 +58,7 @@ class LogCheckpoints:
 
     def remove_log_start_offset(self, directory: LogDirectory, name: TopicPartition) -> None:
         """Remove an entry of an older log with the same name, which a crash may have left, for a new log."""
-        with self._lock:
+        with self._locks[directory.path]:
             try:
                 is_stale = name in directory.log_start_offsets.read()
             except CorruptCheckpointError:
@@ -66,7 +71,7 @@ class LogCheckpoints:
 
     def write_high_watermarks(self, directory: LogDirectory) -> None:
         """Write the high watermarks."""
-        with self._lock:
+        with self._locks[directory.path]:
             offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
             offsets |= self._kept(directory, "high_watermark")
             self._write(directory.high_watermarks, offsets)

@@ -9,7 +9,8 @@ org.apache.kafka.storage.internals.log.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,30 +151,40 @@ class LogDirectory:
 
 
 class LogDirFailureChannel:
-    """Collects disk failures and takes the failed directories offline on the scheduler's thread.
+    """Collects disk failures and takes the failed directories offline, each on a thread of its own.
 
     Any thread may report a failure, with any lock held, so `report` never waits. `on_offline` is called once
-    for each failed directory.
+    for each failed directory. It may have to wait for a thread that the disk holds up.
     """
 
-    def __init__(self, scheduler: Scheduler, on_offline: Callable[[Path], None]) -> None:
-        self._scheduler = scheduler
+    def __init__(self, schedulers: Mapping[Path, Scheduler], on_offline: Callable[[Path], None]) -> None:
+        self._schedulers = schedulers
         self._on_offline = on_offline
-        self._reported: deque[Path] = deque()
+        self._reported: set[Path] = set()
+        self._lock = threading.Lock()
         self.failed: set[Path] = set()
 
     def report(self, path: Path, error: OSError | CorruptCheckpointError) -> None:
         """Mark a log directory as failed until the process starts again."""
-        if path not in self.failed:
-            self.failed.add(path)
-            _log.error("log_directory_failed", path=str(path), error=str(error))
-            self._reported.append(path)
-            self._scheduler.schedule_once("log-directory-failure", self.take_failed_offline)
+        with self._lock:
+            if path in self.failed:
+                return
+            self.failed = {*self.failed, path}
+            self._reported.add(path)
+        _log.error("log_directory_failed", path=str(path), error=str(error))
+        self._schedulers[path].schedule_once("log-directory-failure", lambda: self._take_offline(path))
 
     def take_failed_offline(self) -> None:
         """Call `on_offline` for each directory that was reported since the last call."""
-        while self._reported:
-            self._on_offline(self._reported.popleft())
+        for path in list(self._reported):
+            self._take_offline(path)
+
+    def _take_offline(self, path: Path) -> None:
+        with self._lock:
+            if path not in self._reported:
+                return
+            self._reported.remove(path)
+        self._on_offline(path)
 
 
 class LogDirectories:

@@ -9,13 +9,15 @@ Source: LogManager of org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 import threading
+import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from core.errors import InvalidInputError, NotFoundError, StaleStateError
-from local_tier.cleaner.log_cleaner import LogCleaner
+from local_tier.cleaner.log_cleaner import LogCleaner, combined
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
@@ -28,6 +30,7 @@ from local_tier.manager.directory_loader import (
     DirectoryPool,
     nothing_deleted,
 )
+from local_tier.manager.directory_services import DirectoryServices
 from local_tier.manager.log_checkpoints import LogCheckpoints
 from local_tier.manager.log_directories import (
     LogDirectories,
@@ -39,7 +42,7 @@ from local_tier.manager.periodic_tasks import PeriodicTasks
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from uuid import UUID
 
@@ -49,16 +52,18 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.config import LogManagerConfig
+    from local_tier.manager.directory_services import DirectorySchedulers
     from local_tier.manager.log_directories import LogDirectory
-    from local_tier.scheduler import PeriodicScheduler
 
+_CREATION_LOCKS: Final = 64
 _log = structlog.get_logger(__name__)
 
 
 class LogManager:
     """The logs of one agent. Any thread may call.
 
-    `scheduler` runs background work. The caller starts it before `start` and stops it before `close`.
+    Each directory has schedulers of its own. The caller starts them before `start` and stops them before
+    `close`.
     """
 
     def __init__(
@@ -68,61 +73,73 @@ class LogManager:
         file_system: FileSystem,
         clock: Clock,
         ids: Ids,
-        scheduler: PeriodicScheduler,
+        schedulers: Mapping[Path, DirectorySchedulers],
     ) -> None:
         self._config = config
         self._file_system = file_system
         self._clock = clock
         self._ids = ids
-        self._scheduler = scheduler
-        self._creation_lock = threading.Lock()  # held while a log is created or replaced
+        # Held while a log is created or replaced. Other names rarely have the same lock, so that a disk that
+        # hangs does not stop the creation of logs on other disks.
+        self._creation_locks = [threading.Lock() for _ in range(_CREATION_LOCKS)]
         self._registry = LogRegistry()
-        self._failures = LogDirFailureChannel(scheduler, self._take_offline)
+        self._failures = LogDirFailureChannel(
+            {path: each.failures for path, each in schedulers.items()}, self._take_offline
+        )
         self._directories = LogDirectories(
             config.directories, config.owner, file_system=file_system, failures=self._failures
         )
-        on_failure = self._failures.report
-        self._log_checkpoints = LogCheckpoints(self._registry, on_failure)
-        self._deletion_queue = DeletionQueue(
-            file_system=file_system,
-            clock=clock,
-            scheduler=scheduler,
-            delay_ms=config.file_delete_delay_ms,
-            on_failure=on_failure,
-        )
+        self._log_checkpoints = LogCheckpoints(self._registry, config.directories, self._failures.report)
+        self._services = {path: self._make_services(path, schedulers[path]) for path in config.directories}
         self._loader = DirectoryLoader(
             file_system=file_system,
             clock=clock,
             ids=ids,
-            scheduler=scheduler,
+            services=self._services,
             registry=self._registry,
             directories=self._directories,
             failures=self._failures,
-            deletion_queue=self._deletion_queue,
             threads=config.recovery_threads_per_directory,
-        )
-        self._cleaner_manager = LogCleanerManager(
-            file_system=file_system,
-            directories=config.directories,
-            logs=self._registry.current,
-            clock=clock,
-            on_failure=on_failure,
         )
         self.periodic_tasks = PeriodicTasks(
             registry=self._registry,
             directories=self._directories,
             checkpoints=self._log_checkpoints,
-            cleaner_manager=self._cleaner_manager,
+            cleaner_managers={path: each.cleaner.manager for path, each in self._services.items()},
             clock=clock,
         )
-        self.cleaner = LogCleaner(
-            config.cleaner,
-            self._cleaner_manager,
-            file_system=file_system,
-            clock=clock,
-            ids=ids,
-            on_failure=on_failure,
+
+    def _make_services(self, path: Path, schedulers: DirectorySchedulers) -> DirectoryServices:
+        on_failure = self._failures.report
+        return DirectoryServices(
+            schedulers=schedulers,
+            deletion_queue=DeletionQueue(
+                file_system=self._file_system,
+                clock=self._clock,
+                scheduler=schedulers.tasks,
+                delay_ms=self._config.file_delete_delay_ms,
+                on_failure=on_failure,
+            ),
+            cleaner=LogCleaner(
+                self._config.cleaner.divided(len(self._config.directories)),
+                LogCleanerManager(
+                    file_system=self._file_system,
+                    directories=(path,),
+                    logs=partial(self._registry.current_in, path),
+                    clock=self._clock,
+                    on_failure=on_failure,
+                ),
+                file_system=self._file_system,
+                clock=self._clock,
+                ids=self._ids,
+                on_failure=on_failure,
+            ),
         )
+
+    @property
+    def cleaners(self) -> dict[Path, LogCleaner]:
+        """The cleaner of each log directory."""
+        return {path: each.cleaner for path, each in self._services.items()}
 
     def start(
         self, config_of: ConfigLookup, find_deleted: DeletedLookup = nothing_deleted, *, clean: bool = True
@@ -145,16 +162,19 @@ class LogManager:
         except BaseException:
             self._drop_all()
             raise
-        self.periodic_tasks.schedule(self._config, self._scheduler)
-        if clean:
-            self.cleaner.start()
+        for directory in self._directories.live:
+            services = self._services[directory.path]
+            self.periodic_tasks.schedule(self._config, directory.path, services.schedulers.tasks)
+            if clean:
+                services.cleaner.start()
 
     def close(self) -> None:
         """Flush and close all logs, write all checkpoints, and write the markers of a clean shutdown.
 
         A directory with a failure gets no marker.
         """
-        self.cleaner.stop()
+        for cleaner in self.cleaners.values():
+            cleaner.stop()
         self._failures.take_failed_offline()
         threads = self._config.recovery_threads_per_directory
         waits = [
@@ -215,7 +235,7 @@ class LogManager:
         directory works, and StaleStateError if the log here belongs to an older topic of the same name.
         """
         name = TopicPartition(topic, partition)
-        with self._creation_lock:
+        with self._creation_lock(name):
             log = self._registry.get(name)
             if log is None:
                 self._registry.require_readable(name)
@@ -245,7 +265,7 @@ class LogManager:
 
     def create_future_log(self, name: TopicPartition, directory: Path) -> UnifiedLog:
         """Create a copy of a log in another directory, which later replaces the current log."""
-        with self._creation_lock:
+        with self._creation_lock(name):
             log, target = self._registry.get(name), self._directories.get(directory)
             if log is None or self._registry.get(name, future=True) is not None:
                 raise InvalidInputError(
@@ -262,7 +282,8 @@ class LogManager:
 
     def replace_current_with_future_log(self, name: TopicPartition) -> UnifiedLog:
         """Replace the current log by the future log, and delete the current log."""
-        with self._cleaning_paused(name), self._creation_lock:
+        current = self._require_log(name)
+        with self._cleaning_paused(current), self._creation_lock(name):
             future = self._registry.get(name, future=True)
             if future is None:
                 raise NotFoundError(f"there is no future log of {name}")
@@ -270,7 +291,9 @@ class LogManager:
             before = self._registry.promote(name)
             if before is not None:
                 future.update_high_watermark(before.high_watermark)
-                self._cleaner_manager.move_checkpoint(name, before.directory.parent, future.directory.parent)
+                source, target = before.directory.parent, future.directory.parent
+                cleaners = self.cleaners
+                cleaners[source].manager.move_checkpoint(name, source, cleaners[target].manager, target)
                 self._checkpoint_new_log(future)
                 self._rename_aside(before, DirectoryState.DELETE)
         return future
@@ -312,8 +335,8 @@ class LogManager:
         if log is None:
             return False
         if not future:
-            with self._cleaning_paused(name):
-                self._cleaner_manager.update_checkpoint(log.directory.parent, name, None)
+            with self._cleaning_paused(log):
+                self._manager_of(log).update_checkpoint(log.directory.parent, name, None)
         self._rename_aside(log, state)
         return True
 
@@ -341,15 +364,16 @@ class LogManager:
         """Drop everything and continue at `offset`."""
         self._truncate(name, lambda log: log.truncate_fully_and_start_at(offset, log_start_offset))
 
-    def update_config(self, topic: str, config: LogConfig) -> None:
-        """Set the configuration of a topic's logs."""
-        for log in self._registry.all():
-            if log.topic_partition.topic == topic:
-                was_compacted = log.config.compact
-                log.update_config(config)
-                if was_compacted and not config.compact:
-                    with self._cleaning_paused(log.topic_partition):
-                        continue  # waits until a cleaning with the old configuration has ended
+    def update_config(self, log: UnifiedLog, config: LogConfig) -> None:
+        """Set the configuration of a log and of the copy that will replace it."""
+        was_compacted = log.config.compact
+        future = self._registry.get(log.topic_partition, future=True)
+        for each in (log, future):
+            if each is not None:
+                each.update_config(config)
+        if was_compacted and not config.compact:
+            with self._cleaning_paused(log):
+                return  # a cleaning with the old configuration has ended
 
     @property
     def live_directories(self) -> list[Path]:
@@ -387,10 +411,10 @@ class LogManager:
             log_directory_offline={str(path): path in failed for path in self._config.directories},
             remaining_logs_to_recover={str(path): count for path, count in progress.logs.items()},
             remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
-            logs_waiting_for_deletion=len(self._deletion_queue),
+            logs_waiting_for_deletion=sum(len(each.deletion_queue) for each in self._services.values()),
             stray_logs=self._loader.strays,
             offline_logs=self._registry.offline_count,
-            cleaner=self.cleaner.metrics(),
+            cleaner=combined([each.metrics() for each in self.cleaners.values()]),
         )
 
     def _mark_closed(self, directory: LogDirectory) -> None:
@@ -409,19 +433,26 @@ class LogManager:
                 self._failures.report(directory.path, error)
 
     @contextmanager
-    def _cleaning_paused(self, name: TopicPartition) -> Iterator[None]:
+    def _cleaning_paused(self, log: UnifiedLog) -> Iterator[None]:
         """Prevent cleaning and deletion of old segments of a log."""
-        self._cleaner_manager.pause(name)
+        manager = self._manager_of(log)
+        manager.pause(log.topic_partition)
         try:
             yield
         finally:
-            self._cleaner_manager.resume(name)
+            manager.resume(log.topic_partition)
+
+    def _manager_of(self, log: UnifiedLog) -> LogCleanerManager:
+        return self._services[log.directory.parent].cleaner.manager
+
+    def _creation_lock(self, name: TopicPartition) -> threading.Lock:
+        return self._creation_locks[zlib.crc32(str(name).encode()) % _CREATION_LOCKS]
 
     def _truncate(self, name: TopicPartition, truncate: Callable[[UnifiedLog], object]) -> None:
         log = self._require_log(name)
-        with self._cleaning_paused(name):
+        with self._cleaning_paused(log):
             truncate(log)
-            self._cleaner_manager.truncate_checkpoint(
+            self._manager_of(log).truncate_checkpoint(
                 log.directory.parent, name, log.active_segment.base_offset
             )
         self._checkpoint_recovery(log.directory.parent)
@@ -445,7 +476,7 @@ class LogManager:
         log.rename_directory(log.directory.with_name(name))
         log.close_handles()
         if state is DirectoryState.DELETE:
-            self._deletion_queue.add(log.directory)
+            self._services[log.directory.parent].deletion_queue.add(log.directory)
         if directory is not None:
             self._log_checkpoints.write_recovery_points(directory)
             self._log_checkpoints.write_log_start_offsets(directory)
@@ -463,8 +494,9 @@ class LogManager:
         self._directories.remove(path)
 
     def _drop_logs(self, path: Path) -> None:
-        self._cleaner_manager.remove_directory(path)
-        self._deletion_queue.remove_directory(path)
+        services = self._services[path]
+        services.cleaner.manager.remove_directory(path)
+        services.deletion_queue.clear()
         for log in self._registry.remove_directory(path):
             log.close_handles()
 

@@ -56,6 +56,10 @@ class LogRegistry:
         with self._lock:
             return dict(self._current)
 
+    def current_in(self, directory: Path) -> dict[TopicPartition, UnifiedLog]:
+        """Return the current logs of one log directory by name."""
+        return {name: log for name, log in self.current().items() if log.directory.parent == directory}
+
     def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
         """Return the log, or None."""
         return (self._future if future else self._current).get(name)
@@ -147,8 +151,8 @@ _log = structlog.get_logger(__name__)
 class DeletionQueue:
     """Partition directories that are renamed to `-delete`, and removed after `file.delete.delay.ms`.
 
-    The delay lets readers finish with the files that they hold open. `on_failure` is called when a disk
-    fails.
+    The delay lets readers finish with the files that they hold open. Each log directory has a queue of its
+    own, which its own scheduler empties. `on_failure` is called when the disk fails.
     """
 
     def __init__(
@@ -187,10 +191,10 @@ class DeletionQueue:
             except OSError as error:
                 self._on_failure(directory.parent, error)
 
-    def remove_directory(self, parent: Path) -> None:
-        """Drop the entries of a log directory that has failed."""
+    def clear(self) -> None:
+        """Drop all entries: the disk has failed."""
         with self._lock:
-            self._waiting = deque(entry for entry in self._waiting if entry[1].parent != parent)
+            self._waiting.clear()
 
     def _next_due(self) -> Path | None:
         with self._lock:

@@ -30,6 +30,7 @@ _SECTIONS: Final = {
     "": "Process",
     "database": "Catalog connections",
     "agent": "Agent",
+    "agent.local_tier": "Local tier",
     "agent.groups": "Consumer groups",
     "planner": "Compaction",
     "maintenance": "Maintenance",

@@ -23,6 +23,12 @@ class ManualScheduler:
         """The names of the tasks that have not run yet."""
         return [name for _, _, name, _ in sorted(self._tasks, key=lambda task: task[:2])]
 
+    def start(self) -> None:
+        """Do nothing: tasks run when a test says so."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
         self._count += 1
         self._tasks.append((self._clock.now_ms() + delay_ms, self._count, name, task))

@@ -32,6 +32,7 @@ class BrokerThread:
         self, catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids, changes: Mapping[str, Any]
     ) -> None:
         self.catalog = catalog
+        self.store, self.clock, self.ids = store, clock, ids
         self.settings = replace(SETTINGS, **{"kafka_host": "127.0.0.1", "kafka_port": 0, **changes})
         self._make: Callable[[], Agent] = lambda: Agent(
             settings=self.settings, store=store, catalog=catalog, clock=clock, ids=ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import orjson
@@ -11,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.local_tier_settings import LocalTierSettings
 from catalog.topics.local_leaders import UNASSIGNED
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
@@ -22,10 +25,14 @@ from object_format.record_batch.records import encode_batch
 from object_store.accounting import Purpose
 from siltstone.cli.main import cli
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
+from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 from tests.end_to_end.processes import as_url
+from tests.local_tier.crash.disks import Disks
+from tests.local_tier.hanging_disk import HangingDisk
+from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
 
     from catalog.open import Catalog
     from tests.agent.faulty_store import FaultyStore
-    from tests.agent.kafka.brokers import BrokerThread
 
 pytestmark = pytest.mark.integration
 
@@ -387,3 +393,81 @@ def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(
     broker = start_broker(local_directories=disks)
     assert [(disk / "sand-0").exists() for disk in disks].count(True) == 1
     assert len([*tmp_path.glob("*/sand-0.*-delete")]) == 1
+
+
+def test_a_disk_that_hangs_holds_up_only_its_own_partitions(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More requests wait for it than it has threads."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    disk, real = HangingDisk(), RealFileSystem()
+    files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = start_broker(local_directories=disks)
+    broker.create_topic("rock", 2 * (broker.settings.disk_threads + 1), storage_mode="local")
+    for partition in range(2 * (broker.settings.disk_threads + 1)):
+        assert send(broker, partition) == (ErrorCode.none, 0)
+    hung, others = (partitions_in(each) for each in disks)
+    assert len(hung) > broker.settings.disk_threads
+    disk.hang()
+    with ThreadPoolExecutor(len(hung)) as pool:
+        waiting = [pool.submit(send, broker, partition) for partition in hung]
+        until(lambda: disk.waiting >= broker.settings.disk_threads)
+        for partition in others:
+            assert send(broker, partition) == (ErrorCode.none, 1)
+            assert _values(broker.address, 2, partition=partition) == [b"v", b"v"]
+        assert not any(each.done() for each in waiting)
+        disk.work()
+        assert [each.result() for each in waiting] == [(ErrorCode.none, 1)] * len(hung)
+
+
+def test_the_progress_of_a_recovery_is_visible(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics say how many logs and segments the start still has to read."""
+    directory = tmp_path / "disk"
+    broker = start_broker(local_directories=(directory,))
+    broker.create_topic("rock", 3, storage_mode="local")
+    for partition in range(3):
+        assert send(broker, partition) == (ErrorCode.none, 0)
+    broker.stop()
+    (directory / ".kafka_cleanshutdown").unlink()
+    disk = HangingDisk("truncate .index")
+    files = SteppedFileSystem(RealFileSystem(), disk)
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    again = BrokerThread(
+        broker.catalog, broker.store, broker.clock, broker.ids, {"local_directories": (directory,)}
+    )
+    disk.hang()
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(again.start)
+        until(lambda: disk.waiting > 0)
+        gauges = again.agent.local_logs.gauges()
+
+        def progress() -> list[float]:
+            names = ("logs_to_recover", "segments_to_recover")
+            return [gauges[f"siltstone_local_{name}"][1]() for name in names]
+
+        assert progress()[0] == 3
+        until(lambda: progress()[1] > 0)
+        disk.work()
+        starting.result()
+        assert progress() == [0, 0]
+        again.stop()
+
+
+@pytest.mark.parametrize(("pattern", "mode"), [("rock.*", "local"), ("rock", "object"), (None, "object")])
+def test_the_name_of_a_topic_makes_it_local(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, pattern: str | None, mode: str
+) -> None:
+    """For clients that know only Kafka's settings. An explicit storage mode counts."""
+    tier = LocalTierSettings(local_topics=pattern)
+    broker = start_broker(local_tier=tier, auto_create_topics=True)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    wanted = [NewTopic("rock-1", 1), NewTopic("rock-2", 1, config={"storage.mode": "object"})]
+    for future in admin.create_topics(wanted).values():
+        future.result(TIMEOUT_SECONDS)
+    admin.list_topics("rock-3", TIMEOUT_SECONDS)
+    until(lambda: bool(catalog.topics.by_names(["rock-3"])))
+    found = [catalog.topics.get(name).config.storage_mode for name in ("rock-1", "rock-2", "rock-3")]
+    assert found == [mode, "object", mode]

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import base64
 import itertools
+import os
 import resource
 import shutil
 import socket
 import threading
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import httpx
 import psycopg
 import pytest
 
 from agent.kafka.codec import Struct
+from agent.local_tier_settings import LocalTierSettings
 from agent.read.fetch_plan import PartitionFetch
 from core.clock import SystemClock
 from object_store.binding import verify_binding
@@ -342,7 +345,7 @@ def the_limit_of_open_files_changes(scene: Scene) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@step("pool_disks_calls tail_cache_hits_total tail_cache_restarts_total", **NO_MEMORY)
+@step("local_disk_calls tail_cache_hits_total tail_cache_restarts_total", **NO_MEMORY)
 def the_tail_is_read_from_a_disk(scene: Scene) -> None:
     """Another agent commits in between."""
     other = scene.start()
@@ -357,6 +360,19 @@ def a_disk_cannot_keep_up(scene: Scene) -> None:
     scene.produce("x")
 
 
+@step("pool_disks_calls")
+def logs_are_created(scene: Scene) -> None:
+    """Each topic has a new log."""
+    numbers = itertools.count()
+
+    def create() -> None:
+        name = f"rock{next(numbers)}"
+        scene.catalog.topics.create(name, 1, {"storage.mode": "local"})
+        scene.produce("x", topic=name)
+
+    scene.until_moved(create)
+
+
 @step("local_stray_logs")
 def the_catalog_loses_a_topic(scene: Scene) -> None:
     """Its log is kept as a stray."""
@@ -365,6 +381,75 @@ def the_catalog_loses_a_topic(scene: Scene) -> None:
     with psycopg.connect(scene.catalog._database.conninfo) as connection:
         for table in ("partitions", "topics"):
             connection.execute(f"DELETE FROM siltstone.{table} WHERE topic_id = %s", (topic.topic_id,))
+    storage = scene.broker.agent.local_logs.storage
+    assert storage is not None
+    scene.until_moved(storage.sync_topics)
+
+
+_QUICK_CLEANER = LocalTierSettings(
+    log_cleaner_backoff_ms=1, log_cleaner_dedupe_buffer_size=2**20, log_retention_check_interval_ms=10
+)
+
+
+_SOME_BATCH: Final = 61  # bytes of a batch's header
+
+
+def _compacted(scene: Scene) -> Callable[[], None]:
+    """Create a compacted local topic whose segments roll at once; return a function that appends to it."""
+    config = {
+        "storage.mode": "local",
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "max.compaction.lag.ms": "1",
+        "segment.ms": "1",
+    }
+    scene.catalog.topics.create("rock", 1, config)
+    return lambda: scene.produce("x", topic="rock")
+
+
+@step(
+    """local_cleanings_total local_cleaner_read_bytes_total local_cleaner_written_bytes_total
+    local_cleaner_dirty_percent local_cleaner_delay_seconds local_cleaner_idle_seconds""",
+    local_tier=_QUICK_CLEANER,
+)
+def a_local_topic_is_compacted(scene: Scene) -> None:
+    scene.until_moved(_compacted(scene))
+
+
+@step("local_uncleanable_logs local_uncleanable_bytes", local_tier=_QUICK_CLEANER)
+def a_segment_has_a_flipped_bit(scene: Scene) -> None:
+    """Its log cannot be cleaned."""
+    append = _compacted(scene)
+    (disk,) = scene.broker.settings.local_directories
+
+    def damage() -> None:
+        append()
+        for path in (disk / "rock-0").glob("*.log"):
+            with suppress(FileNotFoundError), path.open("r+b") as file:  # a cleaning may have replaced it
+                if file.seek(0, os.SEEK_END) > _SOME_BATCH:
+                    file.seek(-1, os.SEEK_END)
+                    last = file.read(1)[0]
+                    file.seek(-1, os.SEEK_END)
+                    file.write(bytes([last ^ 1]))
+
+    scene.until_moved(damage)
+
+
+@step("local_cleaner_dead_threads", local_tier=_QUICK_CLEANER)
+def a_cleaner_thread_ends(scene: Scene) -> None:
+    """An error that nobody expects ends it."""
+    storage = scene.broker.agent.local_logs.storage
+    assert storage is not None
+    for cleaner in storage.manager.cleaners.values():
+        with patch.object(cleaner.manager, "grab_filthiest_log", side_effect=AssertionError):
+            scene.until_moved()
+
+
+@step("local_logs_waiting_for_deletion")
+def a_local_topic_is_deleted(scene: Scene) -> None:
+    scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
+    scene.produce("x", topic="rock")
+    scene.catalog.topics.delete("rock")
     storage = scene.broker.agent.local_logs.storage
     assert storage is not None
     scene.until_moved(storage.sync_topics)
@@ -562,6 +647,10 @@ def test_metrics_change_when(name: str, start: Callable[[str], Scene]) -> None:
         scene.until_moved()
 
 
+# Only the start of an agent moves them: tests/agent/local_topics/test_local_topics.py.
+_MOVED_BY_RECOVERY: Final = frozenset(
+    {"siltstone_local_logs_to_recover", "siltstone_local_segments_to_recover"}
+)
 # They need a server with standbys: tests/agent/runtime/test_catalog_server_metrics.py moves them.
 _MOVED_BY_STANDBYS: Final = frozenset(
     {
@@ -576,6 +665,6 @@ _MOVED_BY_STANDBYS: Final = frozenset(
 def test_every_metric_is_moved_by_a_step(start: Callable[[str], Scene]) -> None:
     """A metric that nothing can move must not exist."""
     scene = start("a_quota_is_reached")
-    moved = _MOVED_BY_STANDBYS.union(*(each.moves for each in STEPS.values()))
+    moved = (_MOVED_BY_STANDBYS | _MOVED_BY_RECOVERY).union(*(each.moves for each in STEPS.values()))
 
     assert set(family_values(scene.broker.agent.metrics.registry)) == moved

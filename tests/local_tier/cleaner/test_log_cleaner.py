@@ -22,6 +22,7 @@ from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switc
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from local_tier.cleaner.log_cleaner import LogCleaner
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
 
@@ -51,12 +52,17 @@ def write(log: UnifiedLog, machine: Machine, count: int, *, keys: int = 2) -> No
     log.update_high_watermark(log.log_end_offset)
 
 
+def cleaner_of(manager: LogManager) -> LogCleaner:
+    (cleaner,) = manager.cleaners.values()
+    return cleaner
+
+
 def clean(manager: LogManager) -> bool:
-    return manager.cleaner.clean_once(manager.cleaner.new_cleaner())
+    return cleaner_of(manager).clean_once(cleaner_of(manager).new_cleaner())
 
 
 def first_dirty_offsets(manager: LogManager) -> dict[int, int]:
-    return {name.partition: offset for name, offset in manager.cleaner.manager.checkpoints().items()}
+    return {name.partition: offset for name, offset in cleaner_of(manager).manager.checkpoints().items()}
 
 
 def test_the_filthiest_log_is_cleaned_first_and_clean_logs_are_skipped(machine: Machine) -> None:
@@ -208,7 +214,7 @@ def test_truncation_aborts_a_cleaning(machine: Machine, monkeypatch: pytest.Monk
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
-    cleaner_manager = manager.cleaner.manager
+    cleaner_manager = cleaner_of(manager).manager
     reached, go_on = threading.Event(), threading.Event()
     find = DirtySection.find_survivors
 
@@ -258,9 +264,9 @@ def test_retention_skips_a_paused_log(machine: Machine) -> None:
     machine.configs["orders"] = config
     manager = machine.start()
     write(orders(manager, 0, config), machine, 40)
-    manager.cleaner.manager.pause(name_of(0))
+    cleaner_of(manager).manager.pause(name_of(0))
     paused = manager.periodic_tasks.delete_old_segments()
-    manager.cleaner.manager.resume(name_of(0))
+    cleaner_of(manager).manager.resume(name_of(0))
     resumed = manager.periodic_tasks.delete_old_segments()
     manager.close()
 
@@ -272,13 +278,13 @@ def test_the_cleaner_threads_clean_and_stop(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
-    manager.cleaner.start()
+    cleaner_of(manager).start()
     while not first_dirty_offsets(manager):
         threading.Event().wait(0.005)
     alive = manager.metrics().cleaner.dead_thread_count
-    manager.cleaner.reconfigure(CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16))
+    cleaner_of(manager).reconfigure(CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16))
     with pytest.raises(InvalidInputError, match="halve or double"):
-        manager.cleaner.reconfigure(CleanerConfig(threads=9, dedupe_buffer_bytes=1 << 16))
+        cleaner_of(manager).reconfigure(CleanerConfig(threads=9, dedupe_buffer_bytes=1 << 16))
     manager.close()
 
     assert alive == 0
@@ -300,9 +306,9 @@ def test_logs_of_other_topics_are_not_cleaned(machine: Machine) -> None:
     log = orders(manager, 0, plain)
     write(log, machine, 60)
     before = clean(manager)
-    manager.update_config("orders", COMPACTED)
+    manager.update_config(log, COMPACTED)
     after = clean(manager)
-    manager.update_config("orders", plain)
+    manager.update_config(log, plain)
     manager.close()
 
     assert (before, after) == (False, True)

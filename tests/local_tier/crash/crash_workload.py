@@ -14,6 +14,7 @@ from core.ids import SeededIds
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.config import LogConfig
 from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition
@@ -80,7 +81,7 @@ class Workload:
     def run(self, steps: int) -> None:
         """Open all logs and run `steps` operations. Then close the logs, or only end."""
         self.manager.start(lambda name, _id, _directory: CONFIGS[name.topic], clean=False)
-        self._cleaner = self.manager.cleaner.new_cleaner()
+        self._cleaner = next(iter(self.manager.cleaners.values())).new_cleaner()
         for name in NAMES:
             self._make(name)
         actions = [self.append] * 12 + [
@@ -137,7 +138,8 @@ class Workload:
 
     def clean(self) -> None:
         assert self._cleaner is not None
-        self.manager.cleaner.clean_once(self._cleaner)
+        for cleaner in self.manager.cleaners.values():
+            cleaner.clean_once(self._cleaner)
 
     def delete_records(self) -> None:
         log = self._log(BRIEF)
@@ -224,5 +226,8 @@ def manager_of(
         file_system=files,
         clock=clock,
         ids=SeededIds(clock.now_ms(), clock),
-        scheduler=scheduler,
+        schedulers={
+            path: DirectorySchedulers(tasks=scheduler, failures=scheduler)
+            for path in (root / "a", root / "b")
+        },
     )

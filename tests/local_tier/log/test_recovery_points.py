@@ -45,7 +45,8 @@ def test_a_formerly_compacted_log_survives_the_loss_of_its_recovery_point(
     manager = machine.start()
     log = orders(manager, config=COMPACTED)
     fill(log, 12)
-    assert manager.cleaner.clean_once(manager.cleaner.new_cleaner())
+    (cleaner,) = manager.cleaners.values()
+    assert cleaner.clean_once(cleaner.new_cleaner())
     expected = offsets(log)
     bases = [segment.base_offset for segment in log.segments]
     ends = [segment.next_offset() for segment in log.segments]

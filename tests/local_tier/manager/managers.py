@@ -11,6 +11,7 @@ from core.ids import SeededIds
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.config import LogConfig
 from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition
@@ -66,7 +67,10 @@ class Machine:
             file_system=self.files,
             clock=self.clock,
             ids=SeededIds(1, self.clock),
-            scheduler=self.scheduler,
+            schedulers={
+                path: DirectorySchedulers(tasks=self.scheduler, failures=self.scheduler)
+                for path in self.directories
+            },
         )
 
     def start(self) -> LogManager:

@@ -564,7 +564,8 @@ def test_a_changed_topic_configuration_is_applied_to_its_logs(machine: Machine) 
     manager = machine.start()
     logs = [orders(manager, 0), orders(manager, 1)]
     other = manager.get_or_create("clicks", UUID(int=9), 0, SMALL)
-    manager.update_config("orders", replace(SMALL, retention_ms=5))
+    for log in logs:
+        manager.update_config(log, replace(SMALL, retention_ms=5))
     configs = [log.config.retention_ms for log in (*logs, other)]
     manager.close()
 

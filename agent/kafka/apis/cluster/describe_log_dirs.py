@@ -11,7 +11,6 @@ Versions 1 to 5. Version 3 added an error code at the top, version 4 the size of
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,7 +83,7 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
             if topic in known and known[topic].is_local:
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
-        total, usable = await services.pools.disks.run(partial(_space, path))
+        total, usable = await services.local_logs.space(path)
         directories.append(
             Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
         )
@@ -92,15 +91,6 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
         Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.local_logs.offline
     ]
     return directories + failed
-
-
-def _space(path: str) -> tuple[int, int]:
-    """Return the total and the free bytes of a volume, or -1 if they are unknown."""
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return -1, -1
-    return usage.total, usage.free
 
 
 async def _describe_object_store(

@@ -6,9 +6,10 @@ They include the defaults of topic and group configurations (Kafka's ServerTopic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agent.group_settings import GroupSettings
+from agent.local_tier_settings import LocalTierSettings
 from agent.settings import AgentSettings
 from catalog.config.definitions import TOPIC_SETTINGS
 from core.settings import description_of
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS = AgentSettings()
 _DEFAULT_GROUPS = GroupSettings()
+_DEFAULT_LOCAL_TIER = LocalTierSettings()
+_Section = TypeVar("_Section", AgentSettings, GroupSettings, LocalTierSettings)
 
 # Our fields by Kafka's names.
 _AGENT = {
@@ -30,6 +33,33 @@ _AGENT = {
     "num.partitions": "default_partitions",
     "socket.request.max.bytes": "max_request_bytes",
 }
+# Fields of LocalTierSettings have these names with underscores.
+_LOCAL_TIER = (
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.threads",
+    "log.flush.offset.checkpoint.interval.ms",
+    "log.flush.scheduler.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms",
+    "log.retention.check.interval.ms",
+    "num.recovery.threads.per.data.dir",
+    "producer.id.expiration.check.interval.ms",
+    "replica.high.watermark.checkpoint.interval.ms",
+)
+_DOUBLE = {"log.cleaner.io.max.bytes.per.second"}
+_LONG = frozenset(
+    {
+        "connections.max.idle.ms",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.flush.scheduler.interval.ms",
+        "log.retention.check.interval.ms",
+        "offsets.retention.check.interval.ms",
+        "replica.high.watermark.checkpoint.interval.ms",
+    }
+)
 # Fields of GroupSettings have these names with underscores.
 _GROUPS = (
     "group.consumer.heartbeat.interval.ms",
@@ -67,6 +97,9 @@ def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
     found = [*_own(services)]
     found += [_typed(name, settings, _DEFAULTS, field) for name, field in _AGENT.items()]
     found += [_typed(name, settings.groups, _DEFAULT_GROUPS, name.replace(".", "_")) for name in _GROUPS]
+    found += [
+        _typed(name, settings.local_tier, _DEFAULT_LOCAL_TIER, name.replace(".", "_")) for name in _LOCAL_TIER
+    ]
     found += [
         BrokerSetting(
             name=each.broker_name,
@@ -118,15 +151,13 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
     ]
 
 
-def _typed(
-    name: str, settings: AgentSettings | GroupSettings, defaults: AgentSettings | GroupSettings, field: str
-) -> BrokerSetting:
+def _typed(name: str, settings: _Section, defaults: _Section, field: str) -> BrokerSetting:
     value = getattr(settings, field)
     kind = "string"
     if isinstance(value, bool):
         kind = "boolean"
     elif isinstance(value, int):
-        kind = "long" if name.endswith("idle.ms") or name == "offsets.retention.check.interval.ms" else "int"
+        kind = "long" if name in _LONG else "double" if name in _DOUBLE else "int"
     return BrokerSetting(
         name=name,
         kind=kind,

@@ -91,7 +91,8 @@ def _new(wanted: Struct, context: RequestContext) -> NewTopic:
     if wanted.name == _PROHIBITED:
         raise KafkaError(ErrorCode.invalid_request, f"a topic named {_PROHIBITED} cannot be created")
     count = _partition_count(wanted, context.services.settings.default_partitions)
-    new = NewTopic(name=wanted.name, partition_count=count, config=_settings(wanted))
+    config = context.services.settings.local_tier.with_storage_mode(wanted.name, _settings(wanted))
+    new = NewTopic(name=wanted.name, partition_count=count, config=config)
     new.check()
     return new
 
