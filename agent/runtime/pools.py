@@ -28,7 +28,7 @@ class Pools:
 
     - `session` has one thread, so that a heartbeat never waits for other calls.
     - `catalog` is for requests of all kinds, `lookups` for bounds and extents of fetches, and `groups` for
-      consumer groups. Their threads have connections of their own, so that slow fetches delay no others.
+      consumer groups. Their threads have separate connections, so that slow fetches delay no others.
     - `uploads` and `commits` have as many threads as there can be concurrent calls.
     - `hot_reads` and `cold_reads` are separate, so that catch-up reads do not delay reads at the tail.
     - `rendering` is separate from `kernels`, for which producers wait.

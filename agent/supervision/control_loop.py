@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for work that requests of clients must not delay.
+"""An event loop in a separate thread, for work that requests of clients must not delay.
 
 The agent sends its heartbeats there, serves its health, and watches its own parts. What runs there does not
 wait for the other event loop, except for the recovery of lost commits, which is part of a registration.

@@ -1,7 +1,7 @@
 """Supervision: an agent whose background task or thread has ended stops, because it serves only in part.
 
 With a dead committer, for example, it accepts records and acknowledges none. `/livez` reports such a part at
-once. The supervisor lets the process exit with a code of its own, so that a service manager starts it again.
+once. The supervisor lets the process exit with a distinct code, so that a service manager starts it again.
 
 An event loop that stays stuck cannot even stop: after `stuck_seconds` the process ends without it. Its
 heartbeats would otherwise go on, and other agents would leave its groups and partitions to it.

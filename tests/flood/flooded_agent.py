@@ -1,4 +1,4 @@
-"""An agent in a process of its own, with small budgets, and what its operator sees of it."""
+"""An agent in a separate process, with small budgets, and what its operator sees of it."""
 
 from __future__ import annotations
 

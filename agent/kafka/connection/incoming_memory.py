@@ -5,7 +5,7 @@ of it is copied. Otherwise it gets memory as its bytes arrive: a client that ann
 sends little of it takes little from others.
 
 Several requests could take the last memory and then all wait for more. One of them at a time may therefore
-exceed the budget, by the rest of its own length. It keeps this right until it is complete, or its client is
+exceed the budget, by the rest of its length. It keeps this right until it is complete, or its client is
 disconnected for being too slow.
 """
 
