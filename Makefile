@@ -46,7 +46,7 @@ test-again:
 MINUTES ?= 60
 campaign: $(VENV)/.installed-dev
 	mkdir -p build
-	CAMPAIGN_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/campaign \
+	CAMPAIGN_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/campaign -o faulthandler_timeout=0 \
 	  tests/crash/test_campaign.py::test_a_long_campaign $(ARGS)
 
 # Kernels are compiled with numba's bounds checks into a cache of their own. Runs are the same each time.
