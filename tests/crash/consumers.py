@@ -104,7 +104,8 @@ class ConfluentMember(_Member):
 class AioMember(_Member):
     """A member of aiokafka that commits what it has read.
 
-    aiokafka passes some errors on that Kafka calls retriable. The member then begins again.
+    aiokafka passes some errors on that Kafka calls retriable. It also fails an assertion in `getmany` if it
+    holds records of a partition whose offset it is about to reset. The member then begins again.
     """
 
     def __init__(self, group: str, ledger: Ledger, workload: Workload) -> None:
@@ -119,8 +120,8 @@ class AioMember(_Member):
         while not self._ending.is_set():
             try:
                 await self._read_until_failure()
-            except aiokafka.errors.KafkaError as error:
-                if not error.retriable:
+            except (aiokafka.errors.KafkaError, AssertionError) as error:
+                if isinstance(error, aiokafka.errors.KafkaError) and not error.retriable:
                     raise
                 self._ledger.refused[f"{self.group} group: {type(error).__name__}"] += 1
 
