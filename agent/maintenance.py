@@ -1,7 +1,7 @@
 """Maintenance inside the agent: retention, garbage collection and expiry, off the event loop.
 
-The tasks run in threads of their own and use a catalog of their own with one connection, so that they cannot
-starve requests. Agents elect the one that runs each task by leases in the catalog.
+The tasks run in separate threads and use a separate catalog with one connection, so that they cannot starve
+requests. Agents elect the one that runs each task by leases in the catalog.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class AgentSettings:
     # Local disks
     local_directories: tuple[Path, ...] = ()
     local_root: Path | None = internal(
-        None, "Directory below which the agent claims a log directory of its own, if none is given."
+        None, "Directory below which the agent claims its log directory, if none is given."
     )
     disk_threads: int = internal(4, "Threads for local disks.")
     max_tail_cache_pending_bytes: Bytes = internal(

@@ -110,7 +110,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """What a reader of a file must know before it reads any byte, and the kernels that wrote the file.
+    """Properties of a file that its readers need before they read any byte, and the kernels that wrote it.
 
     `required_features` are `name@since`, separated by commas. `kernel_digest` is empty in an ingestion file.
     """

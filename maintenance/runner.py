@@ -1,6 +1,6 @@
-"""Periodic maintenance: runs each task in a thread of its own, under a lease of its own.
+"""Periodic maintenance: runs each task in its own thread, under its own lease.
 
-A task that hangs or fails does not hold up the others. Each has its thread, its lease in the catalog, its
+A task that hangs or fails does not delay the others. Each has its thread, its lease in the catalog, its
 back-off and its totals. The lease is renewed whenever the task makes progress, so another process takes over
 a task that hangs. Tasks are harmless if two processes run them at once (`catalog.lifecycle.leases`).
 """

@@ -104,7 +104,7 @@ class JobScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a paced job waits for: that many more files or bytes, or that time, whichever comes first.
+    """The condition that a paced job waits for: more files, more bytes, or a time. The first one counts.
 
     0 files: the number of files does not matter.
     """

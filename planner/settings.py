@@ -80,7 +80,7 @@ class PlannerSettings:
     # Choices of the caller
     paced: bool = internal(False, "Let small amounts of new data wait for more, as a watcher does.")
     force: bool = internal(
-        False, "Clean every compacted partition that has cleanable records, whatever its dirty ratio."
+        False, "Clean every compacted partition that has cleanable records, at any dirty ratio."
     )
     exact: bool = internal(
         True, "Plan the exact deduplication that partitions still need; the caller can run such jobs."

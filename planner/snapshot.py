@@ -117,9 +117,10 @@ class FileView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mergeable:
-    """A compacted file that is small or mostly dead, with all its live extents, none of which is claimed.
+    """A compacted file that is small or mostly dead, with all its live extents.
 
-    `live_bytes` is the sum of these extents, `dead_bytes` the sum of the file's extents that are gone.
+    No job has claimed any of them. `live_bytes` is the sum of these extents, `dead_bytes` the sum of the
+    file's extents that are gone.
     """
 
     file: FileView

@@ -66,7 +66,7 @@ def load_snapshot(
         _dirty_rules(rules, settings), settings.max_plan_partitions, include_incomplete=settings.exact
     )
     asked = () if explained is None else catalog.planning.partition_sizes([explained])
-    # By the turn of their topics: who comes first has its extents looked at.
+    # In the order of their topics: the extents of the first partitions are read.
     by_turn = {size.partition_id: size for size in (*asked, *dirty, *catalog.planning.sizes_of(named))}
     sizes = [by_turn[key] for key in sorted(by_turn, key=lambda each: (each.topic_id.int, each.partition))]
     deep = [

@@ -29,7 +29,7 @@ class TaskFaultError(RetryableError):
 
 
 class QueryFailedError(RetryableError):
-    """Spark failed a query for a reason of its own; the session works."""
+    """Spark failed a query, and not because of the job; the session works."""
 
 
 class NoExecutorError(RetryableError):

@@ -83,10 +83,10 @@ class Session:
     Other agents consider this agent dead when its last heartbeat is `silent_ms` old, and alive again after
     the next one. They do not notify it. The session therefore reports whether they may consider it dead now
     (`is_overdue`), and how often they may have done so (`lapses`). It compares times of the catalog's clock
-    and of its own clock, by which a heartbeat counts from the moment it was sent.
+    and of its own clock. A heartbeat counts from the time when it was sent.
 
     Other agents count only silence while the catalog was reachable (`catalog.lifecycle.reachability`). This
-    agent cannot distinguish an outage of the catalog from a broken connection of its own, so it counts all
+    agent cannot distinguish an outage of the catalog from its own broken connection, so it counts all
     silence. It may report a lapse that no other agent noticed, and never misses one.
 
     If a migration excludes this version of Siltstone, heartbeats end with a call of `on_excluded`.
@@ -190,7 +190,7 @@ class Session:
         self._epoch.observe(incarnation.epoch)
         earlier, self._earlier = self._earlier, [*self._earlier, session_id][-_MAX_EARLIER:]
         if incarnation.incarnation_id != self._incarnation_id:
-            # Before the new session writes anything: what was lost comes first in the log.
+            # The lost commits come first in the log, so they precede the first write of the new session.
             await self._recover_for(session_id, incarnation, earlier)
             self._incarnation_id, self._earlier = incarnation.incarnation_id, [session_id]
         self._session_id, self.heartbeat_sent_at = session_id, sent_at

@@ -3,8 +3,9 @@
 Everything that a client sends is charged before it is read. A header has at most `MAX_HEADER_TAGS` tagged
 fields, and a body at most `Api.max_items` items. Large requests are read in a thread of the parsing pool, and
 responses with many items are written in one of the rendering pool. On the event loop they would delay all
-other requests; a thread yields the interpreter every few milliseconds. What a large request may take in
-memory is reserved before it is read, and what it does take stays reserved until it is handled.
+other requests; a thread yields the interpreter every few milliseconds. The largest
+memory that a large request may take is reserved before it is read. Its true size stays reserved until it is
+handled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A probe of the catalog on a connection of its own, with a deadline that this process enforces.
+"""A probe of the catalog on a separate connection, with a deadline that this process enforces.
 
 The pools are unsuitable: when the server hangs, their connections hang with it, because the server's own
 timeouts do not run, and TCP's do not either while its kernel acknowledges.

@@ -1,6 +1,6 @@
 """Circuit breaker of compaction: a pause while unrelated jobs fail alike.
 
-An expired token or a full disk makes every job fail, whatever its input. Once `FAILURES` jobs with disjoint
+An expired token or a full disk makes every job fail, with any input. Once `FAILURES` jobs with disjoint
 inputs have failed in a row with errors of one class, and none of the failures is proof against a file, no
 driver claims a job until a pause is over. One job may run then, the *probe*. If it fails, a longer pause
 follows. Any completed job ends the pause: waiting jobs become claimable at once, and their faults are

@@ -60,7 +60,7 @@ class Deletions:
         """Return those of the objects of one owner that may be deleted as orphans.
 
         The owner ended before `before_ms`, and no file has the object's name. The owner is locked and read
-        first: what it committed before its end is visible to the second statement.
+        first, so that the second statement sees everything that it committed before its end.
         """
         lock_ended, _ = _OWNER_QUERIES[kind]
         params = {"owner_id": owner_id, "before_ms": before_ms, "object_names": list(object_names)}

@@ -11,7 +11,7 @@ A silent owner loses its session or attempt in two steps:
    heartbeat came.
 
 Each step is one statement that checks its condition under the row's lock. No step waits for a lock, so the
-locks of a process that freezes within a heartbeat hold up nobody but its own session, and are ended
+locks of a process that freezes within a heartbeat delay only its own session, and are ended
 (`Database.end_silent_transactions`). Several processes may take the steps at once: the second condition, once
 true, stays true until a heartbeat comes.
 """

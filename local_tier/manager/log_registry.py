@@ -40,8 +40,8 @@ class UnreadableLog:
 class LogRegistry:
     """The current and the future logs by name. Any thread may call.
 
-    A future log is a copy in another log directory that replaces the current log when it is complete. A log
-    of which there are two is unreadable.
+    A future log is a copy in another log directory that replaces the current log when it is complete. If a
+    log exists twice, it is unreadable.
     """
 
     def __init__(self) -> None:

@@ -209,7 +209,7 @@ def plan_jobs(
     Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its
     jobs. Retention is applied first, so that no job rewrites expired records. If there is nothing to run
     except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms` until these are
-    released, or the run is heard, or `stopped` is set.
+    released, the run sends a heartbeat, or `stopped` is set.
     """
     release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
     release()

@@ -252,7 +252,7 @@ def _of_known_version(spark: SparkSession) -> SparkSession:
 
 
 def _with_query_conf(spark: SparkSession) -> SparkSession:
-    """Set our query settings on a session of another owner, where it has none of its own."""
+    """Set our query settings on another owner's session, where that owner has set none."""
     present = spark.conf.getAll
     for key in _QUERY_CONF.keys() - present.keys():
         spark.conf.set(key, _QUERY_CONF[key])

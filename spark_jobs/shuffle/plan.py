@@ -29,8 +29,8 @@ Flow, one Spark query of three stages:
 The driver merges the rows into one result, and sees neither blobs nor bitmaps. Each stage also passes on
 reports: counters and failures. A task that fails informs every task of the next stage, and so finally all
 shares, so that none writes; the failure is then the job's result. Each task verifies that it has all rows,
-whatever Spark has repeated (`spark_jobs.shuffle.row_counts`): a judge has all blobs that the shares sent to
-it, a writer has the verdicts of all judges, and pass 2 reads as many records as were judged.
+although Spark may have repeated some (`spark_jobs.shuffle.row_counts`): a judge has all blobs that the shares
+sent to it, a writer has the verdicts of all judges, and pass 2 reads as many records as were judged.
 
 Order: judging newest first only needs blobs of a bucket that do not overlap by offset and arrive sorted. Runs
 do not overlap, and a task cuts each run in offset order, so this holds.
@@ -116,7 +116,7 @@ def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
     """Return the shuffle plan for a job; None if it runs as one task.
 
     `auto` decides by an estimate, unless the job must be exact. A job that deduplicates nothing always runs
-    as one task. There is nothing to judge, and each share would write a file of its own: merging small files
+    as one task. There is nothing to judge, and each share would write its own file: merging small files
     would write as many small files again.
     """
     spread = choice is PlanChoice.SHUFFLE or spec.exact or _outgrows_task(spec)

@@ -70,7 +70,7 @@ class SectionStream:
             yield from self._opened().blocks(part.read_end)
 
     def end_offset(self, part: InputPart) -> int:
-        """Return the offset after the part: where the next byte range starts, or the part ends."""
+        """Return the offset after the part, at which the next byte range starts or the part ends."""
         return part.offset_of(self._opened().next_base_offset() if part.cut_behind else None)
 
     def close(self) -> None:

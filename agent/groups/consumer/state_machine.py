@@ -390,5 +390,5 @@ def _subscription_size(member: ConsumerMember, topics: TopicView) -> int:
 
 
 def _subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:
-    """Return the names that a member subscribes to: those it lists and those its pattern matches."""
+    """Return the names that a member subscribes to: the listed names, and those that its pattern matches."""
     return member.topics | topics.matching(member.regex) if member.regex else member.topics

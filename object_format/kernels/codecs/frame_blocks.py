@@ -1,7 +1,7 @@
 """Estimates the work of decompressing an LZ4 or zstd frame from its block headers.
 
 The time of a decoder depends on the bytes that it reads and writes, and on the number of blocks: each block
-may have tables of its own, which take microseconds even if the block is small. Latency-sensitive callers
+may have its own tables, which take microseconds even if the block is small. Latency-sensitive callers
 therefore count the blocks of a frame before they decompress it. Formats: LZ4 Frame Format 1.6.x, RFC 8878
 §3.1.1.
 """
