@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.open import EmbeddedPostgres
 from tests.fixtures.postgres import NOT_DURABLE, SHARED_SERVER, PostgresForTests
-from tests.mutation.judge import ROOT, Outcome, collect, measure, outcomes
+from tests.mutation.judge import ROOT, Outcome, collect, measure, outcomes, require_survival_of_unchanged
 from tests.mutation.mutants import mutant_at, positions_of
 from tests.mutation.targets import TARGETS, Target
 
@@ -78,6 +78,8 @@ def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
     begun = time.monotonic()
     collect(target.tests)
     baseline = measure(target.modules, target.tests, directory)
+    for module in target.modules:
+        require_survival_of_unchanged(module, baseline, directory)
     found = [list(positions_of(ROOT, module)) for module in target.modules]
     chosen = [position for each in found for position in sample(each, target.most)]
     prepared = time.monotonic()

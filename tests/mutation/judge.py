@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
+import importlib
 import io
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
 import time
 from collections import defaultdict
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,19 +34,19 @@ from numba.core import config
 from typing_extensions import override
 
 from object_format.kernels.runtime import kernel_cache
+from tests.mutation.mutants import Mutant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-    from types import CodeType
-
-    from tests.mutation.mutants import Mutant
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+    from types import CodeType, ModuleType
 
 ROOT: Final = Path(__file__).parents[2]
 _OPTIONS: Final = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider")
 _KERNELS: Final = "object_format.kernels."
-# A mutant may loop for ever. A machine with other work may be several times slower than in the unchanged run.
-_LEAST_SECONDS: Final = 60.0
-_TIMES_SLOWER: Final = 5.0
+# A mutant may loop for ever, and is killed after this multiple of the processor time of the unchanged run. If
+# it waits for ever, the same multiple of the time of its tests applies: other work may make them slower.
+_LEAST_SECONDS: Final = 30.0
+_TIMES_SLOWER: Final = 3.0
 
 
 class Outcome(StrEnum):
@@ -61,6 +64,7 @@ class Baseline(NamedTuple):
     The test of a line that is executed when its module is imported is "".
     """
 
+    processor_seconds: float
     seconds: Mapping[str, float]
     tests: Mapping[str, Mapping[int, Collection[str]]]
 
@@ -87,11 +91,21 @@ def collect(tests: Collection[str]) -> None:
 def measure(modules: Collection[str], tests: Collection[str], directory: Path) -> Baseline:
     """Run the tests on unchanged modules; exit if they fail, as then no mutant could survive."""
     result, output = directory / "baseline", directory / "output"
-    process = _fork(lambda: _measure(modules, tests, result), output, directory / "measured")
+    process = _fork(partial(_measure, modules, tests, result), output, directory / "measured")
     if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]):
         sys.exit(f"the tests fail without a mutation:\n{output.read_text()[-20_000:]}")
     baseline: Baseline = pickle.loads(result.read_bytes())
     return baseline
+
+
+def require_survival_of_unchanged(module: str, baseline: Baseline, directory: Path) -> None:
+    """Exit if a mutant that does not differ from its module is killed, as then the others prove nothing."""
+    same = Mutant(module, 1, "", "", (ROOT / module).read_text())
+    quickest = min(baseline.seconds, key=baseline.seconds.__getitem__)
+    output = directory / "output"
+    process = _fork(partial(_judge, same, [quickest], 600.0), output, directory / "unchanged")
+    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]):
+        sys.exit(f"{module} cannot be replaced by a mutant:\n{output.read_text()[-20_000:]}")
 
 
 def outcomes(
@@ -107,7 +121,7 @@ def outcomes(
         while len(running) >= limit:
             yield from _ended(running)
         process = _fork(
-            lambda mutant=mutant, tests=tests: _judge(mutant, tests),  # type: ignore[misc]  # defaults
+            partial(_judge, mutant, tests, _LEAST_SECONDS + _TIMES_SLOWER * baseline.processor_seconds),
             Path(os.devnull),
             directory / str(number % 100),
         )
@@ -131,8 +145,9 @@ def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[tuple[Muta
                 yield mutant, Outcome.SURVIVED
             case pytest.ExitCode.TESTS_FAILED:
                 yield mutant, Outcome.FAILED_TEST
-            case _:
-                yield mutant, Outcome.TIMED_OUT if descriptor in late else Outcome.BROKEN
+            case status:
+                is_late = descriptor in late or status == -signal.SIGXCPU
+                yield mutant, Outcome.TIMED_OUT if is_late else Outcome.BROKEN
 
 
 def _fork(work: Callable[[], int], output: Path, directory: Path) -> int:
@@ -162,21 +177,19 @@ def _measure(modules: Collection[str], tests: Collection[str], result: Path) -> 
     coverage.stop()
     data = coverage.get_data()
     lines = {module: data.contexts_by_lineno(str(ROOT / module)) for module in modules}
-    result.write_bytes(pickle.dumps(Baseline(dict(recorder.seconds), lines)))
+    result.write_bytes(pickle.dumps(Baseline(time.process_time(), dict(recorder.seconds), lines)))
     return status
 
 
-def _judge(mutant: Mutant, tests: Collection[str]) -> int:
+def _judge(mutant: Mutant, tests: Collection[str], processor_seconds: float) -> int:
+    limit = round(processor_seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     name = _name(mutant.module)
     _forget([mutant.module])
     if name.startswith(_KERNELS):
         _separate_compiled_kernels(mutant)
-    spec = ModuleSpec(name, _Changed(name, str(ROOT / mutant.module), mutant.code), origin=mutant.module)
-    spec.has_location = True
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
-    assert spec.loader is not None
-    spec.loader.exec_module(module)
+    sys.meta_path.insert(0, _Finder(name, ROOT / mutant.module, mutant.code))
+    importlib.import_module(name)
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
     return pytest.main([*_OPTIONS, *files], plugins=[_Chosen(tests)])
 
@@ -223,6 +236,21 @@ def _statement(path: Path, line: int) -> range:
             if line in lines and (len(best) == 1 or len(lines) < len(best)):
                 best = lines
     return best
+
+
+class _Finder(MetaPathFinder):
+    """Finder of one module, whose code has changed."""
+
+    def __init__(self, name: str, path: Path, code: str) -> None:
+        self._name = name
+        self._loader = _Changed(name, str(path), code)
+
+    @override
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = fullname == self._name
+        return spec_from_file_location(fullname, self._loader.path, loader=self._loader) if found else None
 
 
 class _Changed(SourceFileLoader):

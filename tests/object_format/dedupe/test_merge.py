@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.dedupe import filter_batches
-from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
+from object_format.dedupe.rewrite import FRAME_OVERHEAD, GROWTH_SHIFT, RewriteOptions
+from object_format.kernels.batches.layout import BATCH_OVERHEAD, KEEP_LEADER_EPOCH
 from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record
@@ -270,3 +271,18 @@ def test_a_small_batch_that_is_not_merged_may_be_longer_than_its_records(size: i
     last = model.batch_of([Record(31, NOW + 31, b"31", noise)], codec=Codec.LZ4)
     written, _ = merge([*batches, replace(last, producer_id=5, producer_epoch=1, base_sequence=31)])
     assert [record.value for batch in written for record in batch.records] == [b"v" * 33_000] * 31 + [noise]
+
+
+@given(st.integers(2_000, 1 << 27))
+def test_merged_batches_stay_within_the_limit_after_compression(max_bytes: int) -> None:
+    """Compressed records may grow; uncompressed ones may fill the batch."""
+
+    def limits(codec: Codec | None) -> tuple[int, int]:
+        options = RewriteOptions(delete_horizon_ms=None, merged_codec=codec, max_batch_bytes=max_bytes)
+        return options.merge_limits
+
+    fill = min(MAX_MERGED_BYTES, max_bytes - BATCH_OVERHEAD)
+    assert limits(Codec.NONE) == (fill, fill)
+    assert limits(None)[0] == fill
+    for limit in (limits(None)[1], *limits(Codec.ZSTD)):
+        assert 0 < limit + (limit >> GROWTH_SHIFT) + FRAME_OVERHEAD + BATCH_OVERHEAD <= max_bytes
