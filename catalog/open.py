@@ -11,7 +11,7 @@ from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
 from catalog.commit.repository import Commits
 from catalog.config.repository import GroupConfigs
-from catalog.database.embedded_server import EmbeddedPostgres
+from catalog.database.embedded.server import EmbeddedPostgres
 from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
 from catalog.database.pool import Database, Reserve

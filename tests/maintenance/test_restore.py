@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.database.postgres_host import programs
+from catalog.database.embedded.host import programs
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from catalog.database.embedded_server import EmbeddedPostgres
+from catalog.database.embedded.server import EmbeddedPostgres
 
 if __name__ == "__main__":
     with EmbeddedPostgres(Path(sys.argv[1])) as server, psycopg.connect(server.url) as connection:

