@@ -19,6 +19,9 @@ class DatabaseLimits:
     `lock_seconds` in all. Others wait for `lock_seconds` at once. A transaction is ended when its client is
     silent for `silent_client_seconds`, so that a frozen process does not hold its locks.
 
+    The server cannot notice the silence of a client within a statement. Then a process that waits for a lock
+    ends the transaction, or maintenance after `frozen_client_seconds`, which spares slow connections.
+
     `response_seconds` is how long a server may not respond at all before its connection is closed. A call is
     retried for `retry_seconds` while no connection can be opened.
 
@@ -64,5 +67,8 @@ class DatabaseLimits:
     )
     silent_client_seconds: float = internal(
         2.0, "Time after which a transaction is ended whose client is silent.", ge=0.001
+    )
+    frozen_client_seconds: float = internal(
+        30.0, "Time after which such a transaction is ended although nobody waits for its locks.", ge=0.001
     )
     allow_unsafe_commits: bool = internal(False, "Accept a server that may lose acknowledged commits.")

@@ -464,24 +464,28 @@ class Database:
         return state.attempt_number >= _MAX_ATTEMPTS
 
     def end_silent_transactions(self) -> None:
-        """End Siltstone's transactions on this database whose clients are frozen.
+        """End Siltstone's transactions on this database whose clients have been frozen for long.
 
         The server itself ends a transaction whose client sends nothing between two statements. It has no
         such limit while it waits for the rest of a statement or pipeline, or for a client that reads no
         results.
         """
-        query = _SERVER_SQL["end_silent_transactions"]
-        _log_ended(self.read("database.end_silent_transactions", query, self._silence_params()))
+        query, params = (
+            _SERVER_SQL["end_silent_transactions"],
+            {"seconds": self._limits.frozen_client_seconds},
+        )
+        _log_ended(self.read("database.end_silent_transactions", query, params))
 
     def _end_silent_transactions(self, pool: BoundedPool) -> None:
-        """Do the same for a transaction that waits for a lock, on a connection of its pool; ignore errors."""
+        """Do the same, and sooner, for a transaction that waits for a lock; ignore errors.
+
+        It uses a connection of the pool of that transaction.
+        """
+        params = {"seconds": self._limits.silent_client_seconds}
         with suppress(psycopg.Error), _connection_of(pool) as connection:
             cursor = connection.cursor(row_factory=namedtuple_row)
             query = _SERVER_SQL["end_silent_transactions"]
-            _log_ended(cursor.execute(query.sql, self._silence_params()).fetchall())
-
-    def _silence_params(self) -> dict[str, object]:
-        return {"seconds": self._limits.silent_client_seconds}
+            _log_ended(cursor.execute(query.sql, params).fetchall())
 
     def _backoff(self, state: RetryCallState) -> float:
         """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""

@@ -257,7 +257,7 @@ def test_an_agent_that_waits_for_its_disk_or_its_standby_is_not_ended(server: Po
 def test_a_heartbeat_that_freezes_before_its_commit_does_not_hold_up_fencing(server: PostgresNode) -> None:
     """Fencing skips locked rows, so nobody waits for these locks; it ends their transaction itself."""
     clock = SystemClock()
-    limits = DatabaseLimits(silent_client_seconds=0.5)
+    limits = DatabaseLimits(frozen_client_seconds=0.5)
     with open_catalog(server.url, clock, SystemIds(clock), limits=limits) as catalog:
         frozen, dead = _agent(catalog), _agent(catalog)
         connection = catalog._database.connect()
