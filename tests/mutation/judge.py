@@ -45,7 +45,7 @@ _OPTIONS: Final = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider")
 _KERNELS: Final = "object_format.kernels."
 # A mutant may loop for ever, and is killed after this multiple of the processor time of the unchanged run. If
 # it waits for ever, the same multiple of the time of its tests applies: other work may make them slower.
-_LEAST_SECONDS: Final = 30.0
+_LEAST_SECONDS: Final = 60.0  # compiling kernels takes this long
 _TIMES_SLOWER: Final = 3.0
 
 
@@ -54,7 +54,7 @@ class Outcome(StrEnum):
 
     SURVIVED = "survived"
     FAILED_TEST = "killed by a failing test"
-    BROKEN = "killed by an error before a test"
+    BROKEN = "killed by a crash, or by an error before a test"
     TIMED_OUT = "killed by the time limit"
 
 
@@ -73,7 +73,8 @@ class Baseline(NamedTuple):
         by_line = self.tests[mutant.module]
         lines = _statement(ROOT / mutant.module, mutant.line)
         found = {test for line in lines for test in by_line.get(line, ())}
-        if found == {""}:  # the default of a parameter or field: any test may depend on it
+        # Any test may depend on the default of a parameter or field, or execute machine code.
+        if found == {""} or _name(mutant.module).startswith(_KERNELS):
             found = set(self.seconds)
         return sorted(found & set(self.seconds), key=lambda test: (self.seconds[test], test))
 
