@@ -369,7 +369,9 @@ def test_requests_with_thousands_of_offsets_yield_to_the_event_loop(
         yields.append(seconds)
         await asyncio.sleep(seconds)
 
-    monkeypatch.setattr("agent.runtime.cooperative_yield.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(
+        "agent.runtime.cooperative_yield.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+    )
     parts = [Struct(name=name, partitions=[Struct(partition_index=0)]) for name in _NAMES]
     named = [Struct(name=name, partition_indexes=[0]) for name in _NAMES]
     requests: list[Callable[[], object]] = [
