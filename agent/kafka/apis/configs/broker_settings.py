@@ -45,7 +45,6 @@ _LOCAL_TIER = (
     "log.flush.start.offset.checkpoint.interval.ms",
     "log.retention.check.interval.ms",
     "num.recovery.threads.per.data.dir",
-    "producer.id.expiration.check.interval.ms",
     "replica.high.watermark.checkpoint.interval.ms",
 )
 _DOUBLE = {"log.cleaner.io.max.bytes.per.second"}
