@@ -352,7 +352,11 @@ class Campaign:
         return sorted(lasting)
 
     def _await_groups(self) -> None:
-        """Wait until every group has read every acknowledged record of the topic that drops none."""
+        """Wait until every group has read every record of this era in the topic that drops none.
+
+        librdkafka goes to the end of the lost epoch after a failover that loses commits. It skips records
+        before that end which it had fetched and not delivered yet.
+        """
         end = time.monotonic() + self.settings.group_seconds
         wanted = self.ledger.acknowledged_in("plain")
         while True:

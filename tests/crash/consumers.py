@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiokafka  # type: ignore[import-untyped]  # it brings no types
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tests.crash.clients import Workload
     from tests.crash.ledger import Ledger, Partition
+
+
+_CLOSE_SECONDS: Final = 60.0
 
 
 class GroupMember(Protocol):
@@ -76,6 +79,7 @@ class ConfluentMember(_Member):
                 "group.protocol": protocol,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
+                "max.poll.interval.ms": 60_000,  # and the time in which a member must revoke partitions
                 **QUICK,
                 **(classic if protocol == "classic" else {}),
             }
@@ -92,7 +96,15 @@ class ConfluentMember(_Member):
                 self._ledger.observe((str(message.topic()), message.partition() or 0), record)
             if messages:
                 self._commit()
-        self._consumer.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the consumer; librdkafka never ends this after an assignment that it could not complete."""
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+        if closing.is_alive():
+            self._ledger.refused[f"{self.group} group: close"] += 1
 
     def _commit(self) -> None:
         try:

@@ -144,13 +144,14 @@ class Ledger:
             return sum(len(each) for each in self._acknowledged.values())
 
     def acknowledged_in(self, topic: str) -> set[bytes]:
-        """Return the identities of the acknowledged records of a topic."""
+        """Return the identities of the records of a topic that were acknowledged in this era."""
         with self._lock:
             return {
                 sent.identity
                 for (name, _), records in self._acknowledged.items()
                 if name == topic
-                for sent in records.values()
+                for (era, _), sent in records.items()
+                if era == self.era
             }
 
     def problems(
