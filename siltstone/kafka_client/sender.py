@@ -26,6 +26,8 @@ DEFAULTS = {
     "message.timeout.ms": "120000",
     # The limit that matters is the topic's max.message.bytes, which the broker applies.
     "message.max.bytes": str(16 * 1024 * 1024),
+    # A misspelt name is an error, and creates no topic.
+    "allow.auto.create.topics": "false",
 }
 _POLL_SECONDS = 0.1
 _NOTICE_SECONDS = 5.0
