@@ -80,10 +80,11 @@ def test_the_data_of_a_deleted_topic_is_removed_in_small_transactions(scene: Sce
     scene.catalog.topics.delete("t")
     assert scene.extents(topic) == []
     assert garbage.dead_files(2**62, 10) == []
-    removed = [remove(2)]
+    limit, kinds_of_rows = 2, 4
+    removed = [remove(limit)]
     while removed[-1]:
-        removed.append(remove(2))
-    assert max(removed) <= 4
+        removed.append(remove(limit))
+    assert max(removed) <= limit * kinds_of_rows
     assert len(garbage.dead_files(2**62, 10)) == 5
 
 

@@ -331,10 +331,12 @@ def a_job_is_shuffled(scene: Scene) -> None:
 
 @step("byte_ranges_read_once_total", merge_fan_in=2)
 def a_shuffled_job_copies(scene: Scene) -> None:
-    """Two compacted files are merged, which needs no pass over the keys."""
-    partition = scene.topic("delete", retention_ms="-1")
-    for _ in range(2):
-        scene.fill(partition, 6_000, keys=6_000)
+    """Two compacted files are merged. A partition of them needs no pass over the keys."""
+    partitions = [scene.topic(), scene.topic("delete", retention_ms="-1")]
+    for number in range(2):
+        pairs = [(b"key%d" % each, b"%d" % number * 20) for each in range(6_000)]
+        batches = [batch(*pairs[start : start + 20]) for start in range(0, len(pairs), 20)]
+        scene.ingest(dict.fromkeys(partitions, batches))
         scene.poll()
     scene.poll()
 
