@@ -14,7 +14,7 @@ from local_tier.errors import CorruptLogError, LogClosedError, SegmentOffsetOver
 from local_tier.files.file_names import DELETED
 from local_tier.files.file_system import RealFileSystem
 from local_tier.log.leader_epoch_file_cache import LeaderEpochFileCache
-from local_tier.log.recovery import recover_segment
+from local_tier.log.recovery import cut_segment, recover_segment
 from local_tier.producers.producer_state_manager import ProducerStateManager
 from local_tier.segment.log_segment import LogSegment, RollParams
 from local_tier.segment.log_segments import LogSegments
@@ -46,7 +46,10 @@ def append(segment: LogSegment, *batches: bytes) -> None:
 def recovered(segment: LogSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochFileCache]:
     states = ProducerStateManager(FS, directory, log_name="orders-0")
     epochs = LeaderEpochFileCache(FS, directory, ManualScheduler(CLOCK))
-    return recover_segment(segment, states, epochs), states, epochs
+    size = segment.size
+    end = recover_segment(segment, states, epochs)
+    cut_segment(segment, end)
+    return size - end, states, epochs
 
 
 def roll_params(**changes: int) -> RollParams:
