@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _GRACE_SECONDS: Final = 10.0  # as the policy for Kafka clients has it
 _CHECK_SECONDS: Final = 2.5
 _SMALL_BYTES: Final = 64 * 1024  # what never waits for the memory of larger requests
+_SMALL_BODY_BYTES: Final = 4 * 1024  # what is never rejected for lack of memory, as for Kafka clients
 
 
 def require_json(request: Request) -> None:
@@ -47,8 +48,9 @@ async def json_body(
     """Read the JSON body of a request; its bytes are reserved in `budget` until the block ends.
 
     Raises `PayloadTooLargeError` if the body is longer than `limit` bytes, and `BusyError` if the budget is
-    full, both as early as possible. Raises `BodyTimeoutError` if the client needs more than `seconds` to send
-    the body, or sends it slowly while the budget is more than half full.
+    full, both as early as possible; a small body is accepted nevertheless. Raises `BodyTimeoutError` if the
+    client needs more than `seconds` to send the body, or sends it slowly while the budget is more than half
+    full.
     """
     require_json(request)
     declared = request.headers.get("content-length", "")
@@ -59,7 +61,10 @@ async def json_body(
     try:
         async for chunk in _chunks(request, seconds, lambda: budget.is_scarce):
             _check_size(reserved + len(chunk), limit)
-            budget.reserve(len(chunk))
+            if reserved + len(chunk) <= _SMALL_BODY_BYTES:
+                budget.reserve_unchecked(len(chunk))
+            else:
+                budget.reserve(len(chunk))
             reserved += len(chunk)
             chunks.append(chunk)
         body = b"".join(chunks)
