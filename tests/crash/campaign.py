@@ -1,6 +1,6 @@
 """A campaign: all faults at once over producers, groups, compaction and maintenance, with a ledger.
 
-The system is real: agents in processes of their own, PostgreSQL with a synchronous standby, an S3 server
+The system is real: agents in separate processes, PostgreSQL with a synchronous standby, an S3 server
 behind a proxy that injects faults, Kafka clients, and compaction, on Spark or in a worker process. Lanes of
 faults run while clients write and read. At quiet points the lanes stop, everything is read and compared with
 the ledger, and `fsck --deep` compares catalog, store and bytes.

@@ -1,4 +1,4 @@
-"""A frozen agent does not keep its locks, whatever the point at which its commit stopped."""
+"""A frozen agent does not keep its locks, at whichever point its commit stopped."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_an_agent_that_waits_for_its_disk_or_its_standby_is_not_ended(server: Po
 
 
 def test_a_heartbeat_that_freezes_before_its_commit_does_not_hold_up_fencing(server: PostgresNode) -> None:
-    """Fencing skips locked rows, so nobody waits for these locks; it ends their transaction itself."""
+    """Fencing skips locked rows, so no process waits for these locks; it ends their transaction itself."""
     clock = SystemClock()
     limits = DatabaseLimits(frozen_client_seconds=0.5)
     with open_catalog(server.url, clock, SystemIds(clock), limits=limits) as catalog:

@@ -1,4 +1,4 @@
-"""An agent of which an essential part ends while it serves."""
+"""An agent loses an essential part while it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents for tests that block: each agent runs in a thread of its own."""
+"""Agents for tests that block: each agent runs in a separate thread."""
 
 from __future__ import annotations
 

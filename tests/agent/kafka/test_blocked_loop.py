@@ -1,4 +1,4 @@
-"""What goes on while the event loop that serves clients is blocked."""
+"""Heartbeats, health and supervision while the event loop that serves clients is blocked."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ def a_segment_has_a_flipped_bit(scene: Scene) -> None:
 
 @step("local_cleaner_dead_threads", local_tier=_QUICK_CLEANER)
 def a_cleaner_thread_ends(scene: Scene) -> None:
-    """An error that nobody expects ends it."""
+    """An unexpected error ends it."""
     storage = scene.broker.agent.local_logs.storage
     assert storage is not None
     for cleaner in storage.manager.cleaners.values():

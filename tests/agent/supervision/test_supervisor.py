@@ -1,4 +1,4 @@
-"""What the supervisor reports, and when it ends the process."""
+"""Reports of the supervisor, and when it ends the process."""
 
 from __future__ import annotations
 

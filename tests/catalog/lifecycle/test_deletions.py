@@ -117,7 +117,7 @@ def test_every_confirmation_writes(scene: Scene, catalog_url: str) -> None:
 
 
 def test_live_topics_are_not_confirmed_as_gone(scene: Scene) -> None:
-    """A topic that was never known is told from one that was deleted."""
+    """The catalog distinguishes a deleted topic from one that it never had."""
     live, deleted = scene.topic("live"), scene.topic("deleted")
     scene.catalog.topics.delete("deleted")
     unknown = scene.ids.new_uuid()

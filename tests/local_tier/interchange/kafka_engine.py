@@ -1,4 +1,4 @@
-"""Kafka's log engine in a process of its own, for comparisons with ours (`Engine.java`)."""
+"""Kafka's log engine in a separate process, for comparisons with ours (`Engine.java`)."""
 
 from __future__ import annotations
 
