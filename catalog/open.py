@@ -10,7 +10,7 @@ from typing_extensions import override
 from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
 from catalog.commit.repository import Commits
-from catalog.config.repository import GroupConfigs
+from catalog.config.repository import BrokerConfigs, GroupConfigs
 from catalog.database.embedded.server import EmbeddedPostgres
 from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import MigrationPlan, Migrator, ignore_progress, read_version
@@ -98,6 +98,7 @@ class Catalog:
         self.repair = Repair(database)
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)
+        self.broker_configs = BrokerConfigs(database)
         self.group_offsets = GroupOffsets(database)
 
     @override

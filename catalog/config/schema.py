@@ -27,10 +27,11 @@ _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 class Setting:
     """Definition of one setting.
 
-    `resource` is the kind of resource that has the setting: topic or group. `kind` is Kafka's type in lower
-    case (boolean, int, long, double, string, list), or `replicas` for a list of partition:broker pairs.
-    `special_value` is a number outside [minimum, maximum] that is valid, too. `broker_name` is Kafka's name
-    of the broker setting that supplies the default. Error messages show `remedy` instead of `valid_values`.
+    `resource` is the kind of resource that has the setting: topic, group or broker. `kind` is Kafka's type in
+    lower case (boolean, int, long, double, string, list), or `replicas` for a list of partition:broker
+    pairs. `special_value` is a number outside [minimum, maximum] that is valid, too. `broker_name` is Kafka's
+    name of the broker setting that supplies the default. Error messages show `remedy` instead of
+    `valid_values`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Typed configuration of one topic or one consumer group.
+"""Typed configuration of one topic, one consumer group or one broker.
 
 A configuration holds only the settings that were set explicitly, because a default may change with a
 version. The properties return typed values, defaults included.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import GROUP_SETTINGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT, TOPIC_SETTINGS
 from catalog.config.schema import find_setting
 from catalog.errors import InvalidConfigError
@@ -230,3 +231,10 @@ class GroupConfig(ResourceConfig):
     def heartbeat_interval_ms(self) -> int | None:
         """Return the heartbeat interval, or None if it was not set explicitly."""
         return None if self.is_default(HEARTBEAT_INTERVAL) else self._integer(HEARTBEAT_INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig(ResourceConfig):
+    """Configuration of one broker, or of all."""
+
+    schema: ClassVar[Mapping[str, Setting]] = BROKER_SETTINGS

@@ -13,6 +13,7 @@ from agent.kafka.api_registry import APIS
 from agent.kafka.apis.configs.describe_configs import _TYPES
 from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
+from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.wire import Wire
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 _TOOLS = "org.apache.kafka.tools"
+# Kafka keeps these apart from its other broker settings (QuotaConfig).
+_THROTTLES = {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
 _CLASSES = {
     "kafka-topics": f"{_TOOLS}.TopicCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -127,7 +134,17 @@ def test_the_tools_administer_topics_and_settings(agents: Agents, tools: Tools) 
     assert all(f"  {setting}=" in everything for setting in TOPIC_SETTINGS)
     output = tools.failing(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
     assert "use false: storage.mode decides" in output
-    assert "when it starts" in tools.failing("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
+    change = "kafka-configs --alter --broker 1 --add-config"
+    assert "set segment.ms on topics" in tools.failing(f"{change} log.roll.ms=5")
+    tools(f"{change} leader.replication.throttled.rate=5")
+    changed = tools("kafka-configs --describe --broker 1")
+    assert "leader.replication.throttled.rate=5" in changed
+    assert "DYNAMIC_BROKER_CONFIG" in changed
+    tools("kafka-configs --alter --broker 1 --delete-config leader.replication.throttled.rate")
+    tools("kafka-configs --alter --broker-defaults --add-config num.io.threads=16")
+    assert "num.io.threads=16" in tools("kafka-configs --describe --broker-defaults")
+    tools("kafka-configs --alter --broker-defaults --delete-config num.io.threads")
+    assert "num.io.threads" not in tools("kafka-configs --describe --broker 1")
     tools(f"kafka-configs --alter --group {group} --add-config {_SESSION}=50000")
     assert f"Dynamic configs for group {group} are:" in tools("kafka-configs --describe --entity-type groups")
     assert f"{_SESSION}=50000" in tools(f"kafka-configs --describe --group {group}")
@@ -225,6 +242,10 @@ def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) ->
     of_consumers = {name for name in known["group"] if name.startswith("consumer.")}
     assert of_consumers == GROUP_SETTINGS.keys()
     assert ours(dict(GROUP_SETTINGS)).items() <= known["group"].items()
+    assert {name: each for name, each in ours(dict(BROKER_SETTINGS)).items() if name in known["broker"]} == {
+        name: known["broker"][name] for name in BROKER_SETTINGS.keys() & known["broker"].keys()
+    }
+    assert {*BROKER_SETTINGS} - {*known["broker"]} == _THROTTLES
     broker = agents.running[0]
     own = str(groups_of(broker).ownership._brokers.own.node_id)
     wanted = Struct(resource_type=ResourceType.BROKER, resource_name=own, configuration_keys=None)

@@ -9,6 +9,7 @@ import pytest
 from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.wire import Wire
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.agent.kafka.brokers import BrokerThread
 
-_TOPIC, _STATIC, _DEFAULT, _GROUP = 1, 4, 5, 8
+_TOPIC, _OWN_BROKER, _ALL_BROKERS, _STATIC, _DEFAULT, _GROUP = 1, 2, 3, 4, 5, 8
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 _UNKNOWN_TYPE = 64
@@ -133,7 +134,7 @@ def test_an_invalid_resource_gets_kafkas_error(wire: Wire, kind: int, name: str,
 def test_a_broker_reports_types_and_sources_of_its_settings(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """The default broker resource has no settings, because agents read theirs when they start."""
+    """All but those without a meaning here are read-only, because agents read theirs when they start."""
     broker = start_broker(default_partitions=7)
     with Wire(broker.host_and_port) as wire:
         own = str(wire.ask("metadata", 12, Struct(topics=[])).controller_id)
@@ -142,7 +143,10 @@ def test_a_broker_reports_types_and_sources_of_its_settings(
         assert (partitions.value, partitions.config_type, partitions.config_source) == ("7", 3, _STATIC)
         assert (created.value, created.config_type, created.config_source) == ("true", 1, _DEFAULT)
         assert settings["log.retention.ms"].value == TOPIC_SETTINGS["retention.ms"].default
-        assert all(each.read_only and each.documentation for each in settings.values())
+        assert all(each.documentation for each in settings.values())
+        assert {name for name, each in settings.items() if not each.read_only} == (
+            settings.keys() & BROKER_SETTINGS.keys()
+        )
         for kind, name in ((ResourceType.BROKER, ""), (ResourceType.BROKER_LOGGER, own)):
             nothing = describe(wire, kind, name)
             assert (nothing.error_code, nothing.configs) == (ErrorCode.none, [])
@@ -245,6 +249,95 @@ def test_changes_of_immutable_resources_are_rejected(wire: Wire) -> None:
         assert replace(wire, kind, name, a="b") == ErrorCode.invalid_request
     unknown = alter(wire, ResourceType.TOPIC, "marble", (_SET, "segment.ms", "5"))
     assert unknown == ErrorCode.unknown_topic_or_partition
+
+
+def own_id(wire: Wire) -> str:
+    return str(wire.ask("metadata", 12, Struct(topics=[])).controller_id)
+
+
+def changed_by_clients(result: Struct) -> dict[str, tuple[str, int]]:
+    return {
+        each.name: (each.value, each.config_source)
+        for each in result.configs
+        if each.config_source in {_OWN_BROKER, _ALL_BROKERS}
+    }
+
+
+def test_broker_settings_without_a_meaning_are_stored_and_described(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """The value of a broker precedes that of all brokers. Topics inherit both."""
+    broker = start_broker()
+    broker.create_topic("granite")
+    with Wire(broker.host_and_port) as wire:
+        own = own_id(wire)
+        rate, replicas = "leader.replication.throttled.rate", "min.insync.replicas"
+        for kind, name, entry in (
+            (ResourceType.BROKER, own, (_SET, rate, "1000")),
+            (ResourceType.BROKER, "", (_SET, rate, "2000")),
+            (ResourceType.BROKER, "", (_SET, replicas, "2")),
+        ):
+            assert alter(wire, kind, name, entry, validate_only=True) == ErrorCode.none
+            assert changed_by_clients(describe(wire, kind, name)).get(entry[1]) != (entry[2], _OWN_BROKER)
+            assert alter(wire, kind, name, entry) == ErrorCode.none
+
+        shown = describe(wire, ResourceType.BROKER, own)
+        assert changed_by_clients(shown) == {rate: ("1000", _OWN_BROKER), replicas: ("2", _ALL_BROKERS)}
+        (throttle,) = (each for each in shown.configs if each.name == rate)
+        assert not throttle.read_only
+        assert [(each.value, each.source) for each in throttle.synonyms] == [
+            ("1000", _OWN_BROKER),
+            ("2000", _ALL_BROKERS),
+            (str(2**63 - 1), _DEFAULT),
+        ]
+        of_all = {rate: ("2000", _ALL_BROKERS), replicas: ("2", _ALL_BROKERS)}
+        assert changed_by_clients(describe(wire, ResourceType.BROKER, "")) == of_all
+        of_topic = describe(wire, ResourceType.TOPIC, "granite", replicas).configs[0]
+        assert (of_topic.value, of_topic.config_source) == ("2", _ALL_BROKERS)
+
+        assert alter(wire, ResourceType.BROKER, own, (_DELETE, rate, None)) == ErrorCode.none
+        assert changed_by_clients(describe(wire, ResourceType.BROKER, own)) == of_all
+        assert replace(wire, ResourceType.BROKER, "", num_io_threads="16") == ErrorCode.none
+        assert changed_by_clients(describe(wire, ResourceType.BROKER, own)) == {
+            "num.io.threads": ("16", _ALL_BROKERS)
+        }
+        assert alter(wire, ResourceType.BROKER, "", (_DELETE, "num.io.threads", None)) == ErrorCode.none
+        assert describe(wire, ResourceType.BROKER, "").configs == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ((_SET, "num.partitions", "3"), "the agent's setting default_partitions"),
+        ((_SET, "log.cleaner.threads", "2"), "the agent's setting log_cleaner_threads"),
+        ((_SET, "log.retention.ms", "1"), "set retention.ms on topics"),
+        ((_SET, "broker.id", "3"), "reads its settings when it starts"),
+        ((_SET, "listeners", "PLAINTEXT://:1"), "reads its settings when it starts"),
+        ((_APPEND, "metric.reporters", "x"), "reads its settings when it starts"),
+        ((_SET, "ssl.keystore.password", "secret"), "reads its settings when it starts"),
+        ((_SET, "colour", "red"), "reads its settings when it starts"),
+        ((_SET, "num.io.threads", "many"), "an integer of at least 1"),
+        ((_SET, "leader.replication.throttled.rate", "-1"), "an integer of at least 0"),
+    ],
+)
+def test_a_change_of_a_broker_that_would_have_no_effect_is_refused(
+    wire: Wire, entry: tuple[int, str, str], reason: str
+) -> None:
+    """The error names the setting and how to change it. Nothing of the request is stored."""
+    operation, name, value = entry
+    valid = Struct(name="num.replica.fetchers", config_operation=_SET, value="2")
+    changed = Struct(name=name, config_operation=operation, value=value)
+    for resource in (own_id(wire), ""):
+        wanted = Struct(resource_type=ResourceType.BROKER, resource_name=resource, configs=[valid, changed])
+        request = Struct(resources=[wanted], validate_only=False)
+        (response,) = wire.ask("incremental_alter_configs", 1, request).responses
+        assert response.error_code == ErrorCode.invalid_request
+        assert name in response.error_message
+        assert reason in response.error_message
+        assert "secret" not in response.error_message
+        assert changed_by_clients(describe(wire, ResourceType.BROKER, resource)) == {}
+        # As in Kafka, the deletion of a setting that cannot be set is not an error.
+        assert alter(wire, ResourceType.BROKER, resource, (_DELETE, name, None)) == ErrorCode.none
 
 
 def test_a_request_with_a_duplicate_resource_or_setting_changes_nothing(

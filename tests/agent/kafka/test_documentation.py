@@ -8,6 +8,7 @@ from pathlib import Path
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.codec import message_versions
+from catalog.config.broker_definitions import BROKER_SETTINGS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
@@ -25,6 +26,12 @@ def test_the_page_lists_every_rejected_api_with_its_code_and_reason() -> None:
     assert rows == {
         (_title(api.name), api.rejection.code.name.upper(), api.rejection.reason) for api in REJECTED_APIS
     }
+
+
+def test_the_page_lists_every_broker_setting_that_clients_can_change() -> None:
+    _, _, section = _PAGE.read_text().partition("they have no effect:")
+    table, _, _ = section.partition("A change of any other setting")
+    assert sorted(re.findall(r"`([a-z0-9.]+)`", table)) == sorted(BROKER_SETTINGS)
 
 
 def _title(name: str) -> str:

@@ -1,8 +1,8 @@
-"""AlterConfigs: replaces all settings of a topic or of a consumer group.
+"""AlterConfigs: replaces all settings of a topic, of a consumer group or of a broker.
 
 Versions 0 to 2. Version 2 is the first flexible one. A setting that the request does not name gets its
 default. The exception is `storage.mode` of a topic, which Kafka clients do not know and which cannot change.
-The settings of a broker cannot be changed: an agent reads its settings when it starts.
+Of a broker, only settings without a meaning here can be set.
 """
 
 from __future__ import annotations

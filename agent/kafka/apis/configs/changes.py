@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from agent.kafka.apis.configs.broker_settings import require_changeable
 from agent.kafka.apis.configs.resources import (
     ResourceType,
     require_group_name,
@@ -18,6 +19,7 @@ from agent.kafka.apis.configs.resources import (
 )
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from catalog.errors import InvalidConfigError
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ Changes: TypeAlias = "Mapping[str, str | None]"
 ChangesOf: TypeAlias = "Callable[[ResourceConfig], Changes]"
 
 _IMMUTABLE = {
-    ResourceType.BROKER: "an agent reads its settings when it starts: change its configuration file, its"
-    " environment variables or its command-line options, and restart it",
     ResourceType.BROKER_LOGGER: "an agent reads its log_level when it starts",
     ResourceType.CLIENT_METRICS: "agents do not collect metrics from clients",
 }
@@ -71,6 +71,10 @@ def _check_entries(wanted: Struct, nullable: Sequence[int]) -> None:
     for each in wanted.configs:
         if each.value is None and getattr(each, "config_operation", None) not in nullable:
             raise KafkaError(ErrorCode.invalid_request, f"setting {each.name} has no value")
+    if wanted.resource_type == ResourceType.BROKER:
+        require_changeable(
+            [each.name for each in wanted.configs if getattr(each, "config_operation", None) not in nullable]
+        )
 
 
 async def _change(
@@ -81,8 +85,10 @@ async def _change(
         await _change_topic(wanted.resource_name, context, changes, validate_only=validate_only)
     elif kind is ResourceType.GROUP:
         await _change_group(wanted.resource_name, context, changes, validate_only=validate_only)
+    elif kind is ResourceType.BROKER:
+        await _change_broker(wanted.resource_name, context, changes, validate_only=validate_only)
     else:
-        if kind is not ResourceType.CLIENT_METRICS and wanted.resource_name:
+        if kind is ResourceType.BROKER_LOGGER and wanted.resource_name:
             require_own_broker(wanted.resource_name, context)
         raise KafkaError(ErrorCode.invalid_request, _IMMUTABLE[kind])
 
@@ -111,3 +117,22 @@ async def _change_group(
         check(config.with_changes(changes(config)))
         return
     await services.pools.catalog.run(partial(services.catalog.group_configs.alter, name, changes, check))
+
+
+async def _change_broker(
+    name: str, context: RequestContext, changes: ChangesOf, *, validate_only: bool
+) -> None:
+    """Change the settings of this broker, or of all brokers if `name` is empty."""
+    if name:
+        require_own_broker(name, context)
+    services = context.services
+    configs = services.catalog.broker_configs
+
+    try:
+        if validate_only:
+            config = (await services.pools.catalog.run(partial(configs.find, [name])))[name]
+            config.with_changes(changes(config))
+        else:
+            await services.pools.catalog.run(partial(configs.alter, name, changes))
+    except InvalidConfigError as error:  # Kafka has this code for brokers
+        raise KafkaError(ErrorCode.invalid_request, str(error)) from error

@@ -5,8 +5,10 @@ one.
 
 - Topics have all of Kafka's settings, and `storage.mode`.
 - Groups have the settings of the consumer protocol.
-- This broker shows its settings under Kafka's names. They are read-only: an agent reads them when it starts.
-- The default of all brokers (an empty name), client metrics and loggers have no settings.
+- This broker shows its settings under Kafka's names, and the values that clients have set. All others are
+  read-only: an agent reads them when it starts.
+- The default of all brokers (an empty name) has the values that clients have set for all brokers.
+- Client metrics and loggers have no settings.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.configs.broker_settings import BrokerSetting, broker_settings
+from agent.kafka.apis.configs.broker_settings import (
+    DEFAULT_SOURCE,
+    BrokerSetting,
+    broker_settings,
+    default_settings,
+)
 from agent.kafka.apis.configs.resources import (
     ResourceType,
     require_group_name,
@@ -28,7 +35,9 @@ from agent.kafka.apis.configs.resources import (
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.runtime.cooperative_yield import CooperativeYield
-from catalog.config.values import GroupConfig
+from catalog.config.broker_definitions import BROKER_SETTINGS
+from catalog.config.repository import ALL_BROKERS
+from catalog.config.values import BrokerConfig, GroupConfig
 from catalog.topics.names import check_topic_name
 from core.errors import SiltstoneError
 
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
     from catalog.config.values import ResourceConfig, TopicConfig
     from catalog.model import Topic
 
-_TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
+_TOPIC_SOURCE, _GROUP_SOURCE = 1, 8
 # Up to this number, groups are looked up one by one; beyond it, all groups with settings are read at once.
 _MAX_SINGLE_LOOK_UPS = 8
 # Rendered configurations in the cache of one request. Few configurations of a cluster differ.
@@ -55,7 +64,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each resource, or report why not."""
     results = []
     found = await _look_up(request, context)
-    rendered = _RenderedSettings(request, broker_settings(context.services))
+    rendered = _RenderedSettings(request, broker_settings(context.services, found.own, found.of_all_brokers))
     yielding = CooperativeYield()
     for wanted in request.resources:
         result = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
@@ -75,9 +84,14 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 @dataclass(slots=True)
 class _Resources:
-    """The requested topics, all groups with settings if many are requested, and errors by resource type."""
+    """The requested topics, all groups with settings if many are requested, and errors by resource type.
+
+    `own` and `of_all_brokers` are what clients have set for this broker and for all. Topics inherit it.
+    """
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    own: BrokerConfig = field(default_factory=BrokerConfig)
+    of_all_brokers: BrokerConfig = field(default_factory=BrokerConfig)
     groups: Mapping[str, GroupConfig] | None = None
     failures: dict[int, KafkaError] = field(default_factory=dict)
 
@@ -104,6 +118,10 @@ class _RenderedSettings:
         """Return the settings of this broker."""
         return [self._strip(_broker_setting(each)) for each in self._of_broker.values()]
 
+    def of_all_brokers(self, config: BrokerConfig) -> list[Struct]:
+        """Return the settings of the default of all brokers."""
+        return [self._strip(_broker_setting(each)) for each in default_settings(config)]
+
     def _strip(self, found: Struct) -> Struct:
         """Remove the fields that the request does not want."""
         if not self._request.include_synonyms:
@@ -115,7 +133,7 @@ class _RenderedSettings:
 
 def config_source(config: TopicConfig, name: str) -> int:
     """Return Kafka's ConfigSource of a topic's setting."""
-    return _DEFAULT_SOURCE if config.is_default(name) else _TOPIC_SOURCE
+    return DEFAULT_SOURCE if config.is_default(name) else _TOPIC_SOURCE
 
 
 def _is_requested(found: Struct, wanted: Struct) -> bool:
@@ -136,12 +154,27 @@ async def _look_up(request: Struct, context: RequestContext) -> _Resources:
             }
         except SiltstoneError as error:
             found.failures[ResourceType.TOPIC] = to_kafka_error(error)
+    if kinds[ResourceType.BROKER] or kinds[ResourceType.TOPIC]:
+        await _look_up_brokers(found, context)
     if kinds[ResourceType.GROUP] > _MAX_SINGLE_LOOK_UPS:
         try:
             found.groups = await run(catalog.group_configs.list)
         except SiltstoneError as error:
             found.failures[ResourceType.GROUP] = to_kafka_error(error)
     return found
+
+
+async def _look_up_brokers(found: _Resources, context: RequestContext) -> None:
+    services = context.services
+    own = str(services.brokers.own.node_id)
+    find = partial(services.catalog.broker_configs.find, [own, ALL_BROKERS])
+    try:
+        configs = await services.pools.catalog.run(find)
+    except SiltstoneError as error:
+        for kind in (ResourceType.BROKER, ResourceType.TOPIC):
+            found.failures.setdefault(kind, to_kafka_error(error))
+    else:
+        found.own, found.of_all_brokers = configs[own], configs[ALL_BROKERS]
 
 
 async def _describe(
@@ -165,7 +198,7 @@ async def _describe(
         require_resource_name(name)
         return []
     if kind is ResourceType.BROKER and not name:
-        return []
+        return rendered.of_all_brokers(found.of_all_brokers)
     require_own_broker(name, context)
     if kind is ResourceType.BROKER_LOGGER:
         return []
@@ -176,7 +209,7 @@ def _settings(
     config: ResourceConfig, own_source: int, of_broker: Mapping[str, BrokerSetting]
 ) -> Iterable[Struct]:
     for setting in config.schema.values():
-        synonyms = [_inherited(setting, of_broker)]
+        synonyms = _inherited(setting, of_broker)
         if not config.is_default(setting.name):
             own = Struct(name=setting.name, value=config.text(setting.name), source=own_source)
             synonyms.insert(0, own)
@@ -190,26 +223,28 @@ def _settings(
         )
 
 
-def _inherited(setting: Setting, of_broker: Mapping[str, BrokerSetting]) -> Struct:
-    """Return the value of a setting that the resource does not set: the broker's value or the default."""
+def _inherited(setting: Setting, of_broker: Mapping[str, BrokerSetting]) -> list[Struct]:
+    """Return the values of a setting that the resource does not set: the broker's, or the default."""
     known = of_broker.get(setting.broker_name or "")
     if known is None:
-        return Struct(name=setting.broker_name or setting.name, value=setting.default, source=_DEFAULT_SOURCE)
-    return Struct(name=known.name, value=known.value, source=_source(known))
+        return [
+            Struct(name=setting.broker_name or setting.name, value=setting.default, source=DEFAULT_SOURCE)
+        ]
+    return _values(known)
 
 
-def _source(setting: BrokerSetting) -> int:
-    return _DEFAULT_SOURCE if setting.is_default else _STATIC_BROKER_SOURCE
+def _values(setting: BrokerSetting) -> list[Struct]:
+    return [Struct(name=setting.name, value=value, source=source) for value, source in setting.values]
 
 
 def _broker_setting(setting: BrokerSetting) -> Struct:
-    own = Struct(name=setting.name, value=setting.value, source=_source(setting))
+    synonyms = _values(setting)
     return Struct(
         name=setting.name,
-        value=setting.value,
-        read_only=True,
-        config_source=_source(setting),
-        synonyms=[own],
+        value=synonyms[0].value,
+        read_only=setting.name not in BROKER_SETTINGS,
+        config_source=synonyms[0].source,
+        synonyms=synonyms,
         config_type=_TYPES[setting.kind],
         documentation=setting.documentation,
     )

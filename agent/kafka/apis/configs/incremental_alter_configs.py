@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs (KIP-339): changes single settings of a topic or of a consumer group.
+"""IncrementalAlterConfigs (KIP-339): changes single settings of a topic, of a consumer group or of a broker.
 
-Versions 0 and 1. Version 1 is the first flexible one. The settings of a broker cannot be changed: an agent
-reads its settings when it starts.
+Versions 0 and 1. Version 1 is the first flexible one. Of a broker, only settings without a meaning here can
+be set.
 """
 
 from __future__ import annotations
