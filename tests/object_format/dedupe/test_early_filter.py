@@ -23,6 +23,7 @@ from object_format.kernels.batches.layout import BATCH_ROW
 from object_format.record_batch.decompression import Scratch
 from object_format.record_batch.records import encode_batch
 from tests.object_format.dedupe.test_dedupe import FEW_KEYS, LARGE, NOW, SEED, sections
+from tests.object_format.scratch_memory import limit_scratch_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,8 +132,7 @@ def test_early_filter_writes_the_same_as_pass_2(
 ) -> None:
     """This includes full tables, little memory, and sections that are too long to retain."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
-        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
+        limit_scratch_memory(patch, scratch_bytes)
         patch.setattr("object_format.dedupe.survivor_finder._GROUP_BYTES", group_bytes)
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", min(max_retained, 32_768))
         early_filter = EarlyFilter(
@@ -250,8 +250,7 @@ def test_batches_are_merged_within_the_same_chunks_as_in_pass_2(
         [NOW] * len(lengths), [b"a%d" % n for n in range(len(lengths))], [b"w"] * len(lengths), base_offset=50
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
-        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
+        limit_scratch_memory(patch, scratch_bytes)
         early_filter = EarlyFilter()
         early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
         survivors = run(early_filter, [[old], [new]])

@@ -18,6 +18,7 @@ from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.task import compaction_task
 from spark_jobs.task.compaction_task import run_compaction
+from tests.object_format.scratch_memory import limit_scratch_memory
 from tests.spark_jobs.reference_log import BatchToWrite, ReferenceLog, batch
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def test_outputs_are_equal_with_and_without_the_early_filter(
     """Outputs are equal byte for byte under any memory limit, also for a log that was compacted before."""
     runs = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", 400)
+        limit_scratch_memory(patch, 400)
         for limits in ((1, 1), (retained_bytes, output_bytes)):
             harness = new_harness()
             topic = harness.log.create_topic("compact")
