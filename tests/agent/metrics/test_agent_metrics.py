@@ -205,10 +205,11 @@ def the_write_buffer_is_full(scene: Scene) -> None:
         scene.until_moved(lambda: scene.produce(value))
 
 
-@step("request_rejections_total", max_requests_bytes=2_000, max_request_bytes=2_000)
+@step("request_rejections_total", max_requests_bytes=12_000, max_request_bytes=12_000)
 def the_memory_for_requests_is_full(scene: Scene) -> None:
-    with scene.blocked_store("x" * 1_500):
-        scene.until_moved(lambda: scene.produce("y" * 1_500))
+    """Small bodies are always read, so these are large."""
+    with scene.blocked_store("x" * 9_000):
+        scene.until_moved(lambda: scene.produce("y" * 9_000))
 
 
 @step("fetch_bytes")
