@@ -25,10 +25,10 @@ from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
-from agent.http.connection import HttpLimits
 from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
-from agent.http.server import HttpServer
+from agent.http.transport.connection import HttpLimits
+from agent.http.transport.server import HttpServer
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.rejected import UNSERVED_APIS
 from agent.kafka.automatic_topics import AutomaticTopics

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import numpy as np
 
-from agent.http.json_size import count_items
+from agent.http.transport.json_size import count_items
 from agent.kafka.fast_path.fetch_parser import FetchParser
 from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, validate_decompressed
 from agent.write.ingestion_buffer import OpenFile, Piece

@@ -1,11 +1,11 @@
 """The policy: which extents are rewritten together, as a pure function of a snapshot.
 
-Kinds of jobs, one module each: *ingestion jobs* move records from ingestion files into compacted
-ones (`ingestion`); *cleaning jobs* deduplicate compacted partitions that became dirty again (`cleaning`);
-*merging jobs* turn small files into large ones (`merging`); *clustering jobs* turn short extents into long
-ones (`clustering`); *fault bisection jobs* find the file that makes a job fail (`fault_bisection`). Jobs are
-ordered by their score (`score`), and the budget limits how many are planned. In a paced plan, small
-amounts of new data wait for more (`pace`).
+Kinds of jobs, one module of `planner.jobs` each: *ingestion jobs* move records from ingestion files into
+compacted ones (`ingestion`); *cleaning jobs* deduplicate compacted partitions that became dirty again
+(`cleaning`); *merging jobs* turn small files into large ones (`merging`); *clustering jobs* turn short
+extents into long ones (`clustering`); *fault bisection jobs* find the file that makes a job fail
+(`fault_bisection`). Jobs are ordered by their score (`score`), and the budget limits how many are planned.
+In a paced plan, small amounts of new data wait for more (`pace`).
 
 Invariants of every plan, tested on random logs:
 
@@ -23,8 +23,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from planner.cleaning import draft_cleaning_jobs
-from planner.clustering import draft_clustering_jobs
 from planner.explanation import (
     decision_deferred,
     decision_in_job,
@@ -32,9 +30,11 @@ from planner.explanation import (
     decision_without_job,
     job_reason,
 )
-from planner.fault_bisection import draft_fault_bisection_jobs
-from planner.ingestion import draft_ingestion_jobs
-from planner.merging import draft_merging_jobs
+from planner.jobs.cleaning import draft_cleaning_jobs
+from planner.jobs.clustering import draft_clustering_jobs
+from planner.jobs.fault_bisection import draft_fault_bisection_jobs
+from planner.jobs.ingestion import draft_ingestion_jobs
+from planner.jobs.merging import draft_merging_jobs
 from planner.plan import Plan
 from planner.score import RequestPrices, affordable, score_of
 

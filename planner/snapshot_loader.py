@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.jobs.planning_queries import DirtyRule
 from catalog.model import Exactness, FileKind, PartitionId
-from planner.fault_bisection import can_be_retried
+from planner.jobs.fault_bisection import can_be_retried
 from planner.policy import PRICES
 from planner.score import spent_on
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules, is_readable

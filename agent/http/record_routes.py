@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
-from agent.http.json_size import count_items
 from agent.http.models import ProduceResponse, RecordsResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
-from agent.http.request_body import json_body, reserving_items
+from agent.http.transport.json_size import count_items
+from agent.http.transport.request_body import json_body, reserving_items
 from agent.read.fetch_plan import PartitionFetch
 
 T = TypeVar("T")

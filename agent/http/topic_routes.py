@@ -17,7 +17,7 @@ from agent.http.models import (
     TopicResponse,
     TopicsResponse,
 )
-from agent.http.request_body import json_body
+from agent.http.transport.request_body import json_body
 from catalog.config.definitions import TOPIC_SETTINGS
 from catalog.model import Topic
 

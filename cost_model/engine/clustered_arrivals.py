@@ -2,8 +2,8 @@
 
 In a scaled model, a partition's extents of one round are a single extent. The catalog really has several rows
 for them, and clustering jobs rewrite their bytes several times. Both numbers are measured once for each class
-of topics: a single partition receives extents of equal length one by one, and `planner.clustering` chooses
-which of them become one.
+of topics: a single partition receives extents of equal length one by one, and `planner.jobs.clustering`
+chooses which of them become one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 import numpy as np
 
 from catalog.model import Extent, FileKind, PartitionState
-from planner.clustering import RUN_OF_FAN_IN, is_fragmented, short_run
+from planner.jobs.clustering import RUN_OF_FAN_IN, is_fragmented, short_run
 from planner.snapshot import FileView, PartitionView, Snapshot
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import FileKind, PartitionState
-from planner.clustering import is_fragmented
-from planner.merging import is_mostly_dead
+from planner.jobs.clustering import is_fragmented
+from planner.jobs.merging import is_mostly_dead
 from planner.snapshot import Mergeable, PartitionView, Snapshot, Spent
 
 if TYPE_CHECKING:

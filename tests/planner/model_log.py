@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from catalog.model import Extent, FileKind, PartitionId, PartitionState
-from planner.clustering import is_fragmented
-from planner.merging import is_mostly_dead
+from planner.jobs.clustering import is_fragmented
+from planner.jobs.merging import is_mostly_dead
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
 
 if TYPE_CHECKING:

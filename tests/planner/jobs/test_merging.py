@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
-from planner.merging import level_of
+from planner.jobs.merging import level_of
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit, submit
 from planner.policy import make_plan

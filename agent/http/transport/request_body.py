@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import ClientDisconnect
 
 from agent.http.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
-from agent.http.json_size import ITEM_BYTES, MAX_ITEMS
+from agent.http.transport.json_size import ITEM_BYTES, MAX_ITEMS
 from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 
 if TYPE_CHECKING:

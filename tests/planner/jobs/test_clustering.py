@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from object_format.limits import MAX_SPAN
-from planner.clustering import section_level, short_run
+from planner.jobs.clustering import section_level, short_run
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit
 from planner.policy import make_plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from typing_extensions import override
 
-from agent.http.connection import protocol_of
+from agent.http.transport.connection import protocol_of
 from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from agent.http.connection import HttpLimits
+    from agent.http.transport.connection import HttpLimits
 
 _TICK_SECONDS = 1.0  # the resolution of the Date header
 

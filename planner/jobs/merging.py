@@ -22,8 +22,8 @@ from uuid import UUID
 
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
-from planner.clustering import is_clustered_by_range
 from planner.dirtiness import spans_too_many
+from planner.jobs.clustering import is_clustered_by_range
 from planner.plan import JobKind
 from planner.selection import JobDraft
 
