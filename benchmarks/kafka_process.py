@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import psutil
@@ -25,7 +26,6 @@ from object_store.open import StoreConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from multiprocessing.connection import Connection
-    from pathlib import Path
     from typing import Self
 
 
@@ -105,18 +105,20 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._postgres.close()
 
+    def postgres_cpu_seconds(self) -> float:
+        """Return the processor time of the catalog's server processes, including the kernel."""
+        seconds = 0.0
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if Path(process.cwd()).is_relative_to(self.directory):
+                    times = process.cpu_times()
+                    seconds += times.user + times.system
+        return seconds
+
     @contextmanager
-    def agent(
-        self, *, flush_interval_ms: int = 250, local_directories: tuple[Path, ...] = ()
-    ) -> Iterator[AgentProcess]:
+    def agent(self, **changes: Any) -> Iterator[AgentProcess]:  # noqa: ANN401  # any setting
         """Yield an agent with default settings except for the given ones."""
-        settings = AgentSettings(
-            http_port=0,
-            kafka_host="127.0.0.1",
-            kafka_port=0,
-            flush_interval_ms=flush_interval_ms,
-            local_directories=local_directories,
-        )
+        settings = AgentSettings(http_port=0, kafka_host="127.0.0.1", kafka_port=0, **changes)
         with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, addresses):
             yield AgentProcess(addresses["kafka"], addresses["http"], process)
 
