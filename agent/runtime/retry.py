@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from core.errors import RetryableError
 
@@ -39,17 +38,10 @@ class RetryPolicy:
 
         Only `RetryableError` is retried.
         """
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.attempts),
-            wait=self._wait,
-            retry=retry_if_exception_type(RetryableError),
-            reraise=True,
-        )
-
-        async def attempt() -> T:  # tenacity needs a coroutine function
-            return await call()
-
-        return await retrying(attempt)
-
-    def _wait(self, state: RetryCallState) -> float:
-        return self.pause(state.attempt_number)
+        for attempt in range(1, self.attempts):
+            try:
+                return await call()
+            except RetryableError:
+                pass  # the pause must not keep the error, and what its stack refers to, in memory
+            await asyncio.sleep(self.pause(attempt))
+        return await call()

@@ -20,6 +20,7 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
+from agent.runtime.work_pool import WorkPool
 from agent.write.validation import ValidatedAppend, validate
 from agent.write.write_path import WritePath
 from catalog.config.values import TopicConfig
@@ -157,6 +158,23 @@ async def test_the_flush_interval_closes_a_file(store: FaultyStore) -> None:
     async with writing(store, flush_interval_ms=1) as harness:
         (results,) = await harness.path.append([batches(A, 0, "x")])
         assert results[0].base_offset == 0
+
+
+async def test_a_file_takes_one_call_of_a_thread_for_its_upload_and_one_for_its_commit(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call wakes a thread, and then the event loop: small files cost little else."""
+    calls: list[str] = []
+    run = WorkPool.run
+
+    async def record(pool: WorkPool, call: Callable[[], Any]) -> Any:  # noqa: ANN401
+        calls.append(pool.name)
+        return await run(pool, call)
+
+    monkeypatch.setattr(WorkPool, "run", record)
+    async with writing(store, flush_interval_ms=1) as harness:
+        await harness.path.append([batches(A, 0, "x")])
+        assert calls == ["uploads", "commits"]
 
 
 async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) -> None:
