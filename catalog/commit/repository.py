@@ -37,7 +37,7 @@ from catalog.commit.results import (
 from catalog.database.pool import Reserve
 from catalog.database.sql_files import load_queries
 from catalog.errors import CommitResultExpiredError
-from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS, expire_commit_results
+from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS
 from catalog.lifecycle.incarnation import replaced_error
 from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.sessions import fenced_error
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("commit")
-_RESULTS_EXPIRED: Final = 4
+_MAX_EXPIRED: Final = 4
 _REPORT_MS: Final = 60_000
 """Time after the beginning of an incarnation in which agents report the commits that they lost."""
 
@@ -295,11 +295,11 @@ class _Commit:
             "live_bytes": live_bytes,
             **format_params(commit.format),
             "sections": outcomes,
+            "expired_before_ms": self._now_ms - COMMIT_RESULT_RETENTION_MS,
+            "max_expired": _MAX_EXPIRED,
         }
         send(_SQL["insert_file"], params)
         send(_SQL["insert_result"], params)
-        # Each commit deletes a few expired results, so that they do not accumulate.
-        expire_commit_results(self._transaction, self._now_ms, limit=_RESULTS_EXPIRED)
 
     def _file_params(self) -> dict[str, object]:
         return {"file_id": self._commit.file_id, "now_ms": self._now_ms}

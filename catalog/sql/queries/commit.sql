@@ -108,7 +108,18 @@ VALUES (
 );
 
 -- name: insert_result
--- Store the outcomes for a retry.
+-- Store the outcomes for a retry. Each commit deletes a few expired ones, so that they do not accumulate. This is no
+-- separate statement, because a small commit costs little else than its statements.
+WITH expired AS (
+    DELETE FROM commit_results
+    WHERE file_id IN (
+        SELECT r.file_id FROM commit_results AS r
+        WHERE r.committed_ms < %(expired_before_ms)s
+        ORDER BY r.committed_ms
+        LIMIT %(max_expired)s
+        FOR UPDATE SKIP LOCKED
+    )
+)
 INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s, %(now_ms)s, %(sections)s);
 
 -- name: advance_partitions

@@ -43,6 +43,26 @@ class Sent:
         return {query.name: (query, params) for query, params in self.statements}
 
 
+def test_a_small_commit_sends_as_few_statements_as_it_can(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement costs more than the rows of a small file."""
+    topic = scene.topic("t", 1)
+    keys = [PartitionId(topic.topic_id, 0)]
+    sent = Sent(monkeypatch)
+    sent.of_a_commit(scene, keys)  # the first one begins the leader epoch
+    assert list(sent.of_a_commit(scene, keys)) == [
+        "lock_file_id",
+        "find_result",
+        "lock_session",
+        "lock_partitions",
+        "advance_partitions",
+        "insert_extents",
+        "insert_file",
+        "insert_result",
+    ]
+
+
 def pages(node: dict[str, Any]) -> tuple[int, set[str]]:
     """Return the number of pages that a plan read, and the tables that it scanned sequentially."""
     scans = {f"{node['Relation Name']}"} if node["Node Type"] == "Seq Scan" else set()
