@@ -22,7 +22,6 @@ import psycopg
 import structlog
 from psycopg import errors as pg
 from psycopg.rows import namedtuple_row
-from tenacity import RetryCallState, Retrying, retry_if_exception
 from typing_extensions import override
 
 from catalog.database import arrays
@@ -426,42 +425,29 @@ class Database:
         *,
         idempotent: bool,
     ) -> T:
-        def is_retriable(error: BaseException) -> bool:
-            if isinstance(error, (_NotConnectedError, pg.LockNotAvailable, *_NOT_COMMITTED)):
-                return True
-            return (
-                idempotent
-                and isinstance(error, psycopg.OperationalError)
-                and not isinstance(error, _NOT_RETRIED)
-            )
-
+        started = self._clock.monotonic()
         with self._counted(operation) as statistics, self._translated_errors(operation):
-            for retry in Retrying(
-                stop=partial(self._stop, self._clock.monotonic()),
-                wait=self._backoff,
-                sleep=self._clock.sleep,
-                retry=retry_if_exception(is_retriable),
-                reraise=True,
-            ):
-                with retry:
-                    statistics.retries = retry.retry_state.attempt_number - 1
-                    try:
-                        with _connection_of(pool) as connection:
-                            return attempt(connection, statistics)
-                    except pg.LockNotAvailable:
+            while True:
+                try:
+                    with _connection_of(pool) as connection:
+                        return attempt(connection, statistics)
+                except psycopg.Error as error:
+                    if isinstance(error, pg.LockNotAvailable):
                         self._end_silent_transactions(pool)
+                    is_last = self._is_last(error, statistics.retries, started)
+                    if is_last or not _is_retriable(error, idempotent=idempotent):
                         raise
-        raise AssertionError  # unreachable: reraise raises the last error
+                statistics.retries += 1
+                self._clock.sleep(self._backoff(statistics.retries))
 
-    def _stop(self, started: float, state: RetryCallState) -> bool:
+    def _is_last(self, failure: psycopg.Error, retries: int, started: float) -> bool:
         """Return True after the last attempt: time counts for a server that restarts, and for locks."""
-        failure = state.outcome.exception() if state.outcome is not None else None
         seconds = self._clock.monotonic() - started
         if isinstance(failure, _NotConnectedError):
             return seconds >= self._limits.retry_seconds
         if isinstance(failure, pg.LockNotAvailable):
             return seconds >= self._limits.lock_seconds
-        return state.attempt_number >= _MAX_ATTEMPTS
+        return retries + 1 >= _MAX_ATTEMPTS
 
     def end_silent_transactions(self) -> None:
         """End Siltstone's transactions on this database whose clients have been frozen for long.
@@ -487,11 +473,9 @@ class Database:
             query = _SERVER_SQL["end_silent_transactions"]
             _log_ended(cursor.execute(query.sql, params).fetchall())
 
-    def _backoff(self, state: RetryCallState) -> float:
+    def _backoff(self, retries: int) -> float:
         """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""
-        ceiling = min(
-            _MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(state.attempt_number, _MAX_DOUBLINGS)
-        )
+        ceiling = min(_MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(retries, _MAX_DOUBLINGS))
         return self._ids.random() * ceiling
 
     @contextmanager
@@ -535,6 +519,13 @@ class Database:
             f"the catalog at {self.address} rejected {operation}: {error.sqlstate} {first_line(error)}",
             remedy="this is a defect of Siltstone, or something else has changed the database",
         )
+
+
+def _is_retriable(error: psycopg.Error, *, idempotent: bool) -> bool:
+    """Return True if nothing has happened, or if the work may run again after an unknown outcome."""
+    if isinstance(error, (_NotConnectedError, pg.LockNotAvailable, *_NOT_COMMITTED)):
+        return True
+    return idempotent and isinstance(error, psycopg.OperationalError) and not isinstance(error, _NOT_RETRIED)
 
 
 def _log_ended(rows: list[Row]) -> None:
