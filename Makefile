@@ -11,7 +11,7 @@
 #   make coverage    the tests with branch coverage
 #   make bench       the benchmarks
 #   make cost        simulate the workloads of docs/explanation/cost.md and update its figures
-#   make references  generate the reference pages from the code
+#   make references  generate the reference pages and the table of Kafka's schemas
 #   make lock        resolve the pinned versions again
 #   make pgbouncer   fetch PgBouncer for tests, if this is Debian or Ubuntu and it is not installed
 #   make kafka-tools fetch Kafka's own tools for tests, if Java and Maven are installed
@@ -91,6 +91,7 @@ references: $(VENV)/.installed-dev
 	$(BIN)/python -m siltstone.settings.reference
 	$(BIN)/python -m siltstone.metrics_reference
 	$(BIN)/python -m agent.http.openapi_reference
+	$(BIN)/python -m agent.kafka.codec.schema_table
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""Encoding of Kafka's messages, driven by kio's generated schemas."""
+"""Encoding of Kafka's messages, driven by a table of their schemas."""
 
 from agent.kafka.codec.messages import MalformedMessageError, Message, message_versions, read_message
 from agent.kafka.codec.reading import Cursor

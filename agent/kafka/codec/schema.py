@@ -1,21 +1,21 @@
-"""The schema of each message in each version, derived from kio's generated dataclasses.
+"""The schema of each message in each version, from a table.
 
-Only kio's schemas are used. Its reader rejects unknown tagged fields, which a broker must ignore, and copies
-record bytes. The tests compare our codec with kio's.
+`schemas.json` is derived from kio's generated dataclasses by `schema_table`. An agent does not import them:
+Python compiles the methods of each one when it is imported. An agent would spend a second of processor time
+on that, and the first request of each API would wait for the dataclasses of all versions of the API.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from importlib import resources
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import orjson
+
+TABLE = "schemas.json"
+"""The file of the table, in this package."""
 
 NUMBER_CODES = {
     "int8": "b",
@@ -31,8 +31,6 @@ NUMBER_CODES = {
     "datetime_i64": "q",
 }
 """Primitive types of a fixed size, with their format characters in the module `struct`."""
-
-_ZEROS: dict[str, object] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,92 +78,56 @@ def _tag(field: FieldSchema) -> int:
 
 
 @cache
+def _table() -> dict[str, Any]:
+    """Return the table as `schema_table.table` describes it."""
+    table: dict[str, Any] = orjson.loads((resources.files("agent.kafka.codec") / TABLE).read_bytes())
+    return table
+
+
+@cache
 def versions_of(name: str) -> tuple[int, ...]:
     """Return the versions of a message (such as `list_offsets`) that have schemas."""
-    package = import_module(f"kio.schema.{name}")
-    return tuple(sorted(int(module.name[1:]) for module in iter_modules(package.__path__)))
+    return tuple(sorted(map(int, _table()["messages"][name]["request"])))
 
 
-@cache
 def api_key_of(name: str) -> int:
     """Return Kafka's API key of a message."""
-    return int(_entity(name, versions_of(name)[-1], "request").__api_key__)
+    return int(_table()["messages"][name]["key"])
+
+
+def schema_of(name: str, version: int, direction: str) -> StructSchema:
+    """Return the schema of a message; `direction` is `request` or `response`."""
+    return _struct(_table()["messages"][name][direction][str(version)])
 
 
 @cache
-def schema_of(name: str, version: int, direction: str) -> StructSchema:
-    """Return the schema of a message; `direction` is `request` or `response`."""
-    siblings = [_entity(name, each, direction) for each in versions_of(name)]
-    return _struct(_entity(name, version, direction), siblings)
-
-
-def _entity(name: str, version: int, direction: str) -> Any:  # noqa: ANN401  # generated, one class for each
-    module = import_module(f"kio.schema.{name}.v{version}.{direction}")
-    wanted = name.replace("_", "") + direction
-    return next(value for key, value in vars(module).items() if key.lower() == wanted)
-
-
-def _struct(entity: Any, siblings: Sequence[Any]) -> StructSchema:  # noqa: ANN401  # as above
-    by_name: dict[str, list[Field[Any]]] = {}
-    for sibling in siblings:
-        for field in fields(sibling):
-            by_name.setdefault(field.name, []).append(field)
+def _struct(number: int) -> StructSchema:
+    is_flexible, defaults, fields = _table()["structs"][number]
     return StructSchema(
-        fields=tuple(_field(field, by_name[field.name]) for field in fields(entity)),
-        is_flexible=bool(entity.__flexible__),
-        all_defaults={name: _default(versions[-1]) for name, versions in by_name.items()},
+        fields=tuple(map(_field, fields)), is_flexible=is_flexible, all_defaults=_defaults(defaults)
     )
 
 
-def _field(field: Field[Any], versions: Sequence[Field[Any]]) -> FieldSchema:
-    inner, is_array, is_nullable = _unfold(field.type)
-    nested = None
-    if is_dataclass(inner):
-        nested = _struct(inner, [_unfold(version.type)[0] for version in versions])
-    default = _default(versions[-1])
-    if default is None and not is_nullable and (is_array or nested is None):
-        default = () if is_array else _ZEROS.get(str(field.metadata["kafka_type"]), 0)
+def _field(row: list[Any]) -> FieldSchema:
+    name, kind, struct, is_array, is_nullable, tag, default = row
     return FieldSchema(
-        name=field.name,
-        kind="struct" if nested else str(field.metadata["kafka_type"]),
-        struct=nested,
+        name=name,
+        kind=kind,
+        struct=None if struct is None else _struct(struct),
         is_array=is_array,
-        is_nullable=is_nullable and "tag" not in field.metadata,
-        tag=field.metadata.get("tag"),
-        default=default,
+        is_nullable=is_nullable,
+        tag=tag,
+        default=_default(default),
     )
 
 
-def _unfold(annotation: Any) -> tuple[Any, bool, bool]:  # noqa: ANN401  # any type expression
-    """Return the inner type of an annotation, whether it is an array, and whether it is nullable."""
-    is_nullable = False
-    if get_origin(annotation) is UnionType:
-        is_nullable = True
-        (annotation,) = (each for each in get_args(annotation) if each is not NoneType)
-    if get_origin(annotation) is not tuple:
-        return annotation, False, is_nullable
-    inner = get_args(annotation)[0]
-    if get_origin(inner) is UnionType:
-        (inner,) = (each for each in get_args(inner) if each is not NoneType)
-    return inner, True, is_nullable
+@cache
+def _defaults(number: int) -> dict[str, object]:
+    return {name: _default(value) for name, value in _table()["defaults"][number].items()}
 
 
-def _default(field: Field[Any]) -> object:
-    inner, is_array, is_nullable = _unfold(field.type)
-    if field.metadata.get("kafka_type") == "datetime_i64":
-        return -1 if field.default in {MISSING, None} else _default_value(field.default)
-    if field.default is not MISSING:
-        return _default_value(field.default)
-    if is_nullable or is_dataclass(inner):
-        return () if is_array and not is_nullable else None
-    return () if is_array else _ZEROS.get(str(field.metadata["kafka_type"]), 0)
-
-
-def _default_value(value: object) -> object:
-    if is_dataclass(value):
-        return None  # an absent tagged struct
-    if isinstance(value, timedelta):
-        return round(value.total_seconds() * 1000)
-    if isinstance(value, datetime):
-        return round(value.timestamp() * 1000)
-    return value
+def _default(value: object) -> object:
+    """Return a default: JSON has neither tuples nor bytes, and all of these are empty."""
+    if isinstance(value, list):
+        return ()
+    return b"" if isinstance(value, dict) else value
