@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _CLOSE_SECONDS: Final = 60.0
+_UNASSIGNED_SECONDS: Final = 300.0  # no fault lasts that long, and every member has a share of the partitions
 
 
 class GroupMember(Protocol):
@@ -64,51 +65,71 @@ class _Member:
 
 
 class ConfluentMember(_Member):
-    """A member of librdkafka that commits what it has read."""
+    """A member of librdkafka that commits what it has read.
+
+    After a fatal error, or if it stays without partitions, it begins again as an application would. In rare
+    cases librdkafka sends a heartbeat that Kafka calls invalid, or never acknowledges a revocation.
+    """
 
     def __init__(self, group: str, protocol: str, ledger: Ledger, workload: Workload) -> None:
         self.group = group
         self.seen: set[bytes] = set()
         self._ledger = ledger
         self._ending = threading.Event()
+        self._topics = list(workload.topics)
         classic = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": workload.bootstrap,
-                "group.id": group,
-                "group.protocol": protocol,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "max.poll.interval.ms": 60_000,  # and the time in which a member must revoke partitions
-                **QUICK,
-                **(classic if protocol == "classic" else {}),
-            }
-        )
-        self._consumer.subscribe(list(workload.topics))
+        self._settings = {
+            "bootstrap.servers": workload.bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "max.poll.interval.ms": 60_000,  # and the time in which a member must revoke partitions
+            **QUICK,
+            **(classic if protocol == "classic" else {}),
+        }
         self._work = Work(self._read_all, f"a member of the group {group!r}")
 
     def _read_all(self) -> None:
         while not self._ending.is_set():
-            messages = [each for each in self._consumer.consume(200, 0.2) if each.error() is None]
+            consumer = Consumer(self._settings)
+            consumer.subscribe(self._topics)
+            reason = self._read_until_failure(consumer)
+            if reason is not None:
+                self._ledger.refused[f"{self.group} group: {reason}"] += 1
+            self._close(consumer)
+
+    def _read_until_failure(self, consumer: Consumer) -> str | None:
+        """Read until the member is finished. Return why it must begin again, if it must."""
+        last_assigned = time.monotonic()
+        while not self._ending.is_set():
+            found = consumer.consume(200, 0.2)
+            if any(error.name() == "_FATAL" for each in found if (error := each.error())):
+                return "fatal error"
+            messages = [each for each in found if each.error() is None]
             for message in messages:
                 record = read_record(message)
                 self.seen.add(record.identity)
                 self._ledger.observe((str(message.topic()), message.partition() or 0), record)
             if messages:
-                self._commit()
-        self._close()
+                self._commit(consumer)
+            if messages or consumer.assignment():
+                last_assigned = time.monotonic()
+            elif time.monotonic() - last_assigned > _UNASSIGNED_SECONDS:
+                return "no partitions"
+        return None
 
-    def _close(self) -> None:
+    def _close(self, consumer: Consumer) -> None:
         """Close the consumer; librdkafka never ends this after an assignment that it could not complete."""
-        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing = threading.Thread(target=consumer.close, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
         if closing.is_alive():
             self._ledger.refused[f"{self.group} group: close"] += 1
 
-    def _commit(self) -> None:
+    def _commit(self, consumer: Consumer) -> None:
         try:
-            self._consumer.commit(asynchronous=False)
+            consumer.commit(asynchronous=False)
         except KafkaException:
             return  # a later commit covers these records, or a member reads them again
 
