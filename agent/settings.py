@@ -189,7 +189,8 @@ class AgentSettings:
     )
     default_fetch_bytes: Bytes = internal(MIB, "Bytes of a fetch that states no limit.")
     max_fetch_bytes: Bytes = internal(64 * MIB, "Largest response to one fetch.")
-    max_fetch_extents: int = internal(256, "Maximum number of extents that one fetch reads.")
+    max_fetch_extents: int = internal(256, "Maximum number of extents of a partition that one fetch reads.")
+    max_lookup_extents: int = internal(4096, "Maximum number of extents that one catalog query returns.")
     max_fetches_bytes: Bytes = internal(
         256 * MIB, "Memory for the data of all open fetches; consumers retry while it is full."
     )

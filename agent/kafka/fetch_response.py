@@ -17,7 +17,6 @@ from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
 from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
-from agent.read.fetch_result import within_limits
 from agent.read.pending_fetch import fetch_within_budget
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
@@ -178,7 +177,8 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
             max_wait_ms=limits.max_wait if len(valid) == len(items) else 0,
         )
     except SiltstoneError as error:
-        await _fetch_one_by_one(valid, limits.max_bytes, error, context)
+        for item in valid:
+            item.error = error
         return
     context.releases.append(pending.release)
     for item, result in zip(valid, pending.results, strict=True):
@@ -197,35 +197,6 @@ def _check_epoch_again(items: Sequence[_Item], epoch: int) -> None:
         if topic is not None and not topic.is_local and -1 < item.wanted.leader_epoch < epoch:
             name = f"{topic.name}-{item.wanted.partition}"
             item.error = epoch_error(name, epoch, item.wanted.leader_epoch)
-
-
-async def _fetch_one_by_one(
-    items: Sequence[_Item], max_bytes: int, error: SiltstoneError, context: RequestContext
-) -> None:
-    """Read each partition alone after a read of all failed, so that only the bad ones fail."""
-    for item in items:
-        item.error = error
-    left = max_bytes
-    for item in items if len(items) > 1 else ():
-        if item.fetch is not None:
-            try:
-                pending = await fetch_within_budget(
-                    context.services.read_path,
-                    [item.fetch],
-                    max_bytes=min(item.fetch.max_bytes, max(left, 0)),
-                )
-            except SiltstoneError as own:
-                item.error = own
-            else:
-                context.releases.append(pending.release)
-                (item.result,) = pending.results
-                item.error = item.result.error
-                left -= item.result.size
-    read = [item for item in items if item.fetch is not None and item.result is not None]
-    fetches = [item.fetch for item in read if item.fetch is not None]
-    results = [item.result for item in read if item.result is not None]
-    for item, result in zip(read, within_limits(fetches, results, max_bytes), strict=True):
-        item.result = result
 
 
 def _partition(item: _Item) -> Struct:

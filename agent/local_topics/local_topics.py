@@ -101,6 +101,10 @@ class LocalTopics:
         """Return the leader of each partition that has one."""
         return dict(await self._leaders.of(topic, await self._brokers.live()))
 
+    async def find_leaders(self, topics: Sequence[Topic]) -> None:
+        """Look up the leaders of these topics together, for the operations of the next moment."""
+        await self._leaders.of_many(topics, await self._brokers.live())
+
     async def log(self, topic: Topic, partition: int) -> tuple[UnifiedLog, int]:
         """Return the log that this agent leads, and its leader epoch.
 

@@ -69,6 +69,11 @@ class LocalLogReader:
 
     async def find_bounds(self, cursors: Sequence[Cursor]) -> list[Cursor]:
         """Set the states or errors of the cursors of local topics, and return the other cursors."""
+        topics = {
+            each.fetch.topic.topic_id: each.fetch.topic for each in cursors if each.fetch.topic.is_local
+        }
+        if self.local_topics is not None and len(topics) > 1:
+            await self.local_topics.find_leaders(list(topics.values()))
         for cursor in cursors:
             if cursor.fetch.topic.is_local:
                 if self.local_topics is None:

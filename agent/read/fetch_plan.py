@@ -65,6 +65,12 @@ class Cursor:
             or (self.state is not None and self.served.next_offset >= self.state.high_watermark)
         )
 
+    def take_share(self, left: int) -> int:
+        """Set the limit to what the partition may take of the `left` bytes; return what it takes at most."""
+        self.limit = min(self.fetch.max_bytes, max(left, 0))
+        expected = sum(extent.length for extent in self.needed_extents())
+        return min(max(self.limit, 1), expected)
+
     def drop_served(self) -> None:
         """Serve nothing, because the first batch exceeds what the other partitions of the response leave."""
         self.served = ServedBatches(self.fetch.offset, is_cut=True)
@@ -91,6 +97,8 @@ class Cursor:
         position = self.served.next_offset
         size = 0
         for extent in self.extents:
+            if extent.last_offset < position:
+                continue
             if extent.base_offset > position or (needed and size >= self.limit):
                 break
             needed.append(extent)
@@ -116,12 +124,10 @@ def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
     chosen: list[Cursor] = []
     is_first = left == max_bytes
     for cursor in cursors:
-        if cursor.is_done or (left <= 0 and not is_first):
+        if cursor.is_done or not cursor.needed_extents() or (left <= 0 and not is_first):
             continue
         is_first = False
-        cursor.limit = min(cursor.fetch.max_bytes, max(left, 0))
-        expected = sum(extent.length for extent in cursor.needed_extents())
-        left -= min(cursor.limit, expected)
+        left -= cursor.take_share(left)
         chosen.append(cursor)
     return chosen
 

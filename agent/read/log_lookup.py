@@ -9,10 +9,10 @@ from agent.cluster.errors import ReadFailedError
 from agent.read.catalog_cache import ExtentCache
 from agent.read.fetch_result import offset_error
 from catalog.model import PartitionId
+from catalog.topics.extents import ExtentRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from uuid import UUID
 
     from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.read.catalog_cache import BoundsCache
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from catalog.model import Extent, PartitionState
     from core.clock import Clock
-
-
-_LOOKUPS_PER_CALL = 16
 
 
 class BoundsTable(Protocol):
@@ -37,10 +34,13 @@ class BoundsTable(Protocol):
 class ExtentTable(Protocol):
     """The catalog's extents."""
 
-    def from_offset(
-        self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
-    ) -> Sequence[Extent]:
-        """Return live extents in offset order. The first one covers `offset`."""
+    def from_offsets(
+        self, wanted: Sequence[ExtentRequest], /, *, max_bytes: int, max_extents: int, max_extents_of_one: int
+    ) -> Sequence[Sequence[Extent]]:
+        """Return live extents of each partition in offset order, with one statement.
+
+        The first extent of a partition covers the offset. Earlier partitions have priority.
+        """
         ...
 
 
@@ -124,41 +124,65 @@ class LogLookup:
                 remedy="retry the read",
             )
 
-    async def find_extents(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Set the extents from the positions of the cursors on."""
+    async def find_extents(self, cursors: Sequence[Cursor], left: int, *, may_query: bool) -> bool:
+        """Set the extents from the positions of the cursors on; return True if that took a query.
+
+        `left` is the size that the response may still have. The cursors share it in their order, by the sizes
+        of known extents. The query looks up what a response can have of the others, for the first of them.
+        """
+        unknown, rest = self._without_extents(cursors, left)
+        is_full = rest <= 0 and rest < left
+        if not (unknown and may_query) or is_full:
+            return False
+        looked_up, epoch = self._clock.monotonic(), self._epoch.current
+        some = unknown[: self._settings.max_lookup_extents]
+        await self._pool.run(partial(self._look_up, some, rest))
+        self._epoch.check_extents(extent for cursor in some for extent in cursor.extents)
+        for cursor in some:
+            if epoch == self._epoch.current and cursor.extents and not cursor.fetch.topic.config.compacts:
+                self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
+        return True
+
+    def _without_extents(self, cursors: Sequence[Cursor], left: int) -> tuple[list[Cursor], int]:
+        """Return the cursors without known extents, and what those before the first of them leave."""
         unknown = []
         for cursor in cursors:
-            cursor.extents = ()
-            if not cursor.fetch.topic.config.compacts:
-                cursor.extents = self._extent_cache.get(cursor.fetch.partition_id, cursor.served.next_offset)
+            if not cursor.needed_extents():
+                cursor.extents = ()
+                if not cursor.fetch.topic.config.compacts:
+                    cursor.extents = self._extent_cache.get(
+                        cursor.fetch.partition_id, cursor.served.next_offset
+                    )
             if not cursor.extents:
                 unknown.append(cursor)
-        if not unknown:
-            return
-        looked_up, epoch = self._clock.monotonic(), self._epoch.current
-        # In portions, so that a fetch of many partitions keeps a thread and a connection only for a moment.
-        for start in range(0, len(unknown), _LOOKUPS_PER_CALL):
-            some = unknown[start : start + _LOOKUPS_PER_CALL]
-            await self._pool.run(partial(self._look_up, some, max_bytes))
-        self._epoch.check_extents(extent for cursor in unknown for extent in cursor.extents)
-        for cursor in unknown:
-            if epoch == self._epoch.current and not cursor.fetch.topic.config.compacts:
-                self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
+            elif not unknown:
+                left -= cursor.take_share(left)
+        return unknown, left
 
     def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Query the extents of the cursors; blocking."""
-        for cursor in cursors:
-            partition = cursor.fetch.partition_id
-            wanted_bytes = min(cursor.fetch.max_bytes, max_bytes)
-            if not cursor.fetch.topic.config.compacts:
-                wanted_bytes = max(wanted_bytes, self._settings.extent_lookup_bytes)
-            cursor.extents = self._extents.from_offset(
-                partition.topic_id,
-                partition.partition,
+        """Query the extents of the cursors; blocking.
+
+        Extents that are cached are looked up for some more bytes. All partitions together share these.
+        """
+        compacted = sum(cursor.fetch.topic.config.compacts for cursor in cursors)
+        ahead_bytes = self._settings.extent_lookup_bytes // max(len(cursors) - compacted, 1)
+        wanted = [
+            ExtentRequest(
+                cursor.fetch.partition_id,
                 cursor.served.next_offset,
-                max_extents=self._settings.max_fetch_extents,
-                max_bytes=wanted_bytes,
+                cursor.fetch.max_bytes,
+                0 if cursor.fetch.topic.config.compacts else ahead_bytes,
             )
+            for cursor in cursors
+        ]
+        found = self._extents.from_offsets(
+            wanted,
+            max_bytes=max_bytes,
+            max_extents=self._settings.max_lookup_extents,
+            max_extents_of_one=self._settings.max_fetch_extents,
+        )
+        for cursor, extents in zip(cursors, found, strict=True):
+            cursor.extents = extents
 
     def clear(self) -> None:
         """Remove all cached bounds and extents, because a new epoch began."""
@@ -166,6 +190,7 @@ class LogLookup:
         self._extent_cache.clear()
 
     def invalidate_extents(self, cursors: Sequence[Cursor]) -> None:
-        """Remove cached extents that refer to a deleted object."""
+        """Forget extents of the cursors, because one of them refers to a deleted object."""
         for cursor in cursors:
+            cursor.extents = ()
             self._extent_cache.invalidate(cursor.fetch.partition_id)

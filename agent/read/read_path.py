@@ -5,6 +5,9 @@ A fetch finds the bounds of its partitions and then the batches. It looks for th
 1. the tail in memory, and the tail cache on this agent's disks,
 2. the extents and the object ranges that they refer to: from the cache, or by one GET for adjacent ranges.
 
+One query looks up the extents of all partitions. The partitions share the limit of the response in their
+order before that, so the query returns about what the response can hold.
+
 Local topics are read from the disks only. If there are fewer than `min_bytes`, the fetch waits for commits by
 any agent and looks again.
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from agent.cluster.errors import ReadFailedError
@@ -38,8 +42,9 @@ from agent.read.fetch_result import is_sufficient, result_of, unknown_partition,
 from agent.read.memory_reads import MemoryRead
 from agent.read.object_reader import RangeRequest
 from agent.read.read_ahead import ReadAhead
+from agent.runtime.errors import BusyError
 from catalog.model import PartitionId
-from core.errors import InvalidInputError
+from core.errors import InvalidInputError, SiltstoneError
 from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -61,7 +66,10 @@ if TYPE_CHECKING:
     from object_format.segment_file import SectionIndex
 
 _MAX_ROUNDS = 64
-_MAX_VANISHED = 5
+# Of one fetch, for extents.
+_MAX_QUERIES = 3
+# More than one if objects of looked-up extents are gone.
+_MAX_ATTEMPTS = 6
 
 
 class LocalReader(Protocol):
@@ -142,9 +150,9 @@ class ReadPath:
     ) -> list[FetchResult]:
         """Return a result per partition once there are at least `min_bytes`, or `max_wait_ms` have passed.
 
-        It does not wait if any partition has an error, or more records than were fetched. Raises
-        `RetryableError` if the catalog or the store does not respond, and `CorruptDataError` if stored bytes
-        are damaged.
+        It does not wait if any partition has an error, or more records than were fetched. Damaged bytes, and
+        objects that cannot be read, are errors of their partitions. Raises `RetryableError` if the catalog
+        does not respond, and `BusyError` if there is no memory.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
@@ -228,39 +236,65 @@ class ReadPath:
         self, wanted: Sequence[PartitionFetch], max_bytes: int, *, use_cache: bool
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
-        vanished = 0
+        for attempt in range(_MAX_ATTEMPTS):
+            try:
+                await self._advance(
+                    cursors, max_bytes, use_cache=use_cache, is_last=attempt + 1 == _MAX_ATTEMPTS
+                )
+                break
+            except ObjectNotFoundError:
+                self._log.invalidate_extents(cursors)
+        return within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+
+    async def _advance(
+        self, cursors: Sequence[Cursor], max_bytes: int, *, use_cache: bool, is_last: bool
+    ) -> None:
+        """Read until all cursors are done or the response is full.
+
+        It queries the catalog for extents a fixed number of times, so a fetch may return less than there is.
+        Raises `ObjectNotFoundError` if extents were replaced meanwhile, unless it `is_last`: then these
+        cursors get an error.
+        """
+        elsewhere = await self._local_reader.find_bounds([each for each in cursors if not each.is_done])
+        await self._log.find_bounds(elsewhere, use_cache=use_cache)
+        queries = 0
         for _ in range(_MAX_ROUNDS):
-            open_cursors = [cursor for cursor in cursors if not cursor.is_done]
-            if not open_cursors:
-                break
-            elsewhere = await self._local_reader.find_bounds(open_cursors)
-            await self._log.find_bounds(elsewhere, use_cache=use_cache)
-            left = self._serve_from_tail(cursors, max_bytes)
-            if left <= 0 and left < max_bytes:
-                break
+            self._serve_from_tail(cursors, max_bytes)
             await self._local_reader.serve(cursors, max_bytes)
-            await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
-            for cursor in elsewhere:
+            left = max_bytes - sum(cursor.served.size for cursor in cursors)
+            waiting = [cursor for cursor in elsewhere if not cursor.is_done]
+            if not waiting or (left <= 0 and left < max_bytes):
+                break
+            # Sizes of extents are upper bounds. What they leave of a response is filled only if it is much.
+            may_query = queries == 0 or (queries < _MAX_QUERIES and 2 * left > max_bytes)
+            queries += await self._log.find_extents(waiting, left, may_query=may_query)
+            for cursor in waiting:
                 cursor.drop_unsupported()
             chosen = assign_limits(cursors, max_bytes)
             if not chosen:
                 break
             await self._local_reader.serve_within_extents(chosen)
-            try:
-                unserved = [cursor for cursor in chosen if not cursor.served.runs]
-                await self._read([cursor for cursor in unserved if not self._serve_from_files(cursor)])
-            except ObjectNotFoundError as error:
-                vanished += 1
-                self._log.invalidate_extents(chosen)
-                if vanished > _MAX_VANISHED:
-                    raise ReadFailedError(
-                        f"an object of a live extent is missing: {error.message}",
-                        remedy="retry; if the error persists, compare bucket and catalog with siltstone fsck",
-                    ) from error
-        return within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+            unserved = [cursor for cursor in chosen if not cursor.served.runs]
+            unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
+            await self._read_round(unserved, is_last=is_last)
 
-    def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> int:
-        """Serve batches from the tail in memory; return how many bytes of `max_bytes` are left."""
+    async def _read_round(self, cursors: Sequence[Cursor], *, is_last: bool) -> None:
+        """Read one round together. If that fails, read each cursor alone, so that only the bad ones fail."""
+        try:
+            await self._read(cursors)
+        except BusyError:
+            raise
+        except SiltstoneError as error:
+            if isinstance(error, ObjectNotFoundError) and not is_last:
+                raise
+            if len(cursors) > 1:
+                for cursor in cursors:
+                    await self._read_round([cursor], is_last=is_last)
+                return
+            cursors[0].error = _missing(error) if isinstance(error, ObjectNotFoundError) else error
+
+    def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
+        """Serve batches from the tail in memory."""
         left = max_bytes - sum(cursor.served.size for cursor in cursors)
         for cursor in cursors:
             if left <= 0 and left < max_bytes:
@@ -277,7 +311,6 @@ class ReadPath:
                 continue
             cursor.served.take(found)
             left -= found.size
-        return left
 
     def _serve_from_files(self, cursor: Cursor) -> bool:
         """Serve batches in the tail from the files of the cursor's extents; return False if it has none."""
@@ -341,22 +374,36 @@ class ReadPath:
         self._metrics.fetched_bytes.inc(sum(result.size for result in results))
 
 
+def _missing(error: ObjectNotFoundError) -> ReadFailedError:
+    return ReadFailedError(
+        f"an object of a live extent is missing: {error.message}",
+        remedy="retry; if the error persists, compare bucket and catalog with siltstone fsck",
+    )
+
+
 def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
     """Extract the batches of each cursor from `data`, which has the bytes of the parts in order.
 
-    Runs in the rendering pool.
+    Damaged bytes are an error of their cursor only. Runs in the rendering pool.
     """
     blocks = iter(data)
     for plan in plans:
-        cursor = plan.cursor
-        before = cursor.served.next_offset
-        for extent, part in plan.steps:
-            block = next(blocks) if part is not None else None
-            if cursor.served.is_cut:
-                continue
-            if part is None or block is None:
-                cursor.served.skip(extent)
-            else:
-                cursor.served.serve(part, block, max_bytes=cursor.limit)
-        if cursor.served.next_offset == before:
-            cursor.read_factor *= 4
+        own = list(islice(blocks, sum(part is not None for _, part in plan.steps)))
+        try:
+            _serve_cursor(plan, own)
+        except SiltstoneError as error:
+            plan.cursor.error = error
+
+
+def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview]) -> None:
+    cursor, blocks = plan.cursor, iter(data)
+    before = cursor.served.next_offset
+    for extent, part in plan.steps:
+        if cursor.served.is_cut:
+            break
+        if part is None:
+            cursor.served.skip(extent)
+        else:
+            cursor.served.serve(part, next(blocks), max_bytes=cursor.limit)
+    if cursor.served.next_offset == before:
+        cursor.read_factor *= 4

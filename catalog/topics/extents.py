@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.model import PartitionId
 from catalog.rows import extent_from_row
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from catalog.database.pool import Database
@@ -15,6 +18,19 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("extents")
 _TIMESTAMP_PAGE: Final = 1000
+
+
+class ExtentRequest(NamedTuple):
+    """A request for the extents of a partition from `offset` on.
+
+    It takes at most `max_bytes` of those that all partitions share. At least `ahead_bytes` of extents are
+    returned, if there are as many, whatever is left: they are looked up for later.
+    """
+
+    partition: PartitionId
+    offset: int
+    max_bytes: int
+    ahead_bytes: int = 0
 
 
 class Extents:
@@ -32,15 +48,40 @@ class Extents:
         may exceed `max_bytes`. It is empty at the log's end, and if the partition does not exist. The cost
         is proportional to the result.
         """
+        wanted = ExtentRequest(PartitionId(topic_id, partition), offset, max_bytes)
+        (found,) = self.from_offsets([wanted], max_bytes=max_bytes, max_extents=max_extents)
+        return found
+
+    def from_offsets(
+        self,
+        wanted: Sequence[ExtentRequest],
+        *,
+        max_bytes: int,
+        max_extents: int,
+        max_extents_of_one: int | None = None,
+    ) -> list[list[Extent]]:
+        """Return the extents of several partitions, with one statement.
+
+        Earlier partitions have priority. The look-up ends after the partition that uses up the last of
+        `max_bytes`, and at `max_extents`; partitions after it have no extents in the result. A partition has
+        at most `max_extents_of_one` extents. The cost is proportional to the result and to the number of
+        partitions before the end.
+        """
+        most = max_extents if max_extents_of_one is None else max_extents_of_one
         params = {
-            "topic_id": topic_id,
-            "partition": partition,
-            "offset": offset,
-            "max_extents": max_extents,
+            "topic_ids": arrays.uuids(each.partition.topic_id for each in wanted),
+            "partitions": arrays.integers([each.partition.partition for each in wanted]),
+            "offsets": arrays.bigints([each.offset for each in wanted]),
+            "max_bytes_of": arrays.bigints([each.max_bytes for each in wanted]),
+            "ahead_bytes_of": arrays.bigints([each.ahead_bytes for each in wanted]),
             "max_bytes": max_bytes,
+            "max_extents": max_extents,
+            "max_extents_of_one": most,
         }
-        rows = self._database.read("extents.from_offset", _SQL["extents_from_offset"], params)
-        return [extent_from_row(row) for row in rows]
+        found: list[list[Extent]] = [[] for _ in wanted]
+        for row in self._database.read("extents.from_offset", _SQL["extents_from_offsets"], params):
+            found[row.number - 1].append(extent_from_row(row))
+        return found
 
     def first_at_or_after_timestamp(self, topic_id: UUID, partition: int, timestamp: int) -> Extent | None:
         """Return the first extent in offset order with a record at or after `timestamp`; None without one.

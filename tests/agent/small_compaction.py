@@ -1,4 +1,4 @@
-"""A simple compaction of one partition, so that reads meet compacted files with holes."""
+"""A simple compaction of one topic, so that reads meet compacted files with holes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from catalog.model import (
     JobSpec,
     OutputExtent,
     OutputFile,
+    PartitionId,
 )
+from catalog.topics.extents import ExtentRequest
 from object_format.holes import holes_between
 from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import Record, decode_batches, encode_records
@@ -23,7 +25,7 @@ from object_store.accounting import Purpose
 from object_store.names import compacted_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from catalog.model import Topic
@@ -45,27 +47,50 @@ def compact(
     block_target: int = 1000,
 ) -> str:
     """Replace all extents by one with the records that `keep` accepts; return the name of its object."""
-    extents = catalog.extents.from_offset(
-        topic.topic_id, partition, _start(catalog, topic, partition), max_extents=1000
+    return compact_partitions(
+        catalog, store, ids, topic, partitions=[partition], keep=keep, block_target=block_target
     )
-    spec = _spec(ids, topic, partition, extents)
+
+
+def compact_partitions(
+    catalog: Catalog,
+    store: ObjectStore,
+    ids: Ids,
+    topic: Topic,
+    *,
+    partitions: Sequence[int],
+    keep: Callable[[Record], bool],
+    block_target: int = 1000,
+) -> str:
+    """Do the same for several partitions, whose sections are in one file."""
+    states = catalog.topics.partitions(topic.topic_id)
+    wanted = [
+        ExtentRequest(PartitionId(topic.topic_id, number), states[number].log_start_offset, 2**30)
+        for number in sorted(partitions)
+    ]
+    found = catalog.extents.from_offsets(wanted, max_bytes=2**40, max_extents=10_000)
+    extents = {request.partition.partition: each for request, each in zip(wanted, found, strict=True)}
+    spec = _spec(ids, topic, extents)
     catalog.jobs.submit(spec)
     (job,) = catalog.jobs.claim("test", 1)
     assert job.attempt_id is not None
     file_id = ids.new_uuid()
     name = compacted_name(spec.job_id, job.attempt_id, file_id)
-    kept = [record for extent in extents for record in _records(store, extent) if keep(record)]
+    kept = [
+        [record for extent in each for record in _records(store, extent) if keep(record)]
+        for each in extents.values()
+    ]
     output, body = _write(file_id, job.attempt_id, name, spec, kept, block_target)
     store.put(name, [body], purpose=Purpose.COMPACTION)
     catalog.jobs.complete(JobResult(job_id=spec.job_id, attempt_id=job.attempt_id, files=(output,)))
     return name
 
 
-def _start(catalog: Catalog, topic: Topic, partition: int) -> int:
-    return catalog.topics.partitions(topic.topic_id)[partition].log_start_offset
-
-
-def _spec(ids: Ids, topic: Topic, partition: int, extents: list[Extent]) -> JobSpec:
+def _spec(ids: Ids, topic: Topic, extents: Mapping[int, Sequence[Extent]]) -> JobSpec:
+    by_file: dict[UUID, list[Extent]] = {}
+    for found in extents.values():
+        for extent in found:
+            by_file.setdefault(extent.file_id, []).append(extent)
     return JobSpec(
         job_id=ids.new_uuid(),
         created_ms=NOW_MS,
@@ -74,22 +99,28 @@ def _spec(ids: Ids, topic: Topic, partition: int, extents: list[Extent]) -> JobS
         table_bytes=1000,
         reason="a test",
         inputs=tuple(
-            JobInput(file_id=extent.file_id, object_name=extent.object_name, size=0, extents=(extent,))
-            for extent in extents
+            JobInput(
+                file_id=file_id,
+                object_name=group[0].object_name,
+                size=0,
+                extents=tuple(sorted(group, key=lambda each: each.position)),
+            )
+            for file_id, group in by_file.items()
         ),
-        partitions=(
+        partitions=tuple(
             JobPartition(
                 topic_id=topic.topic_id,
-                partition=partition,
+                partition=number,
                 topic_name=topic.name,
                 cleanup_policy="compact",
                 compression_type="producer",
                 deduplicate=True,
                 reaches_log_start=True,
-                base_offset=extents[0].base_offset,
-                upper_offset=extents[-1].last_offset + 1,
+                base_offset=found[0].base_offset,
+                upper_offset=found[-1].last_offset + 1,
                 delete_retention_ms=0,
-            ),
+            )
+            for number, found in extents.items()
         ),
     )
 
@@ -112,9 +143,8 @@ def _records(store: ObjectStore, extent: Extent) -> Iterator[Record]:
 
 
 def _write(
-    file_id: UUID, attempt_id: UUID, name: str, spec: JobSpec, kept: list[Record], block_target: int
+    file_id: UUID, attempt_id: UUID, name: str, spec: JobSpec, kept: list[list[Record]], block_target: int
 ) -> tuple[OutputFile, bytes]:
-    (partition,) = spec.partitions
     parts: list[bytes | memoryview] = []
     writer = SegmentFileWriter(
         kind=SegmentKind.COMPACTED,
@@ -124,6 +154,24 @@ def _write(
         sink=parts.append,
         block_target=block_target,
     )
+    extents = tuple(
+        _write_section(writer, partition, records)
+        for partition, records in zip(spec.partitions, kept, strict=True)
+    )
+    summary = writer.finish()
+    output = OutputFile(
+        file_id=file_id,
+        object_name=name,
+        size=summary.size,
+        directory_length=summary.directory_length,
+        extents=extents,
+    )
+    return output, b"".join(parts)
+
+
+def _write_section(
+    writer: SegmentFileWriter, partition: JobPartition, kept: Sequence[Record]
+) -> OutputExtent:
     last = partition.upper_offset - 1
     writer.begin_section(partition.topic_id, partition.partition)
     for record in kept:
@@ -137,27 +185,17 @@ def _write(
         unique_keys=True,
         holes=holes_between(BitMap64(record.offset for record in kept), partition.base_offset, last),
     )
-    summary = writer.finish()
-    output = OutputFile(
-        file_id=file_id,
-        object_name=name,
-        size=summary.size,
-        directory_length=summary.directory_length,
-        extents=(
-            OutputExtent(
-                topic_id=partition.topic_id,
-                partition=partition.partition,
-                base_offset=entry.base_offset,
-                last_offset=entry.last_offset,
-                record_count=entry.record_count,
-                min_timestamp=entry.min_timestamp,
-                max_timestamp=entry.max_timestamp,
-                position=entry.data_position,
-                length=entry.data_length,
-                index_position=entry.index_position,
-                index_length=entry.index_length,
-                unique_keys=entry.unique_keys,
-            ),
-        ),
+    return OutputExtent(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        base_offset=entry.base_offset,
+        last_offset=entry.last_offset,
+        record_count=entry.record_count,
+        min_timestamp=entry.min_timestamp,
+        max_timestamp=entry.max_timestamp,
+        position=entry.data_position,
+        length=entry.data_length,
+        index_position=entry.index_position,
+        index_length=entry.index_length,
+        unique_keys=entry.unique_keys,
     )
-    return output, b"".join(parts)

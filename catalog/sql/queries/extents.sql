@@ -1,31 +1,80 @@
--- name: extents_from_offset
--- Return the extent that covers an offset and the extents after it, up to a number of extents and of bytes.
--- The first extent may exceed the number of bytes. The primary key leads to it; no earlier extent is read.
-SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp, file_id,
-       object_name, kind, format_version, required_features, kernel_digest, position, length, index_position,
-       index_length, offset_shift, leader_epoch, unique_keys, committed_ms
-FROM (
-    SELECT e.*, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest,
-           sum(e.length) OVER (ORDER BY e.base_offset) - e.length AS bytes_before
-    FROM (
-        SELECT *
-        FROM extents
-        WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-          AND base_offset >= coalesce((
-              SELECT base_offset FROM extents
-              WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND base_offset <= %(offset)s
-              ORDER BY base_offset DESC
-              LIMIT 1
-          ), 0)
-          AND last_offset >= %(offset)s
-        ORDER BY base_offset
-        LIMIT %(max_extents)s
-    ) AS e
-    JOIN files AS f USING (file_id)
-    WHERE EXISTS (SELECT FROM partitions WHERE topic_id = %(topic_id)s AND partition = %(partition)s)
-) AS bounded
-WHERE bytes_before = 0 OR bytes_before + length <= %(max_bytes)s
-ORDER BY base_offset;
+-- name: extents_from_offsets
+-- Return extents of several partitions in the order of the arrays: of each, the extent that covers its offset and
+-- the extents after it, up to its share of the bytes. A share is what the partitions before left of max_bytes, at
+-- most the partition's max_bytes, and at least its ahead_bytes, which are not charged. The first extent of a
+-- partition may exceed its share. The search ends when max_bytes or max_extents are used up, and reads about as many
+-- rows as it returns: within a partition, `past` finds the first extent after the share.
+WITH RECURSIVE looked_up (number, bytes_left, extents_left, found) AS (
+    SELECT 0, %(max_bytes)s::bigint, %(max_extents)s::bigint, NULL::extents[]
+    UNION ALL
+    SELECT looked_up.number + 1, bytes_left - least(greatest(wanted.max_bytes, 1), page.bytes),
+           extents_left - page.extents, page.found
+    FROM looked_up
+    CROSS JOIN LATERAL (
+        SELECT topic_id, partition, log_offset, max_bytes,
+               greatest(least(max_bytes, bytes_left), ahead_bytes) AS share,
+               least(extents_left, %(max_extents_of_one)s::bigint) AS most,
+               coalesce((
+                   SELECT e.base_offset FROM extents AS e
+                   WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition
+                     AND e.base_offset <= log_offset
+                   ORDER BY e.base_offset DESC
+                   LIMIT 1
+               ), 0) AS first
+        FROM (
+            SELECT (%(topic_ids)s::uuid[])[number + 1], (%(partitions)s::integer[])[number + 1],
+                   (%(offsets)s::bigint[])[number + 1], (%(max_bytes_of)s::bigint[])[number + 1],
+                   (%(ahead_bytes_of)s::bigint[])[number + 1]
+        ) AS requested (topic_id, partition, log_offset, max_bytes, ahead_bytes)
+        OFFSET 0
+    ) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT (
+            SELECT e.base_offset
+            FROM (
+                SELECT base_offset, length, sum(length) OVER (
+                           ORDER BY base_offset ROWS UNBOUNDED PRECEDING
+                       ) AS bytes
+                FROM (
+                    SELECT base_offset, length FROM extents
+                    WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+                      AND base_offset >= wanted.first AND last_offset >= wanted.log_offset
+                    ORDER BY base_offset
+                    LIMIT wanted.most
+                ) AS near
+            ) AS e
+            WHERE e.bytes > e.length AND e.bytes > wanted.share
+            LIMIT 1
+        ) AS base_offset
+        OFFSET 0
+    ) AS past
+    CROSS JOIN LATERAL (
+        SELECT array_agg(e.extent ORDER BY e.base_offset) AS found, count(*) AS extents,
+               coalesce(sum(e.length), 0)::bigint AS bytes
+        FROM (
+            SELECT each AS extent, each.base_offset, each.length
+            FROM extents AS each
+            WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+              AND base_offset >= wanted.first AND last_offset >= wanted.log_offset
+              AND base_offset < coalesce(past.base_offset, 9223372036854775807)
+            ORDER BY base_offset
+            LIMIT wanted.most
+        ) AS e
+        WHERE EXISTS (
+            SELECT FROM partitions AS p WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition
+        )
+    ) AS page
+    WHERE looked_up.number < cardinality(%(topic_ids)s::uuid[]) AND extents_left > 0
+      AND (bytes_left > 0 OR bytes_left = %(max_bytes)s)
+)
+SELECT looked_up.number, e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp,
+       e.max_timestamp, e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest,
+       e.position, e.length, e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys,
+       e.committed_ms
+FROM looked_up
+CROSS JOIN LATERAL unnest(looked_up.found) AS e
+CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = e.file_id OFFSET 0) AS f
+ORDER BY looked_up.number, e.base_offset;
 
 -- name: bisect_timestamp
 -- Find the first extent whose max_timestamp_so_far reaches a timestamp. That column never decreases along the

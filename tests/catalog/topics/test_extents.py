@@ -8,10 +8,13 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from catalog.database import arrays
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import load_queries
+from catalog.model import PartitionId
 from catalog.topics import extents as extents_module
+from catalog.topics.extents import ExtentRequest
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
@@ -37,31 +40,86 @@ def test_extents_are_bounded_in_number_and_bytes(scene: Scene) -> None:
     assert extents(scene.ids.new_uuid(), 0, 0) == []
 
 
-def _plan_of(connection: psycopg.Connection[Any], sql: bytes, params: dict[str, object]) -> str:
+def _plan_of(connection: psycopg.Connection[Any], sql: bytes, params: dict[str, Any]) -> dict[str, Any]:
     connection.execute("SET enable_seqscan = off")
     rows = connection.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + sql, params).fetchall()
-    return str(rows[0][0])
+    plan: dict[str, Any] = rows[0][0][0]["Plan"]
+    return plan
+
+
+def test_partitions_share_a_limit_of_bytes_in_their_order(scene: Scene) -> None:
+    """Extents have 100 bytes. Only the first of a partition may exceed the partition's share."""
+    topic = scene.topic(partitions=4)
+    for number in (0, 1, 3):
+        for _ in range(4):
+            scene.commit(topic, run_of(5), partition=number)
+
+    def counts(*wanted: tuple[int, int, int], most: int = 100, **limits: int) -> list[int]:
+        requests = [
+            ExtentRequest(PartitionId(topic.topic_id, number), 7, of_partition, ahead)
+            for number, of_partition, ahead in wanted
+        ]
+        found = scene.catalog.extents.from_offsets(requests, max_extents=most, **limits)
+        for request, extents in zip(requests, found, strict=True):
+            expected = scene.extents(topic, request.partition.partition, 7)
+            assert extents == expected[: len(extents)]
+        return [len(extents) for extents in found]
+
+    everything = [(number, 10_000, 0) for number in range(4)]
+    assert counts(*everything, max_bytes=10_000) == [3, 3, 0, 3]
+    for max_bytes, expected in (
+        (0, [1, 0, 0, 0]),
+        (100, [1, 0, 0, 0]),
+        (350, [3, 1, 0, 0]),
+        (301, [3, 1, 0, 0]),
+    ):
+        assert counts(*everything, max_bytes=max_bytes) == expected
+    assert counts((0, 200, 0), (2, 200, 0), (1, 10, 0), (3, 200, 0), max_bytes=310) == [2, 0, 1, 1]
+    assert counts((3, 0, 0), (0, 0, 0), max_bytes=0) == [1, 0]
+    assert counts((0, 100, 300), (1, 100, 300), (3, 100, 300), max_bytes=200) == [3, 3, 0]
+    assert counts(*everything, max_bytes=10_000, most=4) == [3, 1, 0, 0]
+    assert counts(*everything, max_bytes=10_000, max_extents_of_one=2) == [2, 2, 0, 2]
+    assert counts(max_bytes=10_000) == []
+
+
+def test_a_partition_may_be_requested_from_two_offsets(scene: Scene) -> None:
+    topic = scene.topic_with_extents(3)
+    partition = PartitionId(topic.topic_id, 0)
+    requests = [ExtentRequest(partition, offset, 1000) for offset in (12, 0, 15)]
+    found = scene.catalog.extents.from_offsets(requests, max_bytes=1000, max_extents=100)
+    assert [len(extents) for extents in found] == [1, 3, 0]
+
+
+def _rows_read(plan: dict[str, Any]) -> int:
+    """Return the rows that the plan's scans of tables have read."""
+    own = plan["Actual Rows"] * plan["Actual Loops"] if "Relation Name" in plan else 0
+    return int(own) + sum(_rows_read(each) for each in plan.get("Plans", ()))
 
 
 def test_a_read_costs_as_much_as_its_result(scene: Scene, catalog_url: str) -> None:
-    """A read in the middle of a long log reads only the rows of its result."""
-    topic = scene.topic()
+    """A read in the middle of long logs reads few rows beyond those of its result."""
+    topic = scene.topic(partitions=3)
     for _ in range(60):
-        scene.commit(topic, run_of(5))
-    params = {
-        "topic_id": topic.topic_id,
-        "partition": 0,
-        "offset": 150,
-        "max_extents": 2,
-        "max_bytes": 1000,
-        "timestamp": 1002,
-        "page": 10,
+        for number in range(3):
+            scene.commit(topic, run_of(5), partition=number)
+    of_one = {"topic_id": topic.topic_id, "partition": 0, "offset": 150, "timestamp": 1002, "page": 10}
+    of_many = {
+        "topic_ids": arrays.uuids([topic.topic_id] * 3),
+        "partitions": arrays.integers(range(3)),
+        "offsets": arrays.bigints([150] * 3),
+        "max_bytes_of": arrays.bigints([200] * 3),
+        "ahead_bytes_of": arrays.bigints([0] * 3),
+        "max_bytes": 400,
+        "max_extents": 50,
+        "max_extents_of_one": 20,
     }
     with psycopg.connect(connection_string(catalog_url, DatabaseLimits()), autocommit=True) as connection:
-        for name in ("extents_from_offset", "page_of_timestamp"):
+        arrays.register(connection)
+        for name, params, rows in (("extents_from_offsets", of_many, 24), ("page_of_timestamp", of_one, 10)):
             plan = _plan_of(connection, load_queries("extents")[name].sql, params)
-            assert "Seq Scan" not in plan
-            assert "'Rows Removed by Filter': 0" in plan or "Rows Removed by Filter" not in plan
+            assert "Seq Scan" not in str(plan)
+            assert "'Rows Removed by Filter': 0" in str(plan) or "Rows Removed by Filter" not in str(plan)
+            assert _rows_read(plan) <= rows
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

@@ -35,14 +35,14 @@ def test_slow_lookups_of_fetches_leave_connections_to_all_others(
 
     produce()
     database, extents = broker.catalog._database, broker.catalog.extents
-    look_up = extents.from_offset
+    look_up = extents.from_offsets
     wait = Query(name="wait", description="", sql=b"SELECT pg_advisory_xact_lock_shared(4711)")
 
     def wait_first(*arguments: Any, **named: Any) -> object:  # noqa: ANN401  # as they are
         database.transact("slow lookup", lambda transaction: transaction.rows(wait))
         return look_up(*arguments, **named)
 
-    monkeypatch.setattr(extents, "from_offset", wait_first)
+    monkeypatch.setattr(extents, "from_offsets", wait_first)
     with contextlib.ExitStack() as stack:
         fetches = [stack.enter_context(Wire(broker.host_and_port)) for _ in range(20)]
         with psycopg.connect(catalog_url, autocommit=True) as holder:
