@@ -19,10 +19,10 @@ _SQL = load_queries("topic_history")
 class TopicGrowth:
     """Growth of one topic since a given time.
 
-    `records` counts offsets since that time, including those of removed records; `first_ms` is the timestamp
-    of the first one. The other counts are totals of the live extents that have a timestamp since that time:
-    `unique_records` are in extents with unique keys, `ingestion_extents` and `ingestion_records` are not
-    compacted yet.
+    `records` counts offsets that were committed since that time, including those of removed records;
+    `first_ms` is the time of the first commit. The timestamps of records do not matter. The other counts are
+    totals of the live extents with commits since that time: `unique_records` are in extents with unique keys,
+    `ingestion_extents` and `ingestion_records` are not compacted yet.
     """
 
     topic_id: UUID
@@ -43,6 +43,6 @@ class TopicHistory:
         self._database = database
 
     def since(self, since_ms: int) -> list[TopicGrowth]:
-        """Return the growth of each topic that has a record with a timestamp of at least `since_ms`."""
+        """Return the growth of each topic that has records from commits since `since_ms` (catalog time)."""
         rows = self._database.read("topic_history.since", _SQL["topic_growth"], {"since_ms": since_ms})
         return [TopicGrowth(**row._asdict()) for row in rows]

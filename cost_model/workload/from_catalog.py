@@ -17,13 +17,15 @@ _BROKER_SILENT_MS: Final = 60_000
 _MIN_WINDOW_MS: Final = 1_000
 
 
-def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
+def recent_workload(catalog: Catalog) -> Workload:
     """Return a workload with one class for each topic and the rates of the last day.
 
-    If the catalog is younger than a day, its whole history counts. Records have their stored size, so the
-    compression ratio is 1. The number of keys is what the last cleaning left in a partition, with a uniform
-    distribution. Raise NotFoundError if nothing was produced in that time.
+    Records count by the times of their commits, not by their timestamps. If the first commit is younger than
+    a day, its time begins the period. Records have their stored size, so the compression ratio is 1. The
+    number of keys is what the last cleaning left in a partition, with a uniform distribution. Raise
+    NotFoundError if nothing was produced in that time.
     """
+    now_ms = catalog.clock.now_ms()
     topics = {topic.topic_id: topic for topic in catalog.topics.list()}
     found = [each for each in catalog.topic_history.since(now_ms - WINDOW_MS) if each.topic_id in topics]
     found = [each for each in found if each.records > 0 and each.live_records > 0]

@@ -36,7 +36,9 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("workload", required=False)
-@click.option("--live", is_flag=True, help="Derive the workload from the last day of data in the catalog.")
+@click.option(
+    "--live", is_flag=True, help="Derive the workload from what the catalog committed in the last day."
+)
 @click.option(
     "--days",
     type=click.FloatRange(min=0, min_open=True),
@@ -129,7 +131,7 @@ def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
         is_file = named.endswith(".toml") or "/" in named
         return load_workload(named, Path(named) if is_file else None)
     with open_context(settings, check_binding=False, create=False) as context:
-        return recent_workload(context.catalog, context.clock.now_ms())
+        return recent_workload(context.catalog)
 
 
 def _policies(

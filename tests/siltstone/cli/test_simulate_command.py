@@ -18,6 +18,7 @@ from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
+    from core.clock import Clock
     from core.ids import Ids
 
 _SMALL = """
@@ -45,6 +46,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", *arguments])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of the command, because its workload is what was committed in the last day."""
+    return SystemClock()
 
 
 @pytest.mark.parametrize("how", [[], ["--exact"]])
@@ -110,7 +117,7 @@ def test_invalid_input_of_a_simulation_is_an_error(small: str, arguments: list[s
 def test_a_workload_is_derived_from_a_live_catalog(
     small: str, tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
 ) -> None:
-    """Rates and sizes are derived from the extents of the topics."""
+    """Rates and sizes are derived from the commits of the last day. Their records may be old."""
     assert Path(small).exists()
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
     empty = simulate("--live", "--json", *where)
@@ -118,9 +125,8 @@ def test_a_workload_is_derived_from_a_live_catalog(
     assert "no topic of the catalog received records" in empty.stderr
     scene = Scene.set_up(catalog, ids)
     topic = scene.topic("a", cleanup_policy="compact")
-    now_ms = SystemClock().now_ms()  # the clock of the command
-    for age_ms in (40_000, 20_000, 0):
-        scene.commit(topic, run_of(100, at=now_ms - age_ms))
+    for _ in range(3):
+        scene.commit(topic, run_of(100, at=1_357_000_000_000))
     result = simulate("--live", "--days", "0.1", "--json", *where)
     assert result.exit_code == 0, result.output
     report = orjson.loads(result.stdout)
