@@ -103,8 +103,8 @@ class BrokerConfigs:
             before = BrokerConfig.from_stored(rows[0].config)
             config = before.with_changes(changes(before))
             params = {"broker_name": name, "config": Jsonb(config.as_strings())}
-            query = "update_broker_config" if config.explicit else "delete_broker_config"
-            transaction.send(_BROKER_SQL[query], params)
+            update, delete = _BROKER_SQL["update_broker_config"], _BROKER_SQL["delete_broker_config"]
+            transaction.send(update if config.explicit else delete, params)
             if _configured_brokers(transaction) > MAX_CONFIGURED_BROKERS:
                 transaction.send(_BROKER_SQL["forget_broker_configs"])
                 if _configured_brokers(transaction) > MAX_CONFIGURED_BROKERS:
