@@ -204,10 +204,13 @@ class LocalLog:
         self.segments.update_directory(directory)
 
     def _replace_active_segment(self, base_offset: int) -> LogSegment:
-        """Replace the active segment by an empty one. The list of segments is never empty meanwhile."""
+        """Replace the active segment by an empty one. The list of segments is never empty meanwhile.
+
+        On disk the old one is gone before the new one is there, so that a crash leaves no gap between them.
+        """
         old = self.segments.active
-        if old.base_offset == base_offset:
-            old.change_suffix(file_names.DELETED)
+        old.change_suffix(file_names.DELETED)
+        self.context.file_system.sync_dir(self.context.directory)
         self.context.delete_segment_files(base_offset, "")
         new_segment = self.context.open_segment(base_offset)
         new_segment.mark_appended(None)

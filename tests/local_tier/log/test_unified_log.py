@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,7 +28,7 @@ from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
 from tests.local_tier.batches import batch, marker, offsets_of
 from tests.local_tier.logs import SMALL, LogHarness, crash
-from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
+from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,6 +157,29 @@ def test_a_follower_keeps_the_offsets_of_batches(harness: LogHarness) -> None:
     assert log.log_end_offset == 111
     assert read_all(log, 105) == [110]
     log.close()
+
+
+@pytest.mark.parametrize("filled", [0, 7])
+def test_a_crash_while_a_log_starts_elsewhere_leaves_no_gap(tmp_path: Path, filled: int) -> None:
+    """Otherwise a reader would skip the offsets between the old end and the new start."""
+    for steps in itertools.count():
+        switch = Switch(NoFaults())
+        harness = LogHarness(tmp_path / str(steps), SteppedFileSystem(RealFileSystem(), switch))
+        harness.root.mkdir()
+        log = harness.open()
+        for _ in range(filled):
+            log.append_as_leader(batch(0, size=400), 0)
+        faults = switch.faults = DiskError("", steps + 1)
+        with suppress(OSError, LogDirectoryOfflineError):
+            log.truncate_fully_and_start_at(100)
+        switch.faults = NoFaults()
+        crash(log)
+        log = harness.open()
+        assert read_all(log, log.log_start_offset) == list(range(log.log_start_offset, log.log_end_offset))
+        crash(log)
+        if not faults.failed:
+            break
+    assert steps > 5
 
 
 def test_a_large_replicated_append_is_split_into_segments(harness: LogHarness) -> None:
