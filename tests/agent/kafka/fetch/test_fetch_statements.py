@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from catalog.model import Extent, Topic
+    from catalog.open import Catalog
     from core.ids import Ids
     from tests.agent.faulty_store import FaultyStore
     from tests.agent.kafka.brokers import BrokerThread
@@ -111,17 +112,17 @@ def _fetch_cold(broker: BrokerThread, wire: Wire, request: Struct, count: int) -
 
 
 @pytest.fixture
-def rows(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of extents that each query of the agent returned."""
+def rows(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of extents that each query of an agent returned."""
     seen: list[int] = []
-    look_up = broker.catalog.extents.from_offsets
+    look_up = catalog.extents.from_offsets
 
     def counting(*arguments: object, **named: object) -> list[list[Extent]]:
         found = look_up(*arguments, **named)  # type: ignore[arg-type]  # as they are
         seen.append(sum(map(len, found)))
         return found
 
-    monkeypatch.setattr(broker.catalog.extents, "from_offsets", counting)
+    monkeypatch.setattr(catalog.extents, "from_offsets", counting)
     return seen
 
 
@@ -159,6 +160,25 @@ def test_a_fetch_looks_up_the_extents_that_its_response_can_hold(
             assert most / 4 < len(read) <= rows[0] <= most
 
 
+def test_a_fetch_makes_a_few_queries_for_a_bounded_number_of_extents(
+    start_broker: Callable[..., BrokerThread], store: FaultyStore, ids: Ids, rows: list[int]
+) -> None:
+    """The next requests of a session read the other partitions."""
+    broker = start_broker(max_lookup_extents=5)
+    topic = _compacted(broker, store, ids, 20)
+    rows.clear()
+    with Wire(broker.host_and_port) as wire:
+        first = wire.ask("fetch", 12, _request(topic, range(20), session=_NEW_SESSION))
+        assert _with_records(first) == list(range(15))
+        assert rows == [5, 5, 5]
+        read = _request(topic, (), session=(first.session_id, 1))
+        second = wire.ask("fetch", 12, read)
+        read = _request(topic, (), session=(first.session_id, 2))
+        third = wire.ask("fetch", 12, read)
+    assert max(rows) == 5
+    assert {*_with_records(second), *_with_records(third)} >= set(range(15, 20))
+
+
 @pytest.mark.parametrize("fault", ["damaged", "missing", "unreadable"])
 def test_only_the_partitions_of_a_bad_object_fail_and_the_others_cost_no_more(
     broker: BrokerThread, store: FaultyStore, fault: str
@@ -193,7 +213,7 @@ def test_leaders_of_many_local_topics_are_looked_up_together(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
     broker = start_broker(local_directories=(tmp_path / "disk",))
-    topics = [broker.create_topic(f"t{number}", storage_mode="local") for number in range(30)]
+    topics = [broker.create_topic(f"t{number}", storage_mode="local") for number in range(10)]
     parts = [Struct(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     request = Struct(
         max_wait=0,
