@@ -11,6 +11,8 @@ interval of 20 ms. Every client has one request in flight.
   wake-ups, and `other` everything else: building the file, the response, the network.
 - `groups`: requests of a member that is alone in its group: JoinGroup, SyncGroup, Heartbeat, OffsetCommit and
   OffsetFetch.
+- `first`: processor time of a new agent until it serves, the times of the first requests of their kinds, and
+  the processor time of all of them.
 - `idle`: processor time per second without requests, and with 20 members of a group that send only
   heartbeats, as consumers of a quiet topic do.
 
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
     from benchmarks.kafka_process import AgentProcess
 
-PARTS = ("produce", "groups", "idle")
+PARTS = ("produce", "groups", "first", "idle")
 _FLUSH_INTERVAL_MS = 20
 _PRODUCE, _JOIN, _SYNC, _HEARTBEAT, _COMMIT, _FETCH = 9, 5, 3, 3, 7, 5
 _GROUP = "round-trips"
@@ -96,23 +98,27 @@ class _Meter:
         }
 
 
+class _Producer:
+    """A producer of one record at a time, on a plain socket."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        batch = bytes(encode_records([Record(0, 1, None, bytes(100))]))
+        data = [Struct(name="small", partition_data=[Struct(index=0, records=batch)])]
+        request = Struct(acks=-1, timeout=60_000, topic_data=data)
+        self._frame = request_frame("produce", _PRODUCE, request)
+
+    def send(self) -> None:
+        """Send a record, and wait for its acknowledgement."""
+        self._wire.send(self._frame)
+        (topic,) = self._wire.response("produce", _PRODUCE).responses
+        _require_success(topic.partition_responses[0].error_code, "produce")
+
+
 def _produce(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
     agent.create_topic("small", 1)
-    batch = bytes(encode_records([Record(0, 1, None, bytes(100))]))
-    request = Struct(
-        acks=-1,
-        timeout=60_000,
-        topic_data=[Struct(name="small", partition_data=[Struct(index=0, records=batch)])],
-    )
-    frame = request_frame("produce", _PRODUCE, request)
     with Wire(agent.address) as wire:
-
-        def send() -> None:
-            wire.send(frame)
-            (topic,) = wire.response("produce", _PRODUCE).responses
-            _require_success(topic.partition_responses[0].error_code, "produce")
-
-        wired = _with_parts(_Meter(cluster, agent).measure(send, count))
+        wired = _with_parts(_Meter(cluster, agent).measure(_Producer(wire).send, count))
     client = kafka_loads.producer(agent, **{"linger.ms": 0})
 
     def produce() -> None:
@@ -227,6 +233,30 @@ class _Member:
         }
 
 
+def _first(_cluster: Cluster, agent: AgentProcess, _count: int) -> dict[str, Any]:
+    until_ready = agent.cpu_seconds()
+    agent.create_topic("small", 1)
+    agent.create_topic("grouped", 1)
+    before = agent.cpu_seconds()
+    times = {}
+    with Wire(agent.address) as wire:
+        member = _Member(wire, f"{_GROUP}-first")
+        for name, request in (
+            ("produce", _Producer(wire).send),
+            ("join_and_sync", member.join_and_sync),
+            ("heartbeat", member.heartbeat),
+            ("offset_commit", member.commit),
+            ("offset_fetch", member.fetch),
+        ):
+            begin = perf_counter()
+            request()
+            times[f"{name}_ms"] = round((perf_counter() - begin) * 1000, 1)
+    return {
+        "until_ready": {"agent_cpu_seconds": round(until_ready, 2)},
+        "requests": {**times, "agent_cpu_seconds": round(agent.cpu_seconds() - before, 2)},
+    }
+
+
 def _require_success(error_code: int, what: str) -> None:
     if error_code:
         raise RuntimeError(f"{what} was rejected with error {error_code}")
@@ -252,7 +282,7 @@ def _idle(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
     return {"alone": alone, "with_members": with_members}
 
 
-_STEPS = {"produce": _produce, "groups": _groups, "idle": _idle}
+_STEPS = {"produce": _produce, "groups": _groups, "first": _first, "idle": _idle}
 
 
 @click.command(help=__doc__)
