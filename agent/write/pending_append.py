@@ -45,7 +45,7 @@ class PendingAppend:
     def __init__(self, batch_count: int) -> None:
         self._results: list[AppendResult | None] = [None] * batch_count
         self._open = batch_count
-        self._done: asyncio.Future[None] | None = None  # created by the first waiter
+        self._waiters: list[asyncio.Future[None]] = []
 
     def complete(self, first_batch: int, results: Sequence[AppendResult]) -> None:
         """Set the results of the batches from `first_batch` on. Each batch is completed once."""
@@ -58,8 +58,10 @@ class PendingAppend:
             raise ValueError(f"batch {batch} of an append was completed twice")
         self._results[batch] = result
         self._open -= 1
-        if self._open == 0 and self._done is not None:
-            self._done.set_result(None)
+        if self._open == 0:
+            for waiter in self._waiters:
+                if not waiter.done():  # a cancelled one is
+                    waiter.set_result(None)
 
     def fail(self, first_batch: int, count: int, error: SiltstoneError) -> None:
         """Fail those of `count` batches from `first_batch` on that have no result yet."""
@@ -83,10 +85,11 @@ class PendingAppend:
     async def wait(self) -> list[AppendResult]:
         """Wait for all results and return them in batch order.
 
-        Several tasks may wait, and each of them may be cancelled.
+        Several tasks may wait, and each of them may be cancelled. They continue in the next iteration of the
+        event loop, before the work that the listeners of the commit have started.
         """
         if self._open:
-            if self._done is None:
-                self._done = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._done)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
         return [result for result in self._results if result is not None]

@@ -21,6 +21,7 @@ from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool
+from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import ValidatedAppend, validate
 from agent.write.write_path import WritePath
 from catalog.config.values import TopicConfig
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from agent.cluster.session import Session
-    from agent.write.pending_append import AppendResult
     from agent.write.write_path import CommitLog
     from catalog.open import Catalog
     from tests.agent.faulty_store import FaultyStore
@@ -447,6 +447,19 @@ async def test_buffers_are_released_right_after_the_commit(store: FaultyStore) -
                 await until(lambda: reference() is None)
     finally:
         gc.enable()
+
+
+async def test_a_waiter_continues_in_the_next_iteration_of_the_loop() -> None:
+    """The response is on its way before the commit is announced to other agents."""
+    pending = PendingAppend(1)
+    waiters = [asyncio.ensure_future(pending.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    pending.complete_one(0, AppendResult(base_offset=7))
+    await asyncio.sleep(0)
+    assert [each.done() for each in waiters] == [True] * 3
+    assert waiters[0].cancelled()
+    assert [each.result()[0].base_offset for each in waiters[1:]] == [7, 7]
 
 
 async def test_an_empty_append_completes_at_once(store: FaultyStore) -> None:
