@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -143,15 +144,15 @@ def test_a_fetch_costs_as_many_statements_for_any_number_of_partitions(
                 _fetch_cold(broker, wire, _request(topic, (), session=(session_id, 1)), count)
 
 
-@pytest.mark.parametrize("kind", ["ingested", "compacted"])
 def test_a_fetch_looks_up_the_extents_that_its_response_can_hold(
-    broker: BrokerThread, store: FaultyStore, ids: Ids, rows: list[int], kind: str
+    broker: BrokerThread, store: FaultyStore, ids: Ids, rows: list[int]
 ) -> None:
     """The first partitions of the request have priority."""
     count = 60
-    topic = _ingested(broker, count) if kind == "ingested" else _compacted(broker, store, ids, count)
+    topics = _ingested(broker, count), _compacted(broker, store, ids, count)
+    limits = ((0, 1), (1, 1), (10 * len(_BATCH), 20), (_MAX_BYTES, count))
     with Wire(broker.host_and_port) as wire:
-        for max_bytes, most in ((0, 1), (1, 1), (10 * len(_BATCH), 20), (_MAX_BYTES, count)):
+        for topic, (max_bytes, most) in product(topics, limits):
             broker.run(_forget(broker))
             rows.clear()
             read = _with_records(wire.ask("fetch", 12, _request(topic, range(count), max_bytes=max_bytes)))
@@ -179,23 +180,23 @@ def test_a_fetch_makes_a_few_queries_for_a_bounded_number_of_extents(
     assert {*_with_records(second), *_with_records(third)} >= set(range(15, 20))
 
 
-@pytest.mark.parametrize("fault", ["damaged", "missing", "unreadable"])
 def test_only_the_partitions_of_a_bad_object_fail_and_the_others_cost_no_more(
-    broker: BrokerThread, store: FaultyStore, fault: str
+    broker: BrokerThread, store: FaultyStore
 ) -> None:
-    topic = broker.create_topic("t", 20)
-    _produce(broker, topic, [7])
-    _produce(broker, topic, [number for number in range(20) if number != 7])
-    (extent,) = broker.catalog.extents.from_offset(topic.topic_id, 7, 0)
-    _spoil(store, extent, fault)
     with Wire(broker.host_and_port) as wire:
-        for count in (8, 20):
-            broker.run(_forget(broker))
-            before = _statements(broker)
-            response = wire.ask("fetch", 12, _request(topic, range(count)))
-            assert _with_records(response) == [number for number in range(count) if number != 7]
-            assert _failed(response) == [7]
-            assert _statements(broker) - before <= (13 if fault == "missing" else 3)
+        for fault in ("damaged", "missing", "short"):
+            topic = broker.create_topic(fault, 20)
+            _produce(broker, topic, [7])
+            _produce(broker, topic, [number for number in range(20) if number != 7])
+            (extent,) = broker.catalog.extents.from_offset(topic.topic_id, 7, 0)
+            _spoil(store, extent, fault)
+            for count in (8, 20):
+                broker.run(_forget(broker))
+                before = _statements(broker)
+                response = wire.ask("fetch", 12, _request(topic, range(count)))
+                assert _with_records(response) == [number for number in range(count) if number != 7]
+                assert _failed(response) == [7]
+                assert _statements(broker) - before <= (13 if fault == "missing" else 3)
 
 
 def _spoil(store: FaultyStore, extent: Extent, fault: str) -> None:
@@ -205,7 +206,7 @@ def _spoil(store: FaultyStore, extent: Extent, fault: str) -> None:
     store.delete([name], purpose=Purpose.GC)
     if fault == "damaged":
         store.put(name, [body], purpose=Purpose.FSCK)
-    elif fault == "unreadable":
+    elif fault == "short":
         store.put(name, [body[: extent.position]], purpose=Purpose.FSCK)
 
 
