@@ -2,6 +2,7 @@
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.cluster import (
+    alter_replica_log_dirs,
     api_versions,
     describe_cluster,
     describe_log_dirs,
@@ -38,6 +39,7 @@ from agent.kafka.apis.records import (
 )
 from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.apis.topics import (
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
@@ -67,6 +69,8 @@ APIS: tuple[Api, ...] = (
     list_groups.API,
     delete_groups.API,
     alter_configs.API,
+    alter_partition_reassignments.API,
+    alter_replica_log_dirs.API,
     create_partitions.API,
     create_topics.API,
     delete_records.API,

@@ -101,10 +101,16 @@ class LeaderDirectory:
             _log.warning("leaders of local topics could not be looked up", reason=str(error))
         return found
 
-    async def assign(self, partition: PartitionId, node_id: int, directory_id: UUID) -> UUID | None:
-        """Record the directory of a new log; return the recorded one, or None if another node leads it."""
+    async def assign(
+        self, partition: PartitionId, node_id: int, directory_id: UUID, *, source: UUID = UNASSIGNED
+    ) -> UUID | None:
+        """Record the directory of a log that is new or was in the directory `source`.
+
+        Return the recorded one, or None if another node leads the partition.
+        """
         self._cache.pop(partition.topic_id, None)
-        recorded = await self._pool.run(partial(self._table.assign, node_id, {partition: directory_id}))
+        assign = partial(self._table.assign, node_id, {partition: directory_id}, source=source)
+        recorded = await self._pool.run(assign)
         self._cache.pop(partition.topic_id, None)
         return recorded.get(partition)
 

@@ -23,21 +23,30 @@ from agent.cluster.errors import AppendFailedError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
+from agent.runtime.errors import StoppingError
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
 from catalog.model import PartitionId, PartitionState, RunRefusal
 from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
-from local_tier.errors import InvalidProducerEpochError, LogDirectoryOfflineError, OutOfOrderSequenceError
+from local_tier.errors import (
+    InvalidProducerEpochError,
+    LogClosedError,
+    LogDirectoryOfflineError,
+    OutOfOrderSequenceError,
+)
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
     from uuid import UUID
 
     from agent.cluster.brokers import Brokers
     from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.leaders import LeaderDirectory
+    from agent.local_topics.log_mover import LogMover
+    from agent.local_topics.partition_locks import PartitionLocks
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
     from agent.runtime.byte_budget import ByteBudget
@@ -85,6 +94,8 @@ class LocalTopics:
         pool: WorkPool,
         disks: DiskPools,
         commit_notifier: CommitNotifier,
+        changes: PartitionLocks,
+        mover: LogMover,
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
@@ -93,6 +104,8 @@ class LocalTopics:
         self._pool = pool
         self._disks = disks
         self._commit_notifier = commit_notifier
+        self._changes = changes
+        self.mover = mover
         self._queues: dict[PartitionId, deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
@@ -127,14 +140,33 @@ class LocalTopics:
                 f"log {name} may be in a log directory that was not open when this agent started",
                 remedy="repair or mount all disks of the agent, then start it again",
             )
-        if leader.directory_id not in {None, UNASSIGNED}:
-            return self._manager.get_existing(name, topic.topic_id, leader.directory_id), leader.leader_epoch
-        return await self._create(topic, partition, leader), leader.leader_epoch
+        partition_id = PartitionId(topic.topic_id, partition)
+        current = self._manager.get(name) if self.mover.is_switching(partition_id) else None
+        if current is not None and current.topic_id == topic.topic_id:
+            return current, leader.leader_epoch
+        if leader.directory_id in {None, UNASSIGNED}:
+            return await self._create(topic, partition, leader), leader.leader_epoch
+        assert leader.directory_id is not None
+        directory_id = await self._directory_of(partition_id, leader.directory_id)
+        return self._manager.get_existing(name, topic.topic_id, directory_id), leader.leader_epoch
+
+    async def _directory_of(self, partition: PartitionId, recorded: UUID) -> UUID:
+        """Return the directory of a log, which may have moved.
+
+        What is known as recorded may be a moment old, and a failover of the catalog may have lost the record
+        of a move. It is repeated then.
+        """
+        moved_to = self.mover.moved_to(partition)
+        if moved_to is None or moved_to == recorded:
+            return recorded
+        node_id = self._brokers.own.node_id
+        return await self._leaders.assign(partition, node_id, moved_to, source=recorded) or recorded
 
     @property
     def directories_away(self) -> int:
         """The number of log directories of this node's partitions that are not open."""
-        return len(self._recorded_directories - self._manager.directory_ids)
+        recorded = self._recorded_directories | self.mover.target_ids
+        return len(recorded - self._manager.directory_ids)
 
     async def _create(self, topic: Topic, partition: int, leader: LocalLeader) -> UnifiedLog:
         """Create a log, and record its directory in the catalog before it gets a record."""
@@ -184,8 +216,9 @@ class LocalTopics:
             items = list(queue)
             queue.clear()
             try:
-                log, epoch = await self.log(topic, partition.partition)
-                outcomes = await self._disks.of(log).run(partial(_append_all, log, epoch, items))
+                async with self._changes.hold(partition):
+                    log, epoch = await self._log_to_change(topic, partition)
+                    outcomes = await self._disks.of(log).run(partial(_append_all, log, epoch, items))
             except SiltstoneError as error:
                 outcomes = [[AppendResult(error=error)] * len(each.validated.batches) for each in items]
             except Exception:  # noqa: BLE001  # producers must get a result after any failure
@@ -200,6 +233,22 @@ class LocalTopics:
                 item.budget.release(len(item.validated.data))
             self._commit_notifier.wake([partition])
         del self._queues[partition]
+
+    async def _log_to_change(self, topic: Topic, partition: PartitionId) -> tuple[UnifiedLog, int]:
+        """Return the log and its leader epoch for a writer, which holds the lock of the partition.
+
+        Raises StoppingError if it is not known which of two copies is the log. Only a restart decides that.
+        """
+        if self.mover.is_switching(partition):
+            raise StoppingError(
+                f"the directory of {topic.name}-{partition.partition} is not known", remedy="retry"
+            )
+        return await self.log(topic, partition.partition)
+
+    async def move(self, topic: Topic, partition: int, directory: Path) -> None:
+        """Begin to move a partition's log to another log directory of this agent, or cancel such a move."""
+        log, _ = await self.log(topic, partition)
+        await self.mover.move(PartitionId(topic.topic_id, partition), log, directory)
 
     async def stop(self) -> None:
         """Complete every append that was taken."""
@@ -243,14 +292,23 @@ class LocalTopics:
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Delete the records below an offset (-1: all), durably; return the new log start offset."""
-        log, _ = await self.log(topic, partition)
-        delete = partial(self._manager.delete_records, log.topic_partition, before_offset)
-        return await self._disks.of(log).run(delete)
+        partition_id = PartitionId(topic.topic_id, partition)
+        async with self._changes.hold(partition_id):
+            log, _ = await self._log_to_change(topic, partition_id)
+            delete = partial(self._manager.delete_records, log.topic_partition, before_offset)
+            return await self._disks.of(log).run(delete)
 
     async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], T]) -> T:
-        """Run a query on a partition's log in the pool; it may block."""
+        """Run a query on a partition's log in the pool; it may block.
+
+        If the log was replaced by its copy in another directory meanwhile, ask the copy.
+        """
         log, _ = await self.log(topic, partition)
-        return await self._disks.of(log).run(partial(query, log))
+        try:
+            return await self._disks.of(log).run(partial(query, log))
+        except LogClosedError:
+            log, _ = await self.log(topic, partition)
+            return await self._disks.of(log).run(partial(query, log))
 
 
 def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[list[AppendResult]]:

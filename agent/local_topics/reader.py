@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.local_topics.local_topics import no_local_disks_error
 from catalog.model import FileKind
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from local_tier.producers.producer_state_entry import ProducerStateEntry
     from local_tier.segment.time_index import TimestampOffset
     from local_tier.topic_partition import TopicPartition
+
+
+class LogSize(NamedTuple):
+    """The size of a log in bytes, or of a copy that will replace it, and by how many offsets it is behind."""
+
+    name: TopicPartition
+    size: int
+    offset_lag: int = 0
+    is_future: bool = False
 
 
 class LocalLogReader:
@@ -47,15 +56,27 @@ class LocalLogReader:
         self._manager, self._disks = manager, disks
         self._tail_cache.open(manager)
 
-    async def sizes(self) -> dict[str, dict[TopicPartition, int]]:
-        """Return the size of each log, by directory."""
+    async def sizes(self) -> dict[str, list[LogSize]]:
+        """Return the size of each log by directory, and of each copy that will replace a log."""
         manager = self._manager
         if manager is None:
             return {}
-        found: dict[str, dict[TopicPartition, int]] = {str(path): {} for path in manager.live_directories}
+        found: dict[str, list[LogSize]] = {str(path): [] for path in manager.live_directories}
+        ends = {}
         for log in manager.logs():
-            found.setdefault(str(log.directory.parent), {})[log.topic_partition] = log.size
+            ends[log.topic_partition] = log.log_end_offset
+            found.setdefault(str(log.directory.parent), []).append(LogSize(log.topic_partition, log.size))
+        for log in manager.future_logs():
+            lag = max(ends.get(log.topic_partition, 0) - log.log_end_offset, 0)
+            found.setdefault(str(log.directory.parent), []).append(
+                LogSize(log.topic_partition, log.size, offset_lag=lag, is_future=True)
+            )
         return found
+
+    def directory_at(self, path: str) -> Path | None:
+        """Return the log directory with a path, as `sizes` shows it, or None. It may be offline."""
+        configured = () if self._manager is None else self._manager.directories
+        return next((each for each in configured if str(each) == path), None)
 
     async def space(self, directory: str) -> tuple[int, int]:
         """Return the total and the free bytes of a directory's volume, or -1 if they are unknown."""
@@ -153,6 +174,10 @@ class LocalLogReader:
         return await self._local_of(topic).query(
             topic, partition, lambda log: log.end_offset_for_epoch(epoch)
         )
+
+    async def move(self, topic: Topic, partition: int, directory: Path) -> None:
+        """Begin to move the log of a local topic to another log directory, or cancel such a move."""
+        await self._local_of(topic).move(topic, partition, directory)
 
     async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerStateEntry]:
         """Return the producer states of a local topic's log, by producer id."""

@@ -13,6 +13,9 @@ from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.disk_pools import DiskPools
 from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
+from agent.local_topics.log_mover import LogMover
+from agent.local_topics.move_throttle import MoveThrottle
+from agent.local_topics.partition_locks import PartitionLocks
 from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.tail_cache import TailCache
@@ -132,6 +135,19 @@ class LocalLogService:
         table, manager = self._catalog.local_leaders, self.storage.manager
         await self._pools.catalog.run(partial(table.begin_epochs, self.node_id))
         recorded = await self._pools.catalog.run(partial(record_directories, table, self.node_id, manager))
+        changes = PartitionLocks()
+        mover = LogMover(
+            manager,
+            leaders,
+            node_id=self.node_id,
+            disks=self._disks,
+            changes=changes,
+            throttle=MoveThrottle(
+                self._catalog.broker_configs, self.node_id, pool=self._pools.catalog, clock=self._clock
+            ),
+            clock=self._clock,
+            ids=self._ids,
+        )
         self._local = LocalTopics(
             manager,
             leaders,
@@ -139,6 +155,8 @@ class LocalLogService:
             pool=self._pools.disks,
             disks=self._disks,
             commit_notifier=commit_notifier,
+            changes=changes,
+            mover=mover,
             recorded_directories=recorded,
         )
         self.reader.local_topics = self._appends.local_topics = self._local
@@ -147,6 +165,7 @@ class LocalLogService:
     async def stop(self) -> None:
         """Complete the pending appends, write the tail cache, and close the logs."""
         if self._local is not None:
+            await self._local.mover.stop()
             await self._local.stop()
         await self.tail_cache.stop()
         storage, self.storage = self.storage, None
@@ -166,6 +185,10 @@ class LocalLogService:
                 "Log directories with local topics of this node that are not open",
                 lambda: 0 if self._local is None else self._local.directories_away,
             ),
+            "siltstone_local_moves": (
+                "Logs that move or wait to move to another log directory",
+                lambda: 0 if self._local is None else self._local.mover.running,
+            ),
             "siltstone_local_disk_calls": (
                 "Running and waiting calls of the threads of the log directories",
                 lambda: 0 if self.storage is None else self._disks.pending,
@@ -183,6 +206,18 @@ class LocalLogService:
                 f"siltstone_local_{name}": (description, partial(self._gauge, read))
                 for name, (description, read) in _COUNTERS.items()
             },
+            "siltstone_local_moved_logs": (
+                "Logs that have moved to another log directory",
+                lambda: 0 if self._local is None else self._local.mover.moved_logs,
+            ),
+            "siltstone_local_moved_bytes": (
+                "Bytes that moves of logs have copied",
+                lambda: 0 if self._local is None else self._local.mover.moved_bytes,
+            ),
+            "siltstone_local_failed_moves": (
+                "Moves of logs that have failed; the log stays where it was",
+                lambda: 0 if self._local is None else self._local.mover.failed_moves,
+            ),
             "siltstone_tail_cache_hits": (
                 "Fetches and lookups that were served from the tail cache",
                 lambda: self.reader.tail_cache_hits,

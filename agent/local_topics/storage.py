@@ -288,13 +288,20 @@ class _StartTopics:
                 self._directories = self._list_directories()
             return self._by_id
 
-    def config_of(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
-        """Return the configuration of a log, or None if its partition does not exist or is elsewhere."""
+    def config_of(
+        self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID, *, is_future: bool
+    ) -> LogConfig | None:
+        """Return the configuration of a log, or None if its partition does not exist or is elsewhere.
+
+        The copy of a log that was to move is complete if the catalog has recorded its directory.
+        """
         topic = self.by_id.get(topic_id) if topic_id is not None else None
         if topic is None or not _belongs_to(topic, log):
             return None
         partition = PartitionId(topic.topic_id, log.partition)
-        if topic.is_local:
+        if is_future:
+            is_here = topic.is_local and self._directories.get(partition) == directory_id
+        elif topic.is_local:
             is_here = self._directories.get(partition) in {None, UNASSIGNED, directory_id}
         else:
             with self._lock:  # a disk that comes back may have another copy of the tail

@@ -1,8 +1,9 @@
 """Definitions of the broker settings that clients can change: Kafka's dynamic ones without a meaning here.
 
-Tools such as `kafka-configs` and Cruise Control send them, so they are accepted, validated and stored. Every
-other setting of a broker is read-only: Kafka's static ones, and those that would have to change what an agent
-does while it runs.
+Tools such as `kafka-configs` and Cruise Control send them. They are accepted, validated and stored. One has
+a meaning: the rate of moves between log directories, which agents obey while they move logs. Every other
+setting of a broker is read-only: Kafka's static ones, and those that would have to change what an agent does
+while it runs.
 
 Source (Kafka 4.3): org.apache.kafka.server.config.DynamicBrokerConfig and its ConfigDef.
 """
@@ -17,6 +18,7 @@ from catalog.config.schema import Setting
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 _LONG_MAX: Final = str(2**63 - 1)
 _THREADS: Final = "Has no effect: an agent sizes its threads itself."
 _REPLICATION: Final = "Has no effect: agents do not replicate partitions to each other."
@@ -88,11 +90,11 @@ _BROKER: Final = (
     _number("remote.log.manager.follower.thread.pool.size", "int", "2", 1, _REMOTE),
     _number("remote.log.reader.threads", "int", "10", 1, _REMOTE),
     _number(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
+        MOVE_RATE,
         "long",
         _LONG_MAX,
         0,
-        "Has no effect: agents do not move logs between directories.",
+        "Maximum rate of all moves of logs between the log directories of an agent, in bytes per second.",
     ),
     _number("share.coordinator.cached.buffer.max.bytes", "int", "1048588", 524_288, _SHARE),
     _boolean(

@@ -61,6 +61,8 @@ class LogContext:
         try:
             yield
         except OSError as error:
+            if self.is_closed and isinstance(error, FileNotFoundError):  # the directory was renamed
+                raise LogClosedError(f"log {self.log_name} is closed") from error
             self.is_offline = True
             _log.error("log_directory_failed", log=self.log_name, operation=operation, reason=str(error))
             self.on_failure(self.directory.parent, error)
@@ -96,10 +98,17 @@ class LogContext:
             self.file_system.unlink(path, missing_ok=True)
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
-        """Run a task with disk operations on the scheduler. A failure takes the log directory offline."""
+        """Run a task with disk operations on the scheduler. A failure takes the log directory offline.
+
+        A task of a log that was closed or replaced meanwhile ends quietly.
+        """
 
         def run() -> None:
-            with self.disk_operation(name):
-                task()
+            try:
+                with self.disk_operation(name):
+                    task()
+            except LogClosedError:
+                if not self.is_closed:
+                    raise
 
         self.scheduler.schedule_once(name, run, delay_ms)

@@ -366,6 +366,13 @@ class UnifiedLog:
             if self._local_log.recovery_point < end_offset:
                 self._flush_now(self.log_end_offset, self.log_end_offset)
 
+    def skip_to(self, offset: int) -> None:
+        """Continue at an offset above the log end, in a new segment. No record has the offsets between."""
+        with self._locked("roll"):
+            if offset > self.log_end_offset:
+                self._roll(offset)
+                self._local_log.log_end_offset = offset
+
     def truncate_to(self, offset: int) -> bool:
         """Drop the batches that contain or follow `offset`. Return False if there are none."""
         if offset < 0:
@@ -462,12 +469,26 @@ class UnifiedLog:
 
     def rename_directory(self, directory: Path) -> None:
         """Rename the partition directory on the same disk. Files stay open."""
-        with self._locked("rename"):
-            self._context.file_system.rename(self.directory, directory)
-            self._context.file_system.sync_dir(directory.parent)
-            self._local_log.update_directory(directory)
-            self._producer_states.snapshots.directory = directory
-            self._leader_epochs.update_directory(directory)
+        with self._flush_lock, self._locked("rename"):
+            self._rename(directory)
+
+    def retire(self, directory: Path) -> None:
+        """Close all files without changing them, and rename the partition directory.
+
+        For a log that was deleted, set aside or replaced. Readers and tasks that still have it get
+        LogClosedError, because the log is closed before its files have other names.
+        """
+        with self._flush_lock, self._lock, self._context.disk_operation("rename"):
+            self._context.is_closed = True
+            self._rename(directory)
+            self._local_log.segments.close_handles()
+
+    def _rename(self, directory: Path) -> None:
+        self._context.file_system.rename(self.directory, directory)
+        self._context.file_system.sync_dir(directory.parent)
+        self._local_log.update_directory(directory)
+        self._producer_states.snapshots.directory = directory
+        self._leader_epochs.update_directory(directory)
 
     def close(self) -> None:
         """Write a producer snapshot, trim the indexes and close all files. The caller flushes before."""

@@ -50,8 +50,14 @@ _T = TypeVar("_T")
 class ConfigLookup(Protocol):
     """A function that returns the configuration of a log found on disk."""
 
-    def __call__(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
-        """Return the configuration, or None for a log that does not belong into that directory."""
+    def __call__(
+        self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID, *, is_future: bool
+    ) -> LogConfig | None:
+        """Return the configuration, or None for a log that does not belong into that directory.
+
+        A future log belongs there if it was to replace the current log: then it is complete, and becomes
+        the log.
+        """
         ...
 
 
@@ -196,13 +202,14 @@ class DirectoryLoader:
     def set_unknown_aside(self, find_deleted: DeletedLookup) -> None:
         """Rename the logs without a configuration: to be deleted if their topic was, else to be kept.
 
-        Nothing but a deletion that was recorded proves that a log is not needed.
+        Nothing but a deletion that was recorded proves that a log is not needed. The exception is the copy
+        of a move that has not ended, if the log that it copied is open.
         """
         unknown, self._unknown = self._unknown, []
         topic_ids = {log.topic_id for log in unknown if log.topic_id is not None}
         deleted = frozenset(find_deleted(topic_ids)) if topic_ids else frozenset()
         for directory, name, topic_id in unknown:
-            is_deleted = topic_id in deleted
+            is_deleted = topic_id in deleted or self._is_copy(name, topic_id)
             state = DirectoryState.DELETE if is_deleted else DirectoryState.STRAY
             aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
             try:
@@ -215,6 +222,15 @@ class DirectoryLoader:
                 self._services[directory.path].deletion_queue.add(directory.path / aside.name)
             else:
                 self._record_stray(directory, aside)
+
+    def _is_copy(self, name: PartitionDirectory, topic_id: UUID | None) -> bool:
+        """Return True for the future log of a log that is open."""
+        current = self._registry.get(TopicPartition(name.topic, name.partition))
+        return (
+            name.state is DirectoryState.FUTURE
+            and current is not None
+            and topic_id in {None, current.topic_id}
+        )
 
     def create(
         self,
@@ -286,36 +302,58 @@ class DirectoryLoader:
         name: PartitionDirectory,
     ) -> None:
         log_name = TopicPartition(name.topic, name.partition)
-        topic_id = read_topic_id(self._file_system, directory.path / name.name)
-        config = config_of(log_name, topic_id, directory.directory_id)
-        if config is None and topic_id is None and not self._has_segments(directory.path / name.name):
+        is_future = name.state is DirectoryState.FUTURE
+        topic_id = self._topic_id(directory, name)
+        config = config_of(log_name, topic_id, directory.directory_id, is_future=is_future)
+        if is_future and config is not None:
+            live = PartitionDirectory(name.topic, name.partition)
+            if live in contents.logs:
+                config = None
+            else:
+                self._adopt(directory, name, live)
+                name = live
+        is_empty = topic_id is None and not self._has_segments(directory.path / name.name)
+        if config is None and is_empty and not is_future:
             _log.warning("not_a_partition_directory", path=str(directory.path / name.name))
             return
         if config is None:
             self._unknown.append(UnknownLog(directory, name, topic_id))
             return
-        is_future = name.state is DirectoryState.FUTURE
         log = self._open(
             directory,
             name,
             config,
             topic_id=topic_id,
             had_clean_shutdown=contents.had_clean_shutdown,
-            log_start_offset=0 if is_future else contents.log_start_offsets.get(log_name, 0),
+            log_start_offset=contents.log_start_offsets.get(log_name, 0),
             recovery_point=0 if is_future else contents.recovery_points.get(log_name, 0),
         )
-        if not is_future:
-            log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
-        self._add(log, is_future=is_future)
+        log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
+        self._add(log)
 
-    def _add(self, log: UnifiedLog, *, is_future: bool) -> None:
+    def _topic_id(self, directory: LogDirectory, name: PartitionDirectory) -> UUID | None:
+        """Return the topic id in a partition directory. A damaged copy has none."""
+        try:
+            return read_topic_id(self._file_system, directory.path / name.name)
+        except CorruptDataError:
+            if name.state is DirectoryState.FUTURE:
+                return None
+            raise
+
+    def _adopt(self, directory: LogDirectory, future: PartitionDirectory, live: PartitionDirectory) -> None:
+        """Give the complete copy of a move the name of a log. A crash came before."""
+        self._file_system.rename(directory.path / future.name, directory.path / live.name)
+        self._file_system.sync_dir(directory.path)
+        _log.warning("log_move_completed", directory=str(directory.path / live.name))
+
+    def _add(self, log: UnifiedLog) -> None:
         """Add a log. Of two logs of the same name none is served: nothing says which one is newer."""
         with self._add_lock:
             try:
-                self._registry.add(log, future=is_future)
+                self._registry.add(log)
             except CorruptLogError as error:
                 log.close_handles()
-                other = self._registry.remove(log.topic_partition, future=is_future)
+                other = self._registry.remove(log.topic_partition)
                 if other is not None:
                     self._set_other_unreadable(other, error)
                 raise

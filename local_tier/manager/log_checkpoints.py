@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class LogCheckpoints:
     """Writes the checkpoints of log directories. `on_failure` is called when a write fails.
 
-    Future logs have no entries; they are recovered from their start.
+    Future logs have log start offsets only, because a crash may come just before one replaces its current
+    log. They are recovered from their start.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LogCheckpoints:
         with self._locks[directory.path]:
             offsets = {
                 name: log.log_start_offset
-                for name, log in self._logs(directory).items()
+                for name, log in (self._futures(directory) | self._logs(directory)).items()
                 if log.log_start_offset > log.segments[0].base_offset
             }
             offsets |= self._kept(directory, "log_start_offset")
@@ -78,6 +79,10 @@ class LogCheckpoints:
 
     def _logs(self, directory: LogDirectory) -> dict[TopicPartition, UnifiedLog]:
         logs = self._registry.current().items()
+        return {name: log for name, log in logs if log.directory.parent == directory.path}
+
+    def _futures(self, directory: LogDirectory) -> dict[TopicPartition, UnifiedLog]:
+        logs = self._registry.futures().items()
         return {name: log for name, log in logs if log.directory.parent == directory.path}
 
     def _kept(

@@ -204,6 +204,10 @@ class LogManager:
         """Return all current logs."""
         return list(self._registry.current().values())
 
+    def future_logs(self) -> list[UnifiedLog]:
+        """Return all copies that will replace a log."""
+        return list(self._registry.futures().values())
+
     def get_existing(self, name: TopicPartition, topic_id: UUID, directory_id: UUID) -> UnifiedLog:
         """Return the log of a partition that is known to be in a directory; never create it.
 
@@ -263,8 +267,17 @@ class LogManager:
             self._log_checkpoints.write_recovery_points(directory)
             self._log_checkpoints.remove_log_start_offset(directory, log.topic_partition)
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """All directories, failed ones included."""
+        return tuple(self._config.directories)
+
     def create_future_log(self, name: TopicPartition, directory: Path) -> UnifiedLog:
-        """Create a copy of a log in another directory, which later replaces the current log."""
+        """Create an empty log in another directory, for a copy that later replaces the current log.
+
+        As in Kafka, LogDirectoryOfflineError is raised while any directory is offline.
+        """
+        self._require_online(name)
         with self._creation_lock(name):
             log, target = self._registry.get(name), self._directories.get(directory)
             if log is None or self._registry.get(name, future=True) is not None:
@@ -279,6 +292,38 @@ class LogManager:
             future = self._loader.create(partition_directory, log.topic_id, log.config, [target])
             self._registry.add(future, future=True)
             return future
+
+    def remove_future_log(self, future: UnifiedLog) -> bool:
+        """Delete a copy that will not replace its log. Return False if it is not there any more."""
+        name = future.topic_partition
+        with self._creation_lock(name):
+            return self._remove(name, DirectoryState.DELETE, future=True, only=future)
+
+    def pause_cleaning(self, log: UnifiedLog) -> None:
+        """Prevent cleaning and deletion of old segments until `resume_cleaning`; wait for a running one."""
+        self._manager_of(log).pause(log.topic_partition)
+
+    def resume_cleaning(self, log: UnifiedLog) -> None:
+        """Undo one `pause_cleaning`."""
+        self._manager_of(log).resume(log.topic_partition)
+
+    def make_replaceable(self, current: UnifiedLog, future: UnifiedLog) -> None:
+        """Make a complete copy durable, so that a start after a crash may use it instead of `current`.
+
+        The caller prevents appends to `current`. Raises StaleStateError if one of the two is not in use any
+        more or the copy is not complete.
+        """
+        name, path = current.topic_partition, future.directory.parent
+        future.flush(force_active=True)
+        directory = self._directories.get(path)
+        if directory is None or not self._log_checkpoints.write_log_start_offsets(directory):
+            raise LogDirectoryOfflineError(f"log directory {path} has failed", remedy="repair its disk")
+        bounds = [(log.log_start_offset, log.log_end_offset) for log in (current, future)]
+        are_used = self._registry.get(name) is current and self._registry.get(name, future=True) is future
+        if not are_used or bounds[0] != bounds[1]:
+            raise StaleStateError(
+                f"the copy of log {name} in {path} has other offsets, or is not needed any more"
+            )
 
     def replace_current_with_future_log(self, name: TopicPartition) -> UnifiedLog:
         """Replace the current log by the future log, and delete the current log."""
@@ -315,7 +360,8 @@ class LogManager:
         that has taken the name meanwhile is not touched.
         """
         name = log.topic_partition
-        if not self._remove(name, DirectoryState.DELETE if is_deleted else DirectoryState.STRAY, only=log):
+        state = DirectoryState.DELETE if is_deleted else DirectoryState.STRAY
+        if not self._remove(name, state, only=log):
             return False
         self._loader.strays += not is_deleted
         future = self._registry.get(name, future=True)
@@ -473,8 +519,7 @@ class LogManager:
         directory = self._directories.get(log.directory.parent)
         topic, partition = log.topic_partition
         name = suffixed_partition_directory(topic, partition, state, self._ids.new_uuid()).name
-        log.rename_directory(log.directory.with_name(name))
-        log.close_handles()
+        log.retire(log.directory.with_name(name))
         if state is DirectoryState.DELETE:
             self._services[log.directory.parent].deletion_queue.add(log.directory)
         if directory is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from core.errors import NotFoundError
 from local_tier.errors import CorruptLogError, LogDirectoryOfflineError
 from local_tier.files.file_system import remove_tree
 
@@ -138,11 +139,21 @@ class LogRegistry:
             return removed
 
     def promote(self, name: TopicPartition) -> UnifiedLog | None:
-        """Replace the current log by the future log. Return the log that was replaced, or None."""
+        """Replace the current log by the future log. Return the log that was replaced, or None.
+
+        Raises NotFoundError if the future log was deleted meanwhile.
+        """
         with self._lock:
+            if name not in self._future:
+                raise NotFoundError(f"there is no future log of {name}")
             before = self._current.pop(name, None)
             self._current[name] = self._future.pop(name)
             return before
+
+    def futures(self) -> dict[TopicPartition, UnifiedLog]:
+        """Return a copy of the map of future logs."""
+        with self._lock:
+            return dict(self._future)
 
 
 _log = structlog.get_logger(__name__)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from local_tier.errors import LogClosedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -130,6 +132,8 @@ def _attempt(event: str, log: UnifiedLog, work: Callable[[], int | None]) -> int
     """Run `work` and log its error: an error of one log must not stop the work on others."""
     try:
         return work()
+    except LogClosedError:  # it was deleted or replaced
+        return None
     except Exception:  # noqa: BLE001  # an error of one log must not stop the work on others
         _log.exception(event, log=str(log.topic_partition))
         return None

@@ -48,9 +48,10 @@ class Agents:
         self._names = count()
         self.running: list[BrokerThread] = []
 
-    def add(self) -> BrokerThread:
-        """Start an agent, and return it when all agents list it."""
-        broker = BrokerThread(self.catalog, self.store, self._clock, self._ids, _SETTINGS)
+    def add(self, **changes: object) -> BrokerThread:
+        """Start an agent with changed settings, and return it when all agents list it."""
+        settings = {**_SETTINGS, **changes}
+        broker = BrokerThread(self.catalog, self.store, self._clock, self._ids, settings)
         self.running.append(broker)
         broker.start()
         self._wait_for_brokers()

@@ -16,6 +16,8 @@ from agent.kafka.codec import Struct
 from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
 from tests.agent.kafka.coordinators import groups_of
+from tests.agent.kafka.in_process_clients import produce
+from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 from tests.fixtures import kafka_tools
 from tests.real_clients.client_driver import ROOT
@@ -213,13 +215,36 @@ def test_the_tools_report_unsupported_apis(agents: Agents, tools: Tools, tmp_pat
     election = "kafka-leader-election --election-type preferred --all-topic-partitions"
     assert "does not support ELECT_LEADERS" in tools.failing(election)
     moves = tmp_path / "moves.json"
-    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1, 2]}]}
     moves.write_bytes(orjson.dumps(wanted))
     moving = tools.failing(f"kafka-reassign-partitions --execute --reassignment-json-file {moves}")
-    assert "does not support ALTER_PARTITION_REASSIGNMENTS" in moving
+    assert "a partition in the object store has nothing to move" in moving
     assert "No partition reassignments found." in tools("kafka-reassign-partitions --list")
     assert tools("kafka-configs --describe --entity-type clients") == ""
     assert "TransactionalId" in tools("kafka-transactions list")
+
+
+def test_the_tools_move_a_log_to_another_directory(agents: Agents, tools: Tools, tmp_path: Path) -> None:
+    """The rate of the move is a setting of the broker meanwhile."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = agents.add(local_directories=disks)
+    topic = agents.new_name()
+    broker.create_topic(topic, 1, storage_mode="local")
+    produce(broker.address, topic, [(None, b"v" * 100_000)] * 20)
+    target = next(disk for disk in disks if not (disk / f"{topic}-0").exists())
+    moves, node = tmp_path / "moves.json", broker.agent.local_logs.node_id
+    moved = {"topic": topic, "partition": 0, "replicas": [node], "log_dirs": [str(target)]}
+    moves.write_bytes(orjson.dumps({"version": 1, "partitions": [moved]}))
+    command = f"kafka-reassign-partitions --reassignment-json-file {moves}"
+    tools(f"{command} --execute --replica-alter-log-dirs-throttle 10")
+    changed = tools(f"kafka-configs --describe --broker {node}")
+    assert "replica.alter.log.dirs.io.max.bytes.per.second=10" in changed
+    assert "is still in progress" in tools(f"{command} --verify --preserve-throttles")
+    tools(f"{command} --execute --additional --replica-alter-log-dirs-throttle 100000000")
+    until((target / f"{topic}-0").exists)
+    assert "completed" in tools(f"{command} --verify")
+    assert "io.max" not in tools(f"kafka-configs --describe --broker {node}")
+    agents.remove(broker)
 
 
 def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) -> None:

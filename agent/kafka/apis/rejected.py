@@ -217,7 +217,6 @@ UNSERVED_APIS: tuple[Api, ...] = tuple(
         ("expire_delegation_token", 1, 2),
         ("describe_delegation_token", 1, 3),
         ("elect_leaders", 1, 2),
-        ("alter_partition_reassignments", 0, 1),
         ("alter_client_quotas", 0, 1),
         ("describe_user_scram_credentials", 0, 0),
         ("alter_user_scram_credentials", 0, 0),

@@ -27,6 +27,7 @@ from agent.kafka.codec import Struct
 from agent.local_tier_settings import LocalTierSettings
 from agent.read.fetch_plan import PartitionFetch
 from core.clock import SystemClock
+from local_tier.manager.log_copy import LogCopy
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.s3.client import S3Limits
@@ -65,6 +66,7 @@ class Step:
     moves: frozenset[str]
     settings: dict[str, Any]
     on_s3: bool
+    disks: int
 
 
 STEPS: Final[dict[str, Step]] = {}
@@ -74,6 +76,7 @@ def step(
     moves: str,
     *,
     on_s3: bool = False,
+    disks: int = 1,
     **settings: Any,  # noqa: ANN401  # any setting
 ) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
     """Add a function to the steps; `moves` has the names of metrics, without their usual prefix."""
@@ -82,7 +85,9 @@ def step(
         names = frozenset(
             name if name.startswith("kafka_consumergroup") else f"siltstone_{name}" for name in moves.split()
         )
-        STEPS[happens.__name__] = Step(happens=happens, moves=names, settings=settings, on_s3=on_s3)
+        STEPS[happens.__name__] = Step(
+            happens=happens, moves=names, settings=settings, on_s3=on_s3, disks=disks
+        )
         return happens
 
     return add
@@ -456,6 +461,38 @@ def a_local_topic_is_deleted(scene: Scene) -> None:
     scene.until_moved(storage.sync_topics)
 
 
+def _move(scene: Scene) -> None:
+    """Begin to move the log of a local topic to the other disk."""
+    topic = scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
+    scene.produce("x", topic="rock")
+    reader = scene.broker.agent.local_logs.reader
+    target = next(each for each in scene.broker.settings.local_directories if not [*each.glob("rock-0")])
+    scene.broker.run(reader.move(topic, 0, target))
+
+
+@step("local_moved_bytes_total local_moved_logs_total local_moves", disks=2)
+def a_local_log_moves(scene: Scene) -> None:
+    proceed = threading.Event()
+    read = LogCopy.read
+
+    def hold(copy: LogCopy) -> object:
+        proceed.wait()
+        return read(copy)
+
+    with patch.object(LogCopy, "read", hold):
+        _move(scene)
+        scene.movements.until({"siltstone_local_moves"})
+        proceed.set()
+        scene.until_moved()
+
+
+@step("local_failed_moves_total", disks=2)
+def a_local_log_cannot_move(scene: Scene) -> None:
+    with patch.object(LogCopy, "read", side_effect=AssertionError):
+        _move(scene)
+        scene.until_moved()
+
+
 @step("local_directories_away local_directories_offline local_logs_offline")
 def a_disk_fails(scene: Scene) -> None:
     """A file takes the place of its directory, which has the log of a local topic."""
@@ -617,8 +654,8 @@ def start(
             numbers = itertools.count()
 
             def start_broker() -> BrokerThread:
-                directory = tmp_path / f"disk{next(numbers)}"
-                changes = {"local_directories": (directory,), **chosen.settings}
+                directories = tuple(tmp_path / f"disk{next(numbers)}" for _ in range(chosen.disks))
+                changes = {"local_directories": directories, **chosen.settings}
                 broker = BrokerThread(catalog, store, clock, ids, changes)
                 stack.callback(broker.stop)
                 broker.start()

@@ -50,6 +50,13 @@ CONFIGS: Final = {
 }
 
 
+def config_of(
+    log: TopicPartition, topic_id: UUID | None, directory_id: UUID, *, is_future: bool
+) -> LogConfig:
+    del topic_id, directory_id, is_future
+    return CONFIGS[log.topic]
+
+
 def topic_id(name: TopicPartition, generation: int) -> UUID:
     """Return the id of one generation of a topic that is deleted and created again."""
     return UUID(int=NAMES.index(name) << 64 | generation)
@@ -80,7 +87,7 @@ class Workload:
 
     def run(self, steps: int) -> None:
         """Open all logs and run `steps` operations. Then close the logs, or only end."""
-        self.manager.start(lambda name, _id, _directory: CONFIGS[name.topic], clean=False)
+        self.manager.start(config_of, clean=False)
         self._cleaner = next(iter(self.manager.cleaners.values())).new_cleaner()
         for name in NAMES:
             self._make(name)

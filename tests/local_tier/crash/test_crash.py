@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from core.clock import ManualClock
 from tests.local_tier.crash.crash_check import Expectations
-from tests.local_tier.crash.crash_workload import CONFIGS, Journal, Workload, manager_of
+from tests.local_tier.crash.crash_workload import Journal, Workload, config_of, manager_of
 from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.manager.managers import PeriodicManualScheduler, crash
@@ -85,7 +85,7 @@ def start(disk: Path, files: FileSystem) -> LogManager:
     clock = ManualClock(1_700_000_000_000)
     scheduler = PeriodicManualScheduler(clock)
     manager = manager_of(disk, files, clock, scheduler)
-    manager.start(lambda name, _id, _directory: CONFIGS[name.topic], clean=False)
+    manager.start(config_of, clean=False)
     scheduler.advance(1_000)  # deletes the files that opening has dropped
     return manager
 

@@ -119,7 +119,8 @@ def open_manager(directory: Path) -> LogManager:
         schedulers={directory: DirectorySchedulers(tasks=scheduler, failures=scheduler)},
     )
 
-    def config_of(log: LogName, topic_id: UUID | None, directory_id: UUID) -> LogConfig:
+    def config_of(log: LogName, topic_id: UUID | None, directory_id: UUID, *, is_future: bool) -> LogConfig:
+        assert not is_future
         assert topic_id is not None
         assert directory_id == properties.directory_id
         return replace(CONFIG, compact=log.topic in {"keyed", "__consumer_offsets"})

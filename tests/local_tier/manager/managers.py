@@ -55,6 +55,7 @@ class Machine:
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_700_000_000_000))
     configs: dict[str, LogConfig | None] = field(default_factory=dict)
     overrides: dict[str, object] = field(default_factory=dict)
+    recorded: dict[TopicPartition, UUID] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scheduler = PeriodicManualScheduler(self.clock)
@@ -78,9 +79,14 @@ class Machine:
         manager.start(self.config_of, clean=False)
         return manager
 
-    def config_of(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig | None:
+    def config_of(
+        self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID, *, is_future: bool
+    ) -> LogConfig | None:
         assert directory_id.int
         assert topic_id is None or topic_id.int
+        recorded = self.recorded.get(log)
+        if (is_future or recorded is not None) and recorded != directory_id:
+            return None
         return self.configs.get(log.topic, SMALL)
 
     def names(self, directory: int = 0) -> list[str]:

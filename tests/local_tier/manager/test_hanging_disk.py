@@ -79,8 +79,10 @@ class Scene:
             each.failures.start()
         self.manager.start(self.config_of)
 
-    def config_of(self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID) -> LogConfig:
-        del log, topic_id, directory_id
+    def config_of(
+        self, log: TopicPartition, topic_id: UUID | None, directory_id: UUID, *, is_future: bool
+    ) -> LogConfig:
+        del log, topic_id, directory_id, is_future
         return SMALL
 
     def log(self, number: int, config: LogConfig = FLUSHED) -> UnifiedLog:

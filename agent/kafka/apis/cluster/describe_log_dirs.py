@@ -5,7 +5,8 @@ Versions 1 to 5. Version 3 added an error code at the top, version 4 the size of
 - The object store is one directory of unknown size. Each agent lists the partitions that it leads, so that
   the sum over all brokers counts every partition once.
 - The directories on an agent's disks list the logs of local topics and the size of the volume. The cached
-  tails of other topics are not replicas, and are not listed.
+  tails of other topics are not replicas, and are not listed. A log that moves is listed twice: its copy is
+  future, and has the number of offsets that it is behind.
 - A directory that has failed is KAFKA_STORAGE_ERROR.
 """
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.api_definition import RequestContext
+    from agent.local_topics.reader import LogSize
     from catalog.model import Topic
 
-_DIRECTORY = "/object-store"
+OBJECT_STORE = "/object-store"
 _ERROR_SINCE = 3
 _CHUNK_TOPICS = 1_000  # topics of one catalog query
 
@@ -37,7 +39,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     requested = await _requested(request, context)
     found = await _describe_object_store([each for each in requested if not each[0].is_local], context)
     return Struct(
-        results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
+        results=[Struct(log_dir=OBJECT_STORE, topics=found), *await _describe_disks(request, context)]
     )
 
 
@@ -49,7 +51,7 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     del request
     code = code_of(error)
     if context.version < _ERROR_SINCE:
-        return Struct(results=[Struct(log_dir=_DIRECTORY, error_code=code)])
+        return Struct(results=[Struct(log_dir=OBJECT_STORE, error_code=code)])
     return Struct(error_code=code)
 
 
@@ -68,21 +70,22 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
     wanted = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     on_disks = {
         path: [
-            (topic, partition, size)
-            for (topic, partition), size in sorted(logs.items())
-            if wanted is None or partition in wanted.get(topic, ())
+            each
+            for each in sorted(logs)
+            if wanted is None or each.name.partition in wanted.get(each.name.topic, ())
         ]
         for path, logs in (await services.local_logs.sizes()).items()
     }
-    known = await services.directory.get_many(topic for logs in on_disks.values() for topic, _, _ in logs)
+    known = await services.directory.get_many(each.name.topic for logs in on_disks.values() for each in logs)
     directories, yielding = [], CooperativeYield()
     for path, logs in on_disks.items():
         topics: dict[str, Struct] = {}
-        for topic, partition, size in logs:
+        for each in logs:
             await yielding.step()
+            topic = each.name.topic
             if topic in known and known[topic].is_local:
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
-                entry.partitions.append(Struct(partition_index=partition, partition_size=size))
+                entry.partitions.append(_partition(each))
         total, usable = await services.local_logs.space(path)
         directories.append(
             Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
@@ -91,6 +94,15 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
         Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.local_logs.offline
     ]
     return directories + failed
+
+
+def _partition(log: LogSize) -> Struct:
+    return Struct(
+        partition_index=log.name.partition,
+        partition_size=log.size,
+        offset_lag=log.offset_lag,
+        is_future_key=log.is_future,
+    )
 
 
 async def _describe_object_store(
