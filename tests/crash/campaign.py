@@ -137,6 +137,7 @@ class Campaign:
         self.bootstrap = ",".join(f"127.0.0.1:{agent.config.kafka_port}" for agent in self.agents)
         self.workload = Workload(
             bootstrap=self.bootstrap,
+            directory=directory,
             topics=tuple(TOPICS),
             compacted=frozenset({"keyed"}),
             partitions=PARTITIONS,

@@ -11,6 +11,7 @@ import aiokafka  # type: ignore[import-untyped]  # it brings no types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 TIMEOUT_SECONDS: Final = 240.0
 MESSAGE_TIMEOUT_SECONDS: Final = 600.0
@@ -30,9 +31,10 @@ QUICK: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which records the producers send, and how many per second each."""
+    """Which records the producers send, and how many per second each. Consumers log to `directory`."""
 
     bootstrap: str
+    directory: Path
     topics: Sequence[str]
     compacted: frozenset[str]
     partitions: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
+from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiokafka  # type: ignore[import-untyped]  # it brings no types
@@ -16,6 +18,7 @@ from tests.crash.ledger import ReadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from confluent_kafka import Message
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _CLOSE_SECONDS: Final = 60.0
+_MAX_LOG_BYTES: Final = 50_000_000
 _UNASSIGNED_SECONDS: Final = 300.0  # no fault lasts that long, and every member has a share of the partitions
 
 
@@ -77,6 +81,7 @@ class ConfluentMember(_Member):
         self._ledger = ledger
         self._ending = threading.Event()
         self._topics = list(workload.topics)
+        self._logger = file_logger(workload.directory / f"{group}-{id(self)}.log")
         classic = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
         self._settings = {
             "bootstrap.servers": workload.bootstrap,
@@ -87,6 +92,9 @@ class ConfluentMember(_Member):
             "max.poll.interval.ms": 60_000,  # and the time in which a member must revoke partitions
             **QUICK,
             **(classic if protocol == "classic" else {}),
+            "debug": "cgrp",
+            "log_level": 7,
+            "logger": self._logger,
         }
         self._work = Work(self._read_all, f"a member of the group {group!r}")
 
@@ -98,6 +106,8 @@ class ConfluentMember(_Member):
             if reason is not None:
                 self._ledger.refused[f"{self.group} group: {reason}"] += 1
             self._close(consumer)
+        for handler in self._logger.handlers:
+            handler.close()
 
     def _read_until_failure(self, consumer: Consumer) -> str | None:
         """Read until the member is finished. Return why it must begin again, if it must."""
@@ -132,6 +142,15 @@ class ConfluentMember(_Member):
             consumer.commit(asynchronous=False)
         except KafkaException:
             return  # a later commit covers these records, or a member reads them again
+
+
+def file_logger(path: Path) -> logging.Logger:
+    """Return a logger of librdkafka that writes to a file, to find out why a member stopped reading."""
+    logger = logging.Logger(path.stem)  # noqa: LOG001  # no configuration of other loggers applies to it
+    handler = RotatingFileHandler(path, maxBytes=_MAX_LOG_BYTES, backupCount=1, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
 
 
 class AioMember(_Member):
