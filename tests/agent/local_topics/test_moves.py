@@ -250,6 +250,28 @@ def test_a_failed_target_leaves_the_log_where_it_is(
     assert catalog.local_leaders.of_topic(topic.topic_id)[0].directory_id == source_id
 
 
+def test_the_copy_of_a_log_whose_disk_fails_is_kept_until_the_disk_is_back(
+    start_broker: Callable[..., BrokerThread], disks: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be all that is left. It is not the log, because it is not complete."""
+    switch, real = Switch(NoFaults()), RealFileSystem()
+    files = Disks({disk: SteppedFileSystem(real, switch) for disk in disks})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = filled_broker(start_broker, disks)
+    source, target = source_and_target(disks)
+    switch.faults = DiskError("read .log", nth=2, once=True)
+    assert alter(broker, target) == ErrorCode.none
+    until(lambda: mover_of(broker).running == 0)
+    assert mover_of(broker).failed_moves == 1
+    assert [path.name[-7:] for path in target.glob("rock-0*")] == ["-future"]
+    assert alter(broker, target) == ErrorCode.kafka_storage_error
+    broker.stop()
+    again = start_broker(local_directories=disks)
+    assert len(values(again, 3)) == 3
+    assert described(again)[str(source)] == [(False, 0)]
+    assert [path.name[-7:] for path in target.glob("rock-0*")] == ["-delete"]
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_the_outcome_of_the_record_is_asked_for_until_it_is_known(
     start_broker: Callable[..., BrokerThread],
