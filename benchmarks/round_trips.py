@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PARTS = ("produce", "groups", "first", "idle")
 _FLUSH_INTERVAL_MS = 20
 _PRODUCE, _JOIN, _SYNC, _HEARTBEAT, _COMMIT, _FETCH = 9, 5, 3, 3, 7, 5
-_GROUP = "round-trips"
+_TOPIC, _GROUP = "small", "round-trips"
 _WARM_UP = 30
 _IDLE_SECONDS = 10.0
 _MEMBERS = 20
@@ -104,7 +104,7 @@ class _Producer:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         batch = bytes(encode_records([Record(0, 1, None, bytes(100))]))
-        data = [Struct(name="small", partition_data=[Struct(index=0, records=batch)])]
+        data = [Struct(name=_TOPIC, partition_data=[Struct(index=0, records=batch)])]
         request = Struct(acks=-1, timeout=60_000, topic_data=data)
         self._frame = request_frame("produce", _PRODUCE, request)
 
@@ -116,13 +116,12 @@ class _Producer:
 
 
 def _produce(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
-    agent.create_topic("small", 1)
     with Wire(agent.address) as wire:
         wired = _with_parts(_Meter(cluster, agent).measure(_Producer(wire).send, count))
     client = kafka_loads.producer(agent, **{"linger.ms": 0})
 
     def produce() -> None:
-        client.produce("small", bytes(100), partition=0)
+        client.produce(_TOPIC, bytes(100), partition=0)
         if client.flush(60):
             raise RuntimeError("a record was not acknowledged")
 
@@ -144,7 +143,6 @@ def _with_parts(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
-    agent.create_topic("grouped", 1)
     meter = _Meter(cluster, agent)
     with Wire(agent.address) as wire:
         member = _Member(wire, _GROUP)
@@ -215,13 +213,13 @@ class _Member:
         )
         identity = self._identity()
         identity["generation_id_or_member_epoch"] = identity.pop("generation_id")
-        request = Struct(**identity, topics=[Struct(name="grouped", partitions=[partition])])
+        request = Struct(**identity, topics=[Struct(name=_TOPIC, partitions=[partition])])
         response = self._call("offset_commit", _COMMIT, request)
         _require_success(response.topics[0].partitions[0].error_code, "commit")
 
     def fetch(self) -> None:
         """Fetch the committed offset."""
-        request = Struct(group_id=self._group, topics=[Struct(name="grouped", partition_indexes=[0])])
+        request = Struct(group_id=self._group, topics=[Struct(name=_TOPIC, partition_indexes=[0])])
         _require_success(self._call("offset_fetch", _FETCH, request).error_code, "fetch")
 
     def _identity(self) -> dict[str, Any]:
@@ -235,8 +233,6 @@ class _Member:
 
 def _first(_cluster: Cluster, agent: AgentProcess, _count: int) -> dict[str, Any]:
     until_ready = agent.cpu_seconds()
-    agent.create_topic("small", 1)
-    agent.create_topic("grouped", 1)
     before = agent.cpu_seconds()
     times = {}
     with Wire(agent.address) as wire:
@@ -297,6 +293,8 @@ def main(*, as_json: bool, quick: bool, parts: tuple[str, ...]) -> None:
         "groups": GroupSettings(group_initial_rebalance_delay_ms=0),
     }
     with tempfile.TemporaryDirectory() as directory, Cluster(Path(directory)) as cluster:
+        with cluster.agent() as agent:
+            agent.create_topic(_TOPIC, 1)
         for name in parts or PARTS:
             with cluster.agent(**settings) as agent:
                 report[name] = _STEPS[name](cluster, agent, 50 if quick else 300)
