@@ -2,7 +2,7 @@
 
 Versions 0 to 2. Version 2 is the first flexible one. A setting that the request does not name gets its
 default. The exception is `storage.mode` of a topic, which Kafka clients do not know and which cannot change.
-Of a broker, only settings without a meaning here can be set.
+Of a broker, only those in `catalog.config.broker_definitions` can be set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An agent's settings under their names in Kafka's brokers.
 
 They include the defaults of topic and group configurations (Kafka's ServerTopicConfigSynonyms). They are
-read-only, except for those without a meaning here (`catalog.config.broker_definitions`). A change of any
-other setting would have no effect, so it is refused.
+read-only, except for those in `catalog.config.broker_definitions`. A change of any other setting would have
+no effect, so it is refused.
 """
 
 from __future__ import annotations

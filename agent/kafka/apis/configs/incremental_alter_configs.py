@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (KIP-339): changes single settings of a topic, of a consumer group or of a broker.
 
-Versions 0 and 1. Version 1 is the first flexible one. Of a broker, only settings without a meaning here can
-be set.
+Versions 0 and 1. Version 1 is the first flexible one. Of a broker, only the settings in
+`catalog.config.broker_definitions` can be set.
 """
 
 from __future__ import annotations
