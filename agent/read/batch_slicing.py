@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from core.errors import CorruptDataError
 from object_format.record_batch.headers import iter_headers, patch_offsets, trim_batches
 from object_format.segment_file import parse_data_blocks
 
@@ -45,7 +46,7 @@ class ServedBatches:
         """Add the batches of `part`, whose bytes are `data`, up to `max_bytes` in all.
 
         The very first batch may exceed the limit. Bytes are copied once, because `data` is shared and the
-        offsets are patched. Raises `CorruptDataError`.
+        offsets are patched. Raises `CorruptDataError` after it has added the blocks before the damage.
         """
         extent = part.extent
         payloads = parse_data_blocks(
@@ -56,15 +57,18 @@ class ServedBatches:
             section=(extent.topic_id, extent.partition),
         )
         before = len(self.runs)
-        for payload in payloads:
-            self._serve_block(part, payload, max_bytes)
-            if self.is_cut:
-                break
+        try:
+            for payload in payloads:
+                self._serve_block(part, payload, max_bytes)
+                if self.is_cut:
+                    break
+        except CorruptDataError:
+            self._move_behind_runs(before)
+            raise
         if part.reaches_end and not self.is_cut:
             self.next_offset = extent.last_offset + 1
-        elif len(self.runs) > before:
-            for _, header in iter_headers(self.runs[-1]):
-                self.next_offset = header.next_offset
+        else:
+            self._move_behind_runs(before)
 
     def take(self, read: TailRead) -> None:
         """Add batches that have their final offsets already."""
@@ -75,6 +79,12 @@ class ServedBatches:
     def skip(self, extent: Extent) -> None:
         """Skip an extent without records."""
         self.next_offset = extent.last_offset + 1
+
+    def _move_behind_runs(self, before: int) -> None:
+        """Move behind the last run if there are more than `before`."""
+        if len(self.runs) > before:
+            for _, header in iter_headers(self.runs[-1]):
+                self.next_offset = header.next_offset
 
     def _serve_block(self, part: ExtentPart, payload: memoryview, max_bytes: int) -> None:
         extent = part.extent

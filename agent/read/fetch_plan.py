@@ -75,6 +75,19 @@ class Cursor:
         """Serve nothing, because the first batch exceeds what the other partitions of the response leave."""
         self.served = ServedBatches(self.fetch.offset, is_cut=True)
 
+    def stop(self, error: SiltstoneError) -> None:
+        """Serve nothing from here on. If the position has not moved, the error becomes the result."""
+        if self.served.next_offset == self.fetch.offset:
+            self.error = error
+        else:
+            self.served.is_cut = True
+
+    def stop_before(self, extent: Extent, error: SiltstoneError) -> None:
+        """Drop the extents from this one on. If it is the one to read next, serve nothing from here on."""
+        if extent.base_offset <= self.served.next_offset:
+            self.stop(error)
+        self.extents = [each for each in self.extents if each.base_offset < extent.base_offset]
+
     def drop_unsupported(self) -> None:
         """Drop the extents from the first one on whose file this version cannot read.
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agent.cluster.errors import ReadFailedError
 from agent.read.range_cache import ByteRange
+from core.errors import SiltstoneError
 from object_store.accounting import Purpose
-from object_store.errors import ObjectNotFoundError, StoreAccessError
+from object_store.errors import ObjectNotFoundError, ObjectTooShortError, StoreAccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent.read.range_cache import RangeCache
     from agent.runtime.health import CallHealth
     from agent.runtime.pools import Pools
     from object_store.interface import Buffer, ObjectStore
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,43 +84,63 @@ class ObjectReader:
         Raises `ObjectNotFoundError` if an object is gone because its extents were replaced after the lookup,
         and `RetryableError` if the store does not respond.
         """
-        results = {each.range: self.cache.get(each.range) for each in wanted}
-        missing: dict[bool, list[ByteRange]] = defaultdict(list)
-        for each in wanted:
-            if results[each.range] is None:
-                missing[each.is_hot].append(each.range)
-        reads = [
-            (joined, asyncio.ensure_future(self._read_joined(joined, is_hot, limiter)))
-            for is_hot, ranges in missing.items()
-            for joined in coalesce(ranges, gap=self._gap, limit=self._limit)
-        ]
+        found, missing, joined = self._plan(wanted)
+        reads = [asyncio.ensure_future(self._read_joined(each, limiter)) for each in joined]
         try:
-            loaded = [(joined, await read) for joined, read in reads]
+            loaded = {each.range: await read for each, read in zip(joined, reads, strict=True)}
         except BaseException:
-            for _, read in reads:
+            for read in reads:
                 read.cancel()
-            await asyncio.gather(*(read for _, read in reads), return_exceptions=True)
+            await asyncio.gather(*reads, return_exceptions=True)
             raise
-        return [self._pick(each.range, results[each.range], loaded) for each in wanted]
+        found.update((each.range, _pick(each.range, loaded)) for each in missing)
+        return [found[each.range] for each in wanted]
 
-    async def _read_joined(
-        self, joined: ByteRange, is_hot: bool, limiter: asyncio.Semaphore | None
-    ) -> memoryview:
+    async def read_each(self, wanted: Sequence[RangeRequest]) -> list[memoryview | SiltstoneError]:
+        """Do the same, but return the error of a range in its place.
+
+        The ranges of one GET share its error. If the object is too short, each of them is read alone.
+        """
+        cached, missing, joined = self._plan(wanted)
+        loaded = await self._try(joined)
+        found: dict[ByteRange, memoryview | SiltstoneError] = {**cached}
+        found.update((each.range, _pick(each.range, loaded)) for each in missing)
+        cut = [each for each in missing if isinstance(found[each.range], ObjectTooShortError)]
+        found.update(await self._try([each for each in cut if each.range not in loaded]))
+        return [found[each.range] for each in wanted]
+
+    def _plan(
+        self, wanted: Sequence[RangeRequest]
+    ) -> tuple[dict[ByteRange, memoryview], list[RangeRequest], list[RangeRequest]]:
+        """Return the bytes of the cached ranges, the other ranges, and these as they are read."""
+        cached = {each.range: data for each in wanted if (data := self.cache.get(each.range)) is not None}
+        missing = [each for each in wanted if each.range not in cached]
+        joined = []
+        for is_hot in (False, True):
+            ranges = [each.range for each in missing if each.is_hot is is_hot]
+            joined += [
+                RangeRequest(each, is_hot) for each in coalesce(ranges, gap=self._gap, limit=self._limit)
+            ]
+        return cached, missing, joined
+
+    async def _try(self, joined: Sequence[RangeRequest]) -> dict[ByteRange, memoryview | SiltstoneError]:
+        outcomes = await asyncio.gather(
+            *(self._read_joined(each, None) for each in joined), return_exceptions=True
+        )
+        loaded: dict[ByteRange, memoryview | SiltstoneError] = {}
+        for each, outcome in zip(joined, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, SiltstoneError):
+                raise outcome
+            loaded[each.range] = outcome
+        return loaded
+
+    async def _read_joined(self, joined: RangeRequest, limiter: asyncio.Semaphore | None) -> memoryview:
         async with limiter or nullcontext():
-            return await self.cache.read(joined, partial(self._load, joined, is_hot))
+            return await self.cache.read(joined.range, partial(self._load, joined))
 
-    @staticmethod
-    def _pick(
-        wanted: ByteRange, found: memoryview | None, loaded: Sequence[tuple[ByteRange, memoryview]]
-    ) -> memoryview:
-        if found is not None:
-            return found
-        joined, data = next(each for each in loaded if each[0].covers(wanted))
-        start = wanted.position - joined.position
-        return data[start : start + wanted.length]
-
-    async def _load(self, wanted: ByteRange, is_hot: bool) -> Buffer:
-        pool = self._pools.hot_reads if is_hot else self._pools.cold_reads
+    async def _load(self, request: RangeRequest) -> Buffer:
+        wanted = request.range
+        pool = self._pools.hot_reads if request.is_hot else self._pools.cold_reads
         read = partial(
             self._store.read_range, wanted.object_name, wanted.position, wanted.length, purpose=Purpose.FETCH
         )
@@ -133,3 +155,12 @@ class ObjectReader:
             ) from error
         self._health.succeeded()
         return data
+
+
+def _pick(wanted: ByteRange, loaded: Mapping[ByteRange, T]) -> T | memoryview:
+    """Return the part of the range that covers `wanted`, or the error of that range."""
+    joined, data = next(each for each in loaded.items() if each[0].covers(wanted))
+    if not isinstance(data, memoryview):
+        return data
+    start = wanted.position - joined.position
+    return data[start : start + wanted.length]

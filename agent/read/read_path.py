@@ -150,9 +150,10 @@ class ReadPath:
     ) -> list[FetchResult]:
         """Return a result per partition once there are at least `min_bytes`, or `max_wait_ms` have passed.
 
-        It does not wait if any partition has an error, or more records than were fetched. Damaged bytes, and
-        objects that cannot be read, are errors of their partitions. Raises `RetryableError` if the catalog
-        does not respond, and `BusyError` if there is no memory.
+        It does not wait if any partition has an error, or more records than were fetched. Bytes that are
+        damaged or cannot be read end the batches of their partition, and are its error if there are none
+        before them. Raises `RetryableError` if the catalog does not respond, and `BusyError` if there is no
+        memory.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
@@ -276,22 +277,7 @@ class ReadPath:
             await self._local_reader.serve_within_extents(chosen)
             unserved = [cursor for cursor in chosen if not cursor.served.runs]
             unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
-            await self._read_round(unserved, is_last=is_last)
-
-    async def _read_round(self, cursors: Sequence[Cursor], *, is_last: bool) -> None:
-        """Read one round together. If that fails, read each cursor alone, so that only the bad ones fail."""
-        try:
-            await self._read(cursors)
-        except BusyError:
-            raise
-        except SiltstoneError as error:
-            if isinstance(error, ObjectNotFoundError) and not is_last:
-                raise
-            if len(cursors) > 1:
-                for cursor in cursors:
-                    await self._read_round([cursor], is_last=is_last)
-                return
-            cursors[0].error = _missing(error) if isinstance(error, ObjectNotFoundError) else error
+            await self._read(unserved, is_last=is_last)
 
     def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve batches from the tail in memory."""
@@ -328,32 +314,63 @@ class ReadPath:
                 break
         return bool(cursor.served.runs)
 
-    async def _read(self, cursors: Sequence[Cursor]) -> None:
-        """Read one round: the ranges that the cursors need."""
-        if not cursors:
+    async def _read(self, cursors: Sequence[Cursor], *, is_last: bool) -> None:
+        """Read one round: the ranges that the first cursors need, as many as fit in memory.
+
+        What cannot be read stops its cursors. Raises `BusyError` if not even one fits or no thread is free,
+        and `ObjectNotFoundError` unless it `is_last`.
+        """
+        indexes = await self._read_indexes_of(cursors, is_last=is_last)
+        readable = [cursor for cursor in cursors if not cursor.is_done]
+        plans = self._within_memory([plan_cursor(cursor, indexes) for cursor in readable])
+        if not plans:
             return
-        indexes = await self._read_indexes(
-            [extent for cursor in cursors for extent in cursor.needed_extents()]
-        )
-        plans = [plan_cursor(cursor, indexes) for cursor in cursors]
         parts = [part for plan in plans for _, part in plan.steps if part is not None]
         wanted = [RangeRequest(part.range, self._is_hot(part.extent)) for part in parts]
         with self.budget.reserving(sum(part.range.length for part in parts)):
             self.read_ahead.before_read(plans, indexes)
-            data = await self._reader.read(wanted)
+            data = _own_errors(await self._reader.read_each(wanted), is_last=is_last)
             await self._pools.rendering.run(partial(_serve, plans, data))
-        self.read_ahead.after_read(cursors, indexes)
+        self.read_ahead.after_read([plan.cursor for plan in plans], indexes)
 
-    async def _read_indexes(
-        self, extents: Sequence[Extent], limiter: asyncio.Semaphore | None = None
+    def _within_memory(self, plans: Sequence[CursorPlan]) -> Sequence[CursorPlan]:
+        """Return the first plans, at least one, that leave half of the free memory to other fetches."""
+        left = self.budget.free // 2
+        for number, plan in enumerate(plans):
+            left -= sum(part.range.length for _, part in plan.steps if part is not None)
+            if left < 0:
+                return plans[: max(number, 1)]
+        return plans
+
+    async def _read_indexes_of(
+        self, cursors: Sequence[Cursor], *, is_last: bool
     ) -> dict[ByteRange, SectionIndex]:
+        """Return the indexes of the large extents that the cursors need; stop those whose index is bad."""
         large = [
-            extent
-            for extent in extents
-            if extent.index_length and extent.length >= self._settings.index_threshold_bytes
+            (cursor, extent)
+            for cursor in cursors
+            for extent in cursor.needed_extents()
+            if self._is_read_by_index(extent)
         ]
         if not large:
             return {}
+        requests = [RangeRequest(index_range(extent), self._is_hot(extent)) for _, extent in large]
+        blocks = _own_errors(await self._reader.read_each(requests), is_last=is_last)
+        indexes: dict[ByteRange, SectionIndex] = {}
+        for (cursor, extent), block in zip(large, blocks, strict=True):
+            if isinstance(block, SiltstoneError):
+                cursor.stop_before(extent, block)
+                continue
+            try:
+                indexes[index_range(extent)] = parse_index(extent, block)
+            except SiltstoneError as error:
+                cursor.stop_before(extent, error)
+        return indexes
+
+    async def _read_indexes(
+        self, extents: Sequence[Extent], limiter: asyncio.Semaphore
+    ) -> dict[ByteRange, SectionIndex]:
+        large = [extent for extent in extents if self._is_read_by_index(extent)]
         blocks = await self._reader.read(
             [RangeRequest(index_range(extent), self._is_hot(extent)) for extent in large], limiter=limiter
         )
@@ -361,6 +378,9 @@ class ReadPath:
             index_range(extent): parse_index(extent, block)
             for extent, block in zip(large, blocks, strict=True)
         }
+
+    def _is_read_by_index(self, extent: Extent) -> bool:
+        return bool(extent.index_length) and extent.length >= self._settings.index_threshold_bytes
 
     def _is_hot(self, extent: Extent) -> bool:
         return self._clock.now_ms() - extent.committed_ms < self._settings.hot_window_ms
@@ -374,6 +394,16 @@ class ReadPath:
         self._metrics.fetched_bytes.inc(sum(result.size for result in results))
 
 
+def _own_errors(
+    found: Sequence[memoryview | SiltstoneError], *, is_last: bool
+) -> list[memoryview | SiltstoneError]:
+    """Return bytes and the errors of their partitions; raise the errors that concern the whole fetch."""
+    for each in found:
+        if isinstance(each, BusyError) or (isinstance(each, ObjectNotFoundError) and not is_last):
+            raise each
+    return [_missing(each) if isinstance(each, ObjectNotFoundError) else each for each in found]
+
+
 def _missing(error: ObjectNotFoundError) -> ReadFailedError:
     return ReadFailedError(
         f"an object of a live extent is missing: {error.message}",
@@ -381,10 +411,10 @@ def _missing(error: ObjectNotFoundError) -> ReadFailedError:
     )
 
 
-def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
-    """Extract the batches of each cursor from `data`, which has the bytes of the parts in order.
+def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview | SiltstoneError]) -> None:
+    """Extract the batches of each cursor from `data`, which has the bytes of the parts in order, or errors.
 
-    Damaged bytes are an error of their cursor only. Runs in the rendering pool.
+    Runs in the rendering pool.
     """
     blocks = iter(data)
     for plan in plans:
@@ -392,10 +422,11 @@ def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
         try:
             _serve_cursor(plan, own)
         except SiltstoneError as error:
-            plan.cursor.error = error
+            plan.cursor.stop(error)
 
 
-def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview]) -> None:
+def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview | SiltstoneError]) -> None:
+    """Serve until the limit or the first part that cannot be read, whose error is raised."""
     cursor, blocks = plan.cursor, iter(data)
     before = cursor.served.next_offset
     for extent, part in plan.steps:
@@ -403,7 +434,10 @@ def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview]) -> None:
             break
         if part is None:
             cursor.served.skip(extent)
-        else:
-            cursor.served.serve(part, next(blocks), max_bytes=cursor.limit)
+            continue
+        block = next(blocks)
+        if isinstance(block, SiltstoneError):
+            raise block
+        cursor.served.serve(part, block, max_bytes=cursor.limit)
     if cursor.served.next_offset == before:
         cursor.read_factor *= 4

@@ -10,6 +10,7 @@ import pytest
 from agent.kafka.codec import Struct
 from object_format.record_batch.records import encode_batch
 from object_store.accounting import Purpose
+from object_store.errors import StoreUnavailableError
 from tests.agent.kafka.wire import Wire
 from tests.agent.small_compaction import compact_partitions
 
@@ -32,9 +33,11 @@ _NO_SESSION: Final = (0, -1)
 _NEW_SESSION: Final = (0, 0)
 
 
-def _produce(broker: BrokerThread, topic: Topic, partitions: Iterable[int]) -> None:
-    """Write a file with a batch of each partition, and leave nothing in memory."""
-    parts = [Struct(index=index, records=_BATCH) for index in partitions]
+def _produce(
+    broker: BrokerThread, topic: Topic, partitions: Iterable[int], records: bytes | bytearray = _BATCH
+) -> None:
+    """Write a file with records of each partition, and leave nothing in memory."""
+    parts = [Struct(index=index, records=records) for index in partitions]
     data = Struct(name=topic.name, partition_data=parts)
     with Wire(broker.host_and_port) as wire:
         response = wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=[data]))
@@ -72,8 +75,13 @@ def _request(
     session: tuple[int, int] = _NO_SESSION,
     max_wait: int = 0,
     max_bytes: int = _MAX_BYTES,
+    of_partition: int = 2**20,
+    offset: int = 0,
 ) -> Struct:
-    parts = [Struct(partition=number, fetch_offset=0, partition_max_bytes=2**20) for number in partitions]
+    parts = [
+        Struct(partition=number, fetch_offset=offset, partition_max_bytes=of_partition)
+        for number in partitions
+    ]
     return Struct(
         max_wait=max_wait,
         min_bytes=1,
@@ -208,6 +216,51 @@ def _spoil(store: FaultyStore, extent: Extent, fault: str) -> None:
         store.put(name, [body], purpose=Purpose.FSCK)
     elif fault == "short":
         store.put(name, [body[: extent.position]], purpose=Purpose.FSCK)
+
+
+def test_a_store_that_does_not_respond_is_asked_once_for_each_file(
+    broker: BrokerThread, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has retried. Reads of each partition alone would take as long as that, each."""
+    topic = _ingested(broker, 20)
+    reads = 0
+
+    def fail(*_: object, **__: object) -> bytearray:
+        nonlocal reads
+        reads += 1
+        raise StoreUnavailableError("the store is away")
+
+    monkeypatch.setattr(store, "read_range", fail)
+    with Wire(broker.host_and_port) as wire:
+        assert _failed(wire.ask("fetch", 12, _request(topic, range(20)))) == list(range(20))
+    assert reads == 1
+
+
+def test_records_before_a_bad_object_are_read(broker: BrokerThread, store: FaultyStore) -> None:
+    with Wire(broker.host_and_port) as wire:
+        for fault in ("damaged", "missing", "short"):
+            topic = broker.create_topic(fault)
+            for _ in range(3):
+                _produce(broker, topic, [0])
+            _spoil(store, broker.catalog.extents.from_offset(topic.topic_id, 0, 0)[1], fault)
+            first = wire.ask("fetch", 12, _request(topic, [0]))
+            assert _with_records(first) == [0]
+            assert len(first.responses[0].partitions[0].records) == len(_BATCH)
+            assert _failed(wire.ask("fetch", 12, _request(topic, [0], offset=2))) == [0]
+            assert _with_records(wire.ask("fetch", 12, _request(topic, [0], offset=4))) == [0]
+
+
+def test_sections_that_exceed_the_memory_together_are_read_in_parts(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """A batch is never cut, so each of them is larger than what its partition may have in the response."""
+    count, memory = 12, 2**20
+    broker = start_broker(max_fetches_bytes=memory, max_fetch_bytes=memory, default_fetch_bytes=memory)
+    topic = broker.create_topic("large", count)
+    _produce(broker, topic, range(count), encode_batch([1000], [b"a"], [bytes(2 * memory // count)]))
+    with Wire(broker.host_and_port) as wire:
+        response = wire.ask("fetch", 12, _request(topic, range(count), of_partition=1000))
+        assert _with_records(response) == [0]
 
 
 def test_leaders_of_many_local_topics_are_looked_up_together(
