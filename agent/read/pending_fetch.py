@@ -43,14 +43,15 @@ async def fetch_within_budget(
     """Do the same as `ReadPath.fetch`, within the free memory for fetches.
 
     With little memory left, the results are smaller. With none left, it waits for other responses to be sent,
-    and returns results without batches when the time is up. The reader then fetches again.
+    and returns results without batches when the time is up. The reader then fetches again. Raises `BusyError`
+    if all memory is free and something else is not, such as threads.
     """
     budget = read_path.budget
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_ms / 1000
     needed, limit = min(MIN_SHARE, max(max_bytes, 1)), max_bytes
     while await budget.wait_for_space(needed, deadline - loop.time()):
-        planned = min(limit, budget.share)
+        planned, free = min(limit, budget.share), budget.free
         try:
             results = await read_path.fetch(
                 wanted,
@@ -59,6 +60,8 @@ async def fetch_within_budget(
                 max_wait_ms=max(0, round((deadline - loop.time()) * 1000)),
             )
         except BusyError:
+            if free == budget.free == budget.limit:
+                raise  # not memory but a pool of threads is full, and no release would end a wait
             # The ranges that it has to read do not fit yet.
             needed = min(budget.limit, max(2 * needed, budget.free + 1))
             continue
