@@ -317,8 +317,11 @@ class WritePath:
             self._store.put(sealed.object_name, sealed.body, purpose=Purpose.INGEST)
             return sealed
 
-        uploaded = await self._retry.run(lambda: self._pools.uploads.run(seal_and_put))
-        self._metrics.put_seconds.observe(self._clock.monotonic() - sealed_at)
+        try:
+            uploaded = await self._retry.run(lambda: self._pools.uploads.run(seal_and_put))
+        finally:
+            if sealed_at:  # also after a failure: a store that does not respond must be visible
+                self._metrics.put_seconds.observe(self._clock.monotonic() - sealed_at)
         self._store_health.succeeded()
         self._metrics.ingestion_file_bytes.observe(uploaded.size)
         return uploaded

@@ -319,6 +319,8 @@ async def test_a_lost_file_fails_only_its_own_appends(store: FaultyStore) -> Non
         assert failure.error.message.startswith("the records were not committed; ")
         assert (failure.appended, success.base_offset) == (False, 0)
         assert harness.path.budget.used == 0
+        puts = harness.path._metrics.registry.get_sample_value("siltstone_ingestion_put_seconds_count")
+        assert puts == 2  # of both files
 
 
 async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its_retry(
