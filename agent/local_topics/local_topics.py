@@ -141,26 +141,29 @@ class LocalTopics:
                 remedy="repair or mount all disks of the agent, then start it again",
             )
         partition_id = PartitionId(topic.topic_id, partition)
-        current = self._manager.get(name) if self.mover.is_switching(partition_id) else None
-        if current is not None and current.topic_id == topic.topic_id:
+        current = self._manager.get(name)
+        if current is not None and current.topic_id != topic.topic_id:
+            current = None
+        if current is not None and self.mover.is_switching(partition_id):
             return current, leader.leader_epoch
         if leader.directory_id in {None, UNASSIGNED}:
             return await self._create(topic, partition, leader), leader.leader_epoch
         assert leader.directory_id is not None
-        directory_id = await self._directory_of(partition_id, leader.directory_id)
+        directory_id = await self._directory_of(partition_id, current, leader.directory_id)
         return self._manager.get_existing(name, topic.topic_id, directory_id), leader.leader_epoch
 
-    async def _directory_of(self, partition: PartitionId, recorded: UUID) -> UUID:
-        """Return the directory of a log, which may have moved.
+    async def _directory_of(self, partition: PartitionId, log: UnifiedLog | None, recorded: UUID) -> UUID:
+        """Return the directory of a log, and record it if the catalog has another one.
 
-        What is known as recorded may be a moment old, and a failover of the catalog may have lost the record
-        of a move. It is repeated then.
+        What is known as recorded may be a moment old. A failover of the catalog may have lost the record of a
+        move, and a record of a process that has ended may arrive late.
         """
-        moved_to = self.mover.moved_to(partition)
-        if moved_to is None or moved_to == recorded:
+        directory_id = None if log is None else self._manager.directory_id(log.directory.parent)
+        if directory_id in {None, recorded}:
             return recorded
+        assert directory_id is not None
         node_id = self._brokers.own.node_id
-        return await self._leaders.assign(partition, node_id, moved_to, source=recorded) or recorded
+        return await self._leaders.assign(partition, node_id, directory_id, source=recorded) or recorded
 
     @property
     def directories_away(self) -> int:

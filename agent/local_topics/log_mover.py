@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -31,11 +31,11 @@ from agent.local_topics.partition_locks import PartitionLocks
 from agent.runtime.errors import BusyError, StoppingError
 from core.errors import RetryableError, SiltstoneError, StaleStateError
 from core.outage import Outage
-from local_tier.errors import LogClosedError, LogDirectoryOfflineError
+from local_tier.errors import LogDirectoryOfflineError
 from local_tier.manager.log_copy import LogCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
     from uuid import UUID
 
@@ -77,8 +77,7 @@ class _Move:
 class LogMover:
     """The moves of an agent. Belongs to the event loop.
 
-    `changes` are the locks that writers hold. `directory_of` overrules the directory that readers of the
-    catalog know, because their knowledge may be a moment old.
+    `changes` are the locks that writers hold. `target_ids` are the directories that logs have moved to.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class LogMover:
         self._slots: dict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._moves: dict[PartitionId, _Move] = {}
         self._switching: set[PartitionId] = set()
-        self._moved_to: dict[PartitionId, UUID] = {}
+        self.target_ids: set[UUID] = set()
         self._beginning: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self.moved_logs = 0
@@ -121,15 +120,6 @@ class LogMover:
         """Return True while the catalog may have the target although the log is still at the source."""
         return partition in self._switching
 
-    def moved_to(self, partition: PartitionId) -> UUID | None:
-        """Return the directory to which this process has moved a log, or None."""
-        return self._moved_to.get(partition)
-
-    @property
-    def target_ids(self) -> set[UUID]:
-        """The directories to which this process has moved logs."""
-        return set(self._moved_to.values())
-
     async def move(self, partition: PartitionId, log: UnifiedLog, target: Path) -> None:
         """Begin to move a log. A move to the directory where it is cancels a running move.
 
@@ -139,7 +129,7 @@ class LogMover:
         name = log.topic_partition
         async with self._requests.hold(partition):
             running = self._moves.get(partition)
-            if running is not None and running.target == target:
+            if running is not None and running.target == target and not running.cancelled.is_set():
                 return
             if running is not None:
                 await self._cancel(running)
@@ -187,15 +177,14 @@ class LogMover:
         began = self._clock.monotonic()
         _log.info("log_move_began", log=name, source=str(source), target=str(move.target))
         try:
-            async with self._slots[move.target]:
+            async with self._slot(move):
                 await self._copy_and_switch(move)
         except _CancelledMoveError as error:
             _log.info("log_move_cancelled", log=name, target=str(move.target), reason=error.message)
         except Exception as error:  # noqa: BLE001  # the log stays where it is, whatever has failed
-            if isinstance(error, LogClosedError) and {source, move.target} <= {
-                *self._manager.live_directories
-            }:
-                _log.info("log_move_cancelled", log=name, target=str(move.target), reason=error.message)
+            is_gone = self._manager.get(move.copy.source.topic_partition) is not move.copy.source
+            if is_gone and {source, move.target} <= {*self._manager.live_directories}:
+                _log.info("log_move_cancelled", log=name, target=str(move.target), reason=str(error))
             else:
                 self.failed_moves += 1
                 _log.exception("log_move_failed", log=name, target=str(move.target))
@@ -205,6 +194,21 @@ class LogMover:
             _log.info("log_moved", log=name, target=str(move.target), seconds=seconds)
         finally:
             del self._moves[move.partition]
+
+    @asynccontextmanager
+    async def _slot(self, move: _Move) -> AsyncIterator[None]:
+        """Wait until no other log moves to the target, or until the move is cancelled."""
+        slot = self._slots[move.target]
+        waits = [asyncio.ensure_future(slot.acquire()), asyncio.ensure_future(move.cancelled.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        has_slot, _ = await asyncio.gather(*waits, return_exceptions=True)
+        try:
+            yield
+        finally:
+            if has_slot is True:
+                slot.release()
 
     async def _copy_and_switch(self, move: _Move) -> None:
         source, future = move.copy.source, move.copy.future
@@ -269,7 +273,7 @@ class LogMover:
             await self._record(move, source_id, source=target_id)
             self._switching.remove(partition)
             raise
-        self._moved_to[partition] = target_id
+        self.target_ids.add(target_id)
         self._switching.remove(partition)
 
     async def _replace(self, move: _Move) -> None:

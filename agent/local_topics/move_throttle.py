@@ -47,18 +47,17 @@ class MoveThrottle:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(cancelled.wait(), min(wait, _REFRESH_SECONDS))
-            before = self._limit
             await self._refresh()
-            if self._limit != before:
-                left = (self._free_at - self._clock.monotonic()) * max(before, 1.0)
-                self._free_at = self._clock.monotonic() + left / max(self._limit, 1.0)
 
     @property
     def _limit(self) -> float:
         return float("inf") if self._rate is None else self._rate
 
     async def _refresh(self) -> None:
-        """Read the rate if the known one is old. While the catalog does not respond, the known one stays."""
+        """Read the rate if the known one is old. While the catalog does not respond, the known one stays.
+
+        A new rate also counts for the bytes that were copied at the old one.
+        """
         if self._clock.monotonic() - self._read_at < _REFRESH_SECONDS:
             return
         self._read_at = self._clock.monotonic()
@@ -68,4 +67,8 @@ class MoveThrottle:
             _log.warning("rate of moves unknown", reason=str(error))
             return
         explicit = [found[name] for name in self._names if not found[name].is_default(MOVE_RATE)]
+        before = max(self._limit, 1.0)
         self._rate = float(explicit[0].value(MOVE_RATE)) if explicit else None
+        now = self._clock.monotonic()
+        if self._free_at > now:
+            self._free_at = now + (self._free_at - now) * (before / max(self._limit, 1.0))

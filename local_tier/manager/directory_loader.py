@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -198,6 +199,48 @@ class DirectoryLoader:
             directory.is_loaded = failure is None and not directory.has_unreadable_logs
             if isinstance(failure, OSError):
                 self._failures.report(directory.path, failure)
+        for unknown in self._misplaced():
+            self._load_misplaced(unknown, config_of)
+
+    def _misplaced(self) -> list[UnknownLog]:
+        """Return the unknown logs that are the only ones of their names, if no log can be missing."""
+        live = self._directories.live
+        if self._failures.failed or any(each.is_new or not each.is_loaded for each in live):
+            return []
+        found = [each for each in self._unknown if each.name.state is DirectoryState.LIVE]
+        names = Counter(TopicPartition(each.name.topic, each.name.partition) for each in found)
+        return [
+            each
+            for each in found
+            if names[name := TopicPartition(each.name.topic, each.name.partition)] == 1
+            and self._registry.get(name) is None
+        ]
+
+    def _load_misplaced(self, unknown: UnknownLog, config_of: ConfigLookup) -> None:
+        """Open a log that is recorded in another directory, which is open and does not have it.
+
+        A failover of the catalog has lost the record of a move. The caller records the directory again.
+        """
+        directory, name, topic_id = unknown
+        log_name = TopicPartition(name.topic, name.partition)
+        for other in self._directories.live:
+            config = config_of(log_name, topic_id, other.directory_id, is_future=False)
+            if config is None:
+                continue
+            self._unknown.remove(unknown)
+            _log.warning(
+                "log_misplaced", directory=str(directory.path / name.name), recorded_directory=str(other.path)
+            )
+            try:
+                self._open_found(directory, name, config, topic_id)
+            except CorruptDataError as error:
+                self._set_unreadable(directory, name, error)
+                directory.is_loaded = False
+            except OSError as error:
+                self._failures.report(directory.path, error)
+            except LogDirectoryOfflineError:  # the failure was reported already
+                directory.is_loaded = False
+            return
 
     def set_unknown_aside(self, find_deleted: DeletedLookup) -> None:
         """Rename the logs without a configuration: to be deleted if their topic was, else to be kept.
@@ -319,6 +362,18 @@ class DirectoryLoader:
         if config is None:
             self._unknown.append(UnknownLog(directory, name, topic_id))
             return
+        self._open_found(directory, name, config, topic_id, is_recovered_fully=is_future)
+
+    def _open_found(
+        self,
+        directory: LogDirectory,
+        name: PartitionDirectory,
+        config: LogConfig,
+        topic_id: UUID | None,
+        *,
+        is_recovered_fully: bool = False,
+    ) -> None:
+        log_name, contents = TopicPartition(name.topic, name.partition), self._contents[directory.path]
         log = self._open(
             directory,
             name,
@@ -326,7 +381,7 @@ class DirectoryLoader:
             topic_id=topic_id,
             had_clean_shutdown=contents.had_clean_shutdown,
             log_start_offset=contents.log_start_offsets.get(log_name, 0),
-            recovery_point=0 if is_future else contents.recovery_points.get(log_name, 0),
+            recovery_point=0 if is_recovered_fully else contents.recovery_points.get(log_name, 0),
         )
         log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
         self._add(log)

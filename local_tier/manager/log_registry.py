@@ -146,8 +146,8 @@ class LogRegistry:
         with self._lock:
             if name not in self._future:
                 raise NotFoundError(f"there is no future log of {name}")
-            before = self._current.pop(name, None)
-            self._current[name] = self._future.pop(name)
+            before = self._current.get(name)
+            self._current[name] = self._future.pop(name)  # in one step: readers take no lock
             return before
 
     def futures(self) -> dict[TopicPartition, UnifiedLog]:

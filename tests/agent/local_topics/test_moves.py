@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_topics import log_mover
+from catalog.model import PartitionId
 from core.errors import RetryableError
 from local_tier.files.file_system import RealFileSystem
 from local_tier.manager.log_copy import LogCopy
@@ -100,7 +101,7 @@ def test_a_log_moves_while_a_client_writes(
             producer.produce("rock", b"%d" % sent + b"." * 5_000, partition=0, on_delivery=delivered)
             sent += 1
             producer.poll(0)
-            if len(producer) > 200:
+            if len(producer) > 20:
                 producer.flush(TIMEOUT_SECONDS)
 
     writer = threading.Thread(target=write)
@@ -191,6 +192,63 @@ def test_a_move_is_shown_and_cancelled(
     until(lambda: mover_of(broker).running == 0)
     assert [disk for disk in disks if [*disk.glob("rock-0")] or [*disk.glob("*-future")]] == []
     assert (mover_of(broker).moved_logs, mover_of(broker).failed_moves) == (0, 0)
+
+
+def test_a_move_that_waits_for_another_one_is_cancelled_at_once(
+    start_broker: Callable[..., BrokerThread], disks: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was to begin again: the request for a move that is being cancelled begins a new one."""
+    broker = filled_broker(start_broker, disks)
+    source, target = source_and_target(disks)
+    broker.create_topic("sand", 1, storage_mode="local")
+    produce(broker.address, "sand", [(None, b"0")])
+    assert alter(broker, source, topic="sand") == ErrorCode.none
+    until(lambda: mover_of(broker).running == 0)
+    held = HeldCopies(monkeypatch)
+    monkeypatch.setattr(log_mover, "_CANCEL_SECONDS", 2.0)
+    try:
+        assert alter(broker, target) == ErrorCode.none
+        assert held.waiting.wait(TIMEOUT_SECONDS)
+        assert alter(broker, target, topic="sand") == ErrorCode.none
+        until(lambda: mover_of(broker).running == 2)
+        assert alter(broker, source, topic="sand") == ErrorCode.none
+        assert mover_of(broker).running == 1
+    finally:
+        held.go_on.set()
+    until(lambda: mover_of(broker).running == 0)
+    assert (target / "rock-0").exists()
+    assert (source / "sand-0").exists()
+    assert mover_of(broker).failed_moves == 0
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_log_is_served_after_the_catalog_has_lost_its_move(
+    start_broker: Callable[..., BrokerThread], disks: tuple[Path, Path], catalog: Catalog, is_stopped: bool
+) -> None:
+    """As in a failover. The log is recorded again, because it is the only one."""
+    broker = filled_broker(start_broker, disks)
+    source, target = source_and_target(disks)
+    storage = broker.agent.local_logs.storage
+    assert storage is not None
+    source_id, target_id = (storage.manager.directory_id(path) for path in (source, target))
+    assert source_id is not None
+    assert target_id is not None
+    assert alter(broker, target) == ErrorCode.none
+    until(lambda: mover_of(broker).moved_logs == 1)
+    if is_stopped:
+        broker.stop()
+    (topic,) = catalog.topics.list()
+    partition = PartitionId(topic.topic_id, 0)
+    node_id = catalog.local_leaders.of_topic(topic.topic_id)[0].node_id
+    catalog.local_leaders.assign(node_id, {partition: source_id}, source=target_id)
+    if is_stopped:
+        broker = start_broker(local_directories=disks)
+    else:
+        mover_of(broker)._leaders._cache.clear()
+    produce(broker.address, "rock", [(None, b"3")])
+    assert len(values(broker, 4)) == 4
+    assert catalog.local_leaders.of_topic(topic.topic_id)[0].directory_id == target_id
+    assert list(target.glob("*-stray")) == []
 
 
 def test_moves_that_cannot_begin_have_kafkas_error_codes(

@@ -421,6 +421,42 @@ def test_an_unfinished_copy_is_deleted_at_the_next_start(machine: Machine) -> No
     again.close()
 
 
+def test_the_only_log_is_opened_where_it_is(machine: Machine) -> None:
+    """If the directory that is recorded is open and does not have it. Of two such logs, both are kept."""
+    manager = machine.start()
+    fill(orders(manager), 3)
+    fill(orders(manager, 1), 3)
+    ids = [manager.directory_id(path) for path in machine.directories]
+    here = manager.logs()[0].directory.parent
+    manager.close()
+    machine.recorded[name_of(0)] = next(
+        one for one, path in zip(ids, machine.directories, strict=True) if one is not None and path != here
+    )
+    machine.recorded[name_of(1)] = UUID(int=7)
+    manager = machine.start()
+    assert [log.directory for log in manager.logs()] == [here / "orders-0"]
+    assert manager.logs()[0].log_end_offset == 3
+    assert manager.metrics().stray_logs == 1, "its directory is away"
+    manager.close()
+
+
+def test_no_log_is_opened_elsewhere_while_a_directory_may_miss_logs(machine: Machine) -> None:
+    manager = machine.start()
+    fill(orders(manager), 3)
+    here = manager.logs()[0].directory.parent
+    (other,) = (path for path in machine.directories if path != here)
+    other_id = manager.directory_id(other)
+    assert other_id is not None
+    machine.recorded[name_of(0)] = other_id
+    manager.close()
+    (other / "sales-0").mkdir()
+    (other / "sales-0" / "partition.metadata").write_text("damaged")
+    manager = machine.start()
+    assert manager.logs() == []
+    assert [path.name[-6:] for path in here.glob("orders-0*")] == ["-stray"]
+    manager.close()
+
+
 def test_a_log_in_two_directories_is_offline(machine: Machine) -> None:
     """Nothing says which one is newer. The agent serves its other logs, and changes neither."""
     manager = machine.start()
