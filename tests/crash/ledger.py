@@ -4,7 +4,8 @@ Every record has an identity, which its header `id` carries, so that tombstones 
 
 - An acknowledged record is at its offset, unless a newer record of its key supersedes it (compacted topics)
   or retention removed it.
-- An idempotent producer's record is there once. A producer's records are in order in each partition.
+- An idempotent producer's record is there once, and its records are in order in each partition. Without
+  idempotence, librdkafka sends records to a new leader although earlier ones are in flight to the old one.
 - All readers find the same record at an offset, within one leader epoch.
 - A deleted key does not come back.
 
@@ -192,23 +193,15 @@ class Ledger:
         return found + self._out_of_order(partition, log)
 
     def _out_of_order(self, partition: Partition, log: Sequence[ReadRecord]) -> list[str]:
-        """Compare the first copies of a producer's records.
-
-        A late copy of a producer without idempotence may be the only one that a topic still has, if the topic
-        drops records.
-        """
-        promise = self.topics[partition[0]]
-        drops = promise.is_compacted or promise.retention_ms is not None
+        """Compare the first copies of each idempotent producer's records."""
         last: dict[tuple[str, int], int] = {}
         known: set[bytes] = set()
         found: list[str] = []
         for record in log:
             sent = self._sent.get(record.identity)
-            if sent is None or record.identity in known:
+            if sent is None or sent.producer not in self._idempotent or record.identity in known:
                 continue
             known.add(record.identity)
-            if drops and sent.producer not in self._idempotent:
-                continue
             before = last.get((sent.producer, sent.era), -1)
             if sent.number < before:
                 found.append(

@@ -136,15 +136,12 @@ class ConfluentProducer(_Sender):
         self._fatal: KafkaError | None = None
         self._full_name = f"{self.name}{self._incarnation}"
         self.ledger.add_producer(self._full_name, is_idempotent=self._is_idempotent)
-        # Without idempotence, several requests in flight may change their order when one is retried.
-        others = {} if self._is_idempotent else {"max.in.flight": 1}
         self._producer = Producer(
             {
                 "bootstrap.servers": self.workload.bootstrap,
                 "enable.idempotence": self._is_idempotent,
                 "acks": "all",
                 "error_cb": self._note_error,
-                **others,
                 **_PRODUCER,
             }
         )

@@ -56,6 +56,7 @@ class Driver:
     def __init__(self, client: str, directory: Path) -> None:
         """Start the process. `directory` must be empty: a Node program needs its modules in it."""
         self.client = client
+        self.is_in_step = True  # the next response is that of the next request
         self._process = subprocess.Popen(
             _command(client, directory),
             stdin=subprocess.PIPE,
@@ -73,6 +74,7 @@ class Driver:
     def __call__(self, action: str, **arguments: object) -> Any:  # noqa: ANN401  # the result of any request
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self.is_in_step = False
         self._process.stdin.write(orjson.dumps({"do": action, **arguments}, option=orjson.OPT_APPEND_NEWLINE))
         self._process.stdin.flush()
         ready, _, _ = select.select([self._process.stdout], [], [], _TIMEOUT_SECONDS)
@@ -80,6 +82,7 @@ class Driver:
         line = self._process.stdout.readline()
         assert line, f"{self.client} ended during {action}"
         response = orjson.loads(line)
+        self.is_in_step = True
         assert "error" not in response, f"{self.client}, {action}: {response['error']}"
         return response["result"]
 

@@ -32,12 +32,12 @@ def new_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 @pytest.fixture(scope="package")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    """One driver for each client, started at its first use."""
+    """One driver for each client, started at its first use, and again after a request without a response."""
     started: dict[str, Driver] = {}
     with ExitStack() as stack:
 
         def driver(client: str) -> Driver:
-            if client not in started:
+            if client not in started or not started[client].is_in_step:
                 started[client] = stack.enter_context(Driver(client, tmp_path_factory.mktemp("driver")))
             return started[client]
 
