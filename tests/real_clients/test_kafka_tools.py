@@ -244,6 +244,7 @@ def test_the_tools_move_a_log_to_another_directory(agents: Agents, tools: Tools,
     until((target / f"{topic}-0").exists)
     assert "completed" in tools(f"{command} --verify")
     assert "io.max" not in tools(f"kafka-configs --describe --broker {node}")
+    agents.catalog.topics.delete(topic)  # a topic without its leader disturbs clients that ask for all topics
     agents.remove(broker)
 
 
