@@ -280,6 +280,14 @@ def test_moves_that_cannot_begin_have_kafkas_error_codes(
         assert alter(broker, path) == expected
 
 
+def faulty_disks(monkeypatch: pytest.MonkeyPatch, disks: tuple[Path, Path]) -> Switch:
+    """Let the disks of agents that start from now on fail as the returned switch says."""
+    switch, real = Switch(NoFaults()), RealFileSystem()
+    files = Disks({disk: SteppedFileSystem(real, switch) for disk in disks})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    return switch
+
+
 @pytest.mark.parametrize("fault", ["write .log", "rename <log>-future"])
 def test_a_failed_target_leaves_the_log_where_it_is(
     start_broker: Callable[..., BrokerThread],
@@ -289,9 +297,7 @@ def test_a_failed_target_leaves_the_log_where_it_is(
     fault: str,
 ) -> None:
     """Also if it fails after the catalog has recorded it."""
-    switch, real = Switch(NoFaults()), RealFileSystem()
-    files = Disks({disk: SteppedFileSystem(real, switch) for disk in disks})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    switch = faulty_disks(monkeypatch, disks)
     broker = filled_broker(start_broker, disks)
     source, target = source_and_target(disks)
     storage = broker.agent.local_logs.storage
@@ -312,9 +318,7 @@ def test_the_copy_of_a_log_whose_disk_fails_is_kept_until_the_disk_is_back(
     start_broker: Callable[..., BrokerThread], disks: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be all that is left. It is not the log, because it is not complete."""
-    switch, real = Switch(NoFaults()), RealFileSystem()
-    files = Disks({disk: SteppedFileSystem(real, switch) for disk in disks})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    switch = faulty_disks(monkeypatch, disks)
     broker = filled_broker(start_broker, disks)
     source, target = source_and_target(disks)
     switch.faults = DiskError("read .log", nth=2, once=True)
