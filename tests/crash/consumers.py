@@ -71,8 +71,8 @@ class _Member:
 class ConfluentMember(_Member):
     """A member of librdkafka that commits what it has read.
 
-    After a fatal error, or if it stays without partitions, it begins again as an application would. In rare
-    cases librdkafka sends a heartbeat that Kafka calls invalid, or never acknowledges a revocation.
+    After a fatal error, or if it stays without partitions, it begins again as an application would. Both were
+    seen rarely; `docs/reference/kafka.md` has what is known.
     """
 
     def __init__(self, group: str, protocol: str, ledger: Ledger, workload: Workload) -> None:
