@@ -388,7 +388,7 @@ class Database:
     ) -> T:
         """Run `work` in one transaction and return its result; count the call under `operation`.
 
-        The connection is one of those in `reserve`, or of those to which the thread is dedicated.
+        A thread with dedicated connections uses these; any other thread uses those in `reserve`.
         """
 
         def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> T:

@@ -47,8 +47,8 @@ def table() -> bytes:
     """Return the table: JSON with three members.
 
     - `messages`: for each name the API's `key`, and for each direction the numbers of the structs by version
-    - `structs`: whether it is flexible, the number of its defaults, and its fields, each as a list in the
-      order of `FieldSchema`
+    - `structs`: for each struct, whether it is flexible, the number of its defaults, and its fields; a field
+      is a list in the order of `FieldSchema`
     - `defaults`: the default of every field of any version, by name
 
     A default of `[]` is an empty tuple, and `{}` stands for empty bytes.
