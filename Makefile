@@ -28,11 +28,11 @@ NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.no
 
 .PHONY: demo test test-again campaign fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.kernels
 	$(BIN)/siltstone demo
 
 # Three workers on two cores: tests wait much of the time, for processes to start or to be found dead.
-test: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
+test: $(VENV)/.installed-dev $(VENV)/.kernels kafka-tools pgbouncer $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 # More than five failures are no accident of the machine, so they are not run again.
@@ -108,6 +108,12 @@ $(VENV)/.installed: $(BIN)/uv requirements/runtime.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/runtime.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Compiled code is stored next to its source, so that no process waits for it, neither an agent nor a Spark task.
+$(VENV)/.kernels: $(VENV)/.installed $(shell find agent object_format spark_jobs -name '*.py')
+	@echo "Compiling the kernels …"
+	@$(BIN)/siltstone warm-kernels
+	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.lock
 	@echo "Installing the tools of requirements/dev.lock into $(VENV) …"

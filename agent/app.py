@@ -81,7 +81,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MIN_STEP_SECONDS = 1.0
-_COMPILING = "compiling kernels, once after each installation; clients cannot connect until it is done"
+_COMPILING = (
+    "compiling kernels, because `siltstone warm-kernels` has not run here; clients cannot connect until then"
+)
 
 
 async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None:
