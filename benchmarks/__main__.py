@@ -14,6 +14,7 @@ from pathlib import Path
 
 _PARTS = {
     "__main__",
+    "catalog_load",
     "cost",
     "measuring",
     "dedupe_data",

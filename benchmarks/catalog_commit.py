@@ -22,25 +22,21 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from benchmarks.catalog_load import FileSource
 from catalog.database import arrays
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
-from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.names import ingestion_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
-    from catalog.model import Topic
     from catalog.open import Catalog
     from core.ids import Ids
 
 PARTITIONS = (10, 100, 1000)
-RECORDS = 16
 WARM_UP = 10
 
 
@@ -61,48 +57,16 @@ def _figures(taken: list[float]) -> dict[str, float]:
     }
 
 
-def _file(topic: Topic, session_id: UUID, ids: Ids, number: int, *, idempotent: bool) -> FileCommit:
-    file_id = ids.new_uuid()
-    return FileCommit(
-        file_id=file_id,
-        object_name=ingestion_name(session_id, file_id),
-        size=8 * 2**20,
-        directory_length=100 * topic.partition_count,
-        session_id=session_id,
-        sections=tuple(
-            SectionCommit(
-                topic_id=topic.topic_id,
-                partition=partition,
-                position=8192 * partition,
-                length=8192,
-                runs=(_run(number, idempotent=idempotent),),
-            )
-            for partition in range(topic.partition_count)
-        ),
-    )
-
-
-def _run(number: int, *, idempotent: bool) -> BatchRun:
-    stamp = ProducerStamp(producer_id=1, producer_epoch=0, base_sequence=number * RECORDS)
-    return BatchRun(
-        first_offset=0,
-        offset_count=RECORDS,
-        record_count=RECORDS,
-        min_timestamp=number,
-        max_timestamp=number + RECORDS,
-        producer=stamp if idempotent else None,
-    )
-
-
 def _measure_commits(
     catalog: Catalog, ids: Ids, partitions: int, rounds: int, *, idempotent: bool
 ) -> dict[str, float]:
     topic = catalog.topics.create(f"bench-{ids.new_uuid()}", partitions)
     session_id = ids.new_uuid()
     catalog.sessions.register(session_id, "benchmark")
+    source = FileSource(topic.topic_id, session_id, ids, producer_id=1 if idempotent else None)
     taken = []
-    for number in range(rounds + WARM_UP):
-        commit = _file(topic, session_id, ids, number, idempotent=idempotent)
+    for _ in range(rounds + WARM_UP):
+        commit = source.next_file(partitions)
         begin = perf_counter()
         catalog.commits.commit(commit)
         taken.append((perf_counter() - begin) * 1000)

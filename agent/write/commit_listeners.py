@@ -48,7 +48,7 @@ class CommitAnnouncer:
     failed announcement is dropped, because agents that wait for commits also poll.
     """
 
-    def __init__(self, announce: Callable[[Sequence[PartitionId]], None], pool: WorkPool) -> None:
+    def __init__(self, announce: Callable[[Sequence[PartitionId]], object], pool: WorkPool) -> None:
         self._announce = announce
         self._pool = pool
         self._grown: set[PartitionId] = set()

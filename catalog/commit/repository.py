@@ -116,12 +116,16 @@ class Commits:
 
         return self._database.transact("commits.readopt", work)
 
-    def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> None:
-        """Notify watchers that `origin` committed to these partitions; the commits must be durable."""
+    def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> int:
+        """Notify watchers that `origin` committed to these partitions; the commits must be durable.
+
+        Return the number of bytes of the notifications.
+        """
         payloads = encode_partitions(partitions, origin)
         if payloads:
             params = {"channel": CHANNEL, "payloads": payloads}
             self._database.read("commits.announce", _SQL["notify"], params)
+        return sum(map(len, payloads))
 
 
 class _Commit:
