@@ -151,14 +151,16 @@ class PlannedJob:
 class Plan:
     """The jobs to submit, best first, and the reasons for them and for every partition that is left alone.
 
-    `deferred` is the number of further jobs that the budget did not allow. Reasons are computed on demand,
-    because there is one for every partition.
+    `deferred` is the number of further jobs that the budget did not allow. `ingestion_end` is the cursor
+    behind the last ingestion file that was considered, None if there was none. Reasons are computed on
+    demand, because there is one for every partition.
     """
 
     now_ms: int
     jobs: tuple[PlannedJob, ...]
     decide: Callable[[], tuple[PartitionDecision, ...]] = field(compare=False, repr=False)
     deferred: int = 0
+    ingestion_end: int | None = None
 
     @property
     def decisions(self) -> tuple[PartitionDecision, ...]:

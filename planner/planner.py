@@ -33,15 +33,23 @@ class Submission:
     deferred: int = 0
 
 
-def plan(catalog: Catalog, clock: Clock, settings: PlannerSettings, *, explain: str | None = None) -> Plan:
+def plan(
+    catalog: Catalog,
+    clock: Clock,
+    settings: PlannerSettings,
+    *,
+    explain: str | None = None,
+    after: int | None = None,
+) -> Plan:
     """Return what a planner would do now; change nothing.
 
     `Plan.decisions` covers the partitions that were examined: those with free extents in ingestion files, and
     dirty compacted ones. With `explain` it also covers every partition of that topic. Raise NotFoundError if
-    there is no such topic.
+    there is no such topic. `after` is as in `load_snapshot`.
     """
     with _gc_paused():
-        return make_plan(load_snapshot(catalog, clock.now_ms(), settings, explain=explain), settings)
+        snapshot = load_snapshot(catalog, clock.now_ms(), settings, explain=explain, after=after)
+        return make_plan(snapshot, settings)
 
 
 def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, planned: Plan) -> Submission:
@@ -59,18 +67,48 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
     return Submission(jobs=tuple(jobs), lost=lost, deferred=planned.deferred)
 
 
-def plan_and_submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings) -> Submission:
-    """Plan and submit; plan again, a few times, while another planner claims extents first."""
+def plan_and_submit(
+    catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, *, slots: int = 1
+) -> Submission:
+    """Plan and submit until `slots` jobs can be claimed, at most `max_look_jobs` of them.
+
+    The first plan considers everything. If its jobs do not fill the slots, further plans consider the
+    ingestion files that follow, until there are no more of them or the budget is used up. Files that a plan
+    leaves are considered again by the next call, which begins with the oldest.
+    """
+    slots = min(slots, settings.max_look_jobs)
+    jobs: list[JobSpec] = []
+    lost = deferred = 0
+    after: int | None = None
+    while True:
+        step, end = _submit_step(catalog, clock, ids, settings, after)
+        jobs += step.jobs
+        lost += step.lost
+        deferred = step.deferred
+        if end is None or deferred or len(jobs) >= slots or catalog.jobs.claimable() >= slots:
+            return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred)
+        after = end
+
+
+def _submit_step(
+    catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, after: int | None
+) -> tuple[Submission, int | None]:
+    """Plan and submit once; plan again, a few times, while another planner claims extents first.
+
+    Also return the cursor behind the ingestion files that were considered. It is None if there were none, or
+    if another planner was always first.
+    """
     jobs: list[JobSpec] = []
     lost = deferred = 0
     for _ in range(1 + REPLANS):
-        submission = submit(catalog, clock, ids, settings, plan(catalog, clock, settings))
+        planned = plan(catalog, clock, settings, after=after)
+        submission = submit(catalog, clock, ids, settings, planned)
         jobs += submission.jobs
         lost += submission.lost
         deferred = submission.deferred
         if not submission.lost:
-            break
-    return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred)
+            return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred), planned.ingestion_end
+    return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred), None
 
 
 def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -> JobSpec:

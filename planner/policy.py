@@ -67,6 +67,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
         jobs=jobs,
         decide=partial(_decisions, snapshot, settings, [draft for _, draft in scored], allowed, waiting),
         deferred=len(scored) - allowed,
+        ingestion_end=snapshot.ingestion_end,
     )
 
 

@@ -18,7 +18,9 @@ class PlannerSettings:
         1024 * MIB, "Maximum size of the input that one compaction job reads in one pass."
     )
     max_job_files: int = setting(400, "Maximum number of input files of one compaction job.")
-    max_job_extents: int = internal(50_000, "Maximum number of extents of one compaction job.")
+    max_job_extents: int = setting(
+        50_000, "Maximum number of extents of one compaction job; its transactions change a row for each."
+    )
     table_bytes: Bytes = setting(
         128 * MIB, "Memory of the key table of one compaction job; a key takes 12 bytes."
     )
@@ -41,9 +43,21 @@ class PlannerSettings:
     )
 
     # One plan
-    max_plan_files: int = internal(500, "Maximum number of files that one plan considers.")
-    max_plan_extents: int = internal(32_000, "Maximum number of extents that one plan considers.")
-    max_plan_partitions: int = internal(20_000, "Maximum number of partitions that one plan considers.")
+    max_plan_files: int = setting(500, "Maximum number of files of each kind that one plan considers.")
+    max_plan_extents: int = setting(
+        32_000,
+        "Maximum number of extents that one plan considers, half of them in ingestion files; 1,000 extents "
+        "take about a megabyte.",
+    )
+    max_plan_partitions: int = setting(
+        20_000, "Maximum number of partitions that one plan considers for cleaning."
+    )
+    max_look_jobs: int = setting(
+        100,
+        "Maximum number of jobs that one look of a planner makes ready to run; it plans until every task "
+        "slot has a job.",
+        le=1000,
+    )
 
     # Compacted files
     target_file_bytes: Bytes = setting(

@@ -143,6 +143,7 @@ class Snapshot:
 
     `mergeable_views` are the partitions of `mergeable`, without extents; they need not be in `partitions`.
     `fragmented` are partitions with many short extents, in section order, with the newest extents of each.
+    `ingestion_end` is the cursor behind the last ingestion file, None if there was none.
     """
 
     now_ms: int
@@ -153,3 +154,4 @@ class Snapshot:
     fragmented: tuple[PartitionView, ...] = ()
     mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
+    ingestion_end: int | None = None

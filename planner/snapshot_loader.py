@@ -36,53 +36,47 @@ SECOND_MS: Final = 1000
 
 
 def load_snapshot(
-    catalog: Catalog, now_ms: int, settings: PlannerSettings, *, explain: str | None = None
+    catalog: Catalog,
+    now_ms: int,
+    settings: PlannerSettings,
+    *,
+    explain: str | None = None,
+    after: int | None = None,
 ) -> Snapshot:
     """Return what the policy needs, bounded by the settings.
 
     Ingestion files may take half of `max_plan_extents`. Files to merge get at least a quarter, and compacted
     and fragmented partitions at least an eighth each. What one kind leaves goes to the next, in this order:
     compacted partitions, fragmented partitions, files to merge.
+
+    With `after`, the `ingestion_end` of an earlier snapshot of the same look, return only the ingestion files
+    that follow, and their partitions.
     """
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
     quarantine_candidates = {each.file_id: each for each in catalog.quarantine.list(limit=CANDIDATES_AT_ONCE)}
-    tried = [each for each in quarantine_candidates.values() if can_be_retried(each, now_ms)][
-        : settings.max_plan_files
-    ]
-    found = [
-        *catalog.planning.inputs_of_candidates(tried),
-        *catalog.planning.ingestion_files(
-            settings.max_plan_files, max_extents=max(1, settings.max_plan_extents // 2)
-        ),
-    ]
-    files = [file for file in found if is_readable(file.extents[0])]
-    free: dict[PartitionId, list[Extent]] = {}
-    for file in files:
-        for extent in file.extents:
-            free.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-    named = [key for key in free if key.topic_id in rules]
-    dirty = catalog.planning.dirty_partitions(
-        _dirty_rules(rules, settings), settings.max_plan_partitions, include_incomplete=settings.exact
+    page = catalog.planning.ingestion_files(
+        settings.max_plan_files, max_extents=max(1, settings.max_plan_extents // 2), after=after or 0
     )
-    asked = () if explained is None else catalog.planning.partition_sizes([explained])
-    # In the order of their topics: the extents of the first partitions are read.
-    by_turn = {size.partition_id: size for size in (*asked, *dirty, *catalog.planning.sizes_of(named))}
-    sizes = [by_turn[key] for key in sorted(by_turn, key=lambda each: (each.topic_id.int, each.partition))]
+    is_first = after is None
+    tried = _retried(catalog, quarantine_candidates.values(), now_ms, settings) if is_first else []
+    files = [file for file in (*tried, *page.files) if is_readable(file.extents[0])]
+    free = _by_partition(files)
+    sizes = _sizes(catalog, rules, settings, free, explained, is_first=is_first)
     deep = [
-        size
-        for size in by_turn.values()
-        if rules[size.state.topic_id].compacted or size.state.topic_id == explained
+        size for size in sizes if rules[size.state.topic_id].compacted or size.state.topic_id == explained
     ]
     room = settings.max_plan_extents - sum(len(extents) for extents in free.values())
     quarter, eighth = settings.max_plan_extents // 4, settings.max_plan_extents // 8
     # Never less than these parts, even if many candidates are retried.
     loaded = _load_extents(catalog, deep, max(eighth, room - quarter - eighth))
     room -= sum(len(extents) for extents in loaded.values())
-    fragmented = _fragmented(
-        catalog, settings, rules, quarantine_candidates, (max(eighth, room - quarter), now_ms)
-    )
-    room -= sum(len(view.extents) for view in fragmented)
+    fragmented: tuple[PartitionView, ...] = ()
+    mergeable: tuple[Mergeable, ...] = ()
+    if is_first:
+        bounds = max(eighth, room - quarter), now_ms
+        fragmented = _fragmented(catalog, settings, rules, quarantine_candidates, bounds)
+        room -= sum(len(view.extents) for view in fragmented)
     partitions = tuple(
         PartitionView(
             rules=rules[size.state.topic_id],
@@ -91,10 +85,12 @@ def load_snapshot(
             quarantine_candidates=quarantine_candidates,
             exactness=_exactness(size, settings),
         )
-        for size in sizes
+        # In the order of their topics: the extents of the first partitions are read.
+        for size in sorted(sizes, key=lambda each: (each.state.topic_id.int, each.state.partition))
     )
     views = _files(catalog, files, (*partitions, *fragmented))
-    mergeable = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
+    if is_first:
+        mergeable = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
     return Snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
@@ -104,7 +100,45 @@ def load_snapshot(
         mergeable_views=_views_of(catalog, mergeable, rules),
         fragmented=fragmented,
         spent=spent_on(catalog.jobs.recent_work(BUDGET_MS), PRICES),
+        ingestion_end=page.end,
     )
+
+
+def _retried(
+    catalog: Catalog, candidates: Iterable[QuarantineCandidate], now_ms: int, settings: PlannerSettings
+) -> list[JobInput]:
+    """Return the files of failed jobs that may be tried again."""
+    due = [each for each in candidates if can_be_retried(each, now_ms)]
+    return catalog.planning.inputs_of_candidates(due[: settings.max_plan_files])
+
+
+def _by_partition(files: Iterable[JobInput]) -> dict[PartitionId, list[Extent]]:
+    found: dict[PartitionId, list[Extent]] = {}
+    for file in files:
+        for extent in file.extents:
+            found.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+    return found
+
+
+def _sizes(
+    catalog: Catalog,
+    rules: Mapping[UUID, TopicRules],
+    settings: PlannerSettings,
+    free: Iterable[PartitionId],
+    explained: UUID | None,
+    *,
+    is_first: bool,
+) -> list[PartitionSize]:
+    """Return the partitions to examine: explained ones, those that may be dirty, those in ingestion files."""
+    found: list[PartitionSize] = []
+    if explained is not None:
+        found += catalog.planning.partition_sizes([explained])
+    if is_first:
+        found += catalog.planning.dirty_partitions(
+            _dirty_rules(rules, settings), settings.max_plan_partitions, include_incomplete=settings.exact
+        )
+    found += catalog.planning.sizes_of([key for key in free if key.topic_id in rules])
+    return list({size.partition_id: size for size in found}.values())
 
 
 def _mergeable(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from catalog.database import arrays
@@ -87,6 +87,13 @@ class MergeFile:
     extents: tuple[Extent, ...]
 
 
+class IngestionPage(NamedTuple):
+    """Ingestion files in commit order; `end` is the cursor behind the last one, None without any."""
+
+    files: list[JobInput]
+    end: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """Backlog of compaction.
@@ -130,15 +137,17 @@ class Planning:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def ingestion_files(self, limit: int, *, max_extents: int = 2**62) -> list[JobInput]:
+    def ingestion_files(self, limit: int, *, max_extents: int = 2**62, after: int = 0) -> IngestionPage:
         """Return the oldest `limit` ingestion files, in commit order, that have unclaimed extents.
 
         Each file comes with these extents, in file order. The total of extents is at most `max_extents`,
-        except that the first file may exceed it.
+        except that the first file may exceed it. `after` is the `end` of the page before. A file that is
+        committed late may lie before it; a walk from 0 finds it.
         """
-        params = {"limit": limit, "max_extents": max_extents}
+        params = {"limit": limit, "max_extents": max_extents, "after": after}
         rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], params)
-        return self._with_unclaimed_extents({row.file_id: (row.object_name, row.size) for row in rows})
+        files = self._with_unclaimed_extents({row.file_id: (row.object_name, row.size) for row in rows})
+        return IngestionPage(files, rows[-1].sequence if rows else None)
 
     def inputs_of_candidates(self, candidates: Collection[QuarantineCandidate]) -> list[JobInput]:
         """Return quarantine candidates with their unclaimed extents, in commit order."""

@@ -19,7 +19,7 @@ from core.clock import SystemClock
 from core.quantities import count
 from maintenance.garbage_collection import collect_garbage
 from maintenance.retention import RetentionReport, expire
-from planner.planner import plan_and_submit
+from planner.planner import Submission, plan_and_submit
 from siltstone.compaction.pause import pause_fields, waiting_pause
 from siltstone.interrupts import Interrupts
 from spark_jobs.compact import JobOutcome, release_jobs
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from siltstone.context import AppContext
     from siltstone.settings.configuration import Settings
 
-MAX_CLAIMED_JOBS = 100
 MAX_ROUNDS = 100
 _LOOK_SECONDS = 1.0
 
@@ -160,7 +159,7 @@ def _compact(
             )
             while waiting:
                 with shielded() as cancelled:
-                    jobs = claim_jobs(context, MAX_CLAIMED_JOBS)
+                    jobs = claim_jobs(context, planner.max_look_jobs)
                     progressed = _run_round(partial(run, cancelled=cancelled), jobs, display, done)
                     jobs = []
                     if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
@@ -203,19 +202,25 @@ def plan_jobs(
     planner: PlannerSettings,
     garbage: GarbageSettings,
     stopped: threading.Event | None = None,
+    *,
+    slots: int = 1,
 ) -> PlannedJobs:
-    """Plan jobs and submit them, after releasing the jobs of runs that have stopped.
+    """Plan and submit jobs for `slots` tasks, after releasing the jobs of runs that have stopped.
 
-    Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its
-    jobs. Retention is applied first, so that no job rewrites expired records. If there is nothing to run
-    except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms` until these are
-    released, the run sends a heartbeat, or `stopped` is set.
+    Nothing is planned if the queue has enough jobs. Runs send heartbeats every few seconds.
+    `catalog.lifecycle.reachability` says when a silent one loses its jobs. Retention is applied first, so
+    that no job rewrites expired records. If there is nothing to run except the jobs of a run that is silent,
+    wait for at most twice `fence_confirm_ms` until these are released, the run sends a heartbeat, or
+    `stopped` is set.
     """
     release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
     release()
-    expired = expire(context.catalog)
-    done = plan_and_submit(context.catalog, context.clock, context.ids, planner)
+    expired, done = RetentionReport(), Submission(jobs=(), lost=0)
     waiting = _waiting(context)
+    if waiting < min(slots, planner.max_look_jobs):
+        expired = expire(context.catalog)
+        done = plan_and_submit(context.catalog, context.clock, context.ids, planner, slots=slots)
+        waiting = _waiting(context)
     pause = stopped or threading.Event()
     for _ in range(round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS)):
         if waiting or not context.catalog.jobs.suspected() or pause.wait(_LOOK_SECONDS):
@@ -255,7 +260,7 @@ def _plan(
     cancelled: threading.Event,
 ) -> int:
     with display.phase("Plan" if not done.rounds else "Plan again"):
-        planned = plan_jobs(context, planner, garbage, cancelled)
+        planned = plan_jobs(context, planner, garbage, cancelled, slots=planner.max_look_jobs)
     done.add_plan(planned)
     return planned.waiting
 

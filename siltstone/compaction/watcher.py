@@ -1,8 +1,9 @@
 """Continuous compaction: plan, run jobs, wait, and repeat until a signal arrives.
 
 Several watchers of one catalog share its work. The catalog gives each job to one watcher (the others skip
-locked rows). A watcher claims no more jobs at a time than its Spark session has task slots, so that the other
-watchers get the rest. The jobs of a watcher that died return to the queue after 90 s without heartbeats.
+locked rows). A watcher plans until every task slot of its Spark session has a job, and claims no more jobs
+than slots, so that the other watchers get the rest. The jobs of a watcher that died return to the queue after
+90 s without heartbeats.
 
 One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
 another one.
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from spark_jobs.session_manager import SparkSessionManager
 
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
-_MAX_JOBS: Final = 100
 _MAX_HISTORY: Final = 100
 _SURVIVED: Final = (RetryableError, StaleStateError, StoreAccessError)
 
@@ -168,20 +168,29 @@ class Watcher:
 
     def _compact(self, interrupts: Interrupts) -> int:
         """Plan jobs and run some; return the number of completed jobs."""
+        slots = self._session.slots if self._session.is_started else 1
         with interrupts.shielded() as stopped:
-            planned = plan_jobs(self._context, self._planner, self._settings.garbage_settings(), stopped)
-            self.status.run.add_plan(planned)
-            self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
-        if not planned.waiting:
+            waiting = self._plan(slots, stopped)
+        if not waiting:
             return 0
-        self._start()
+        is_new = self._start()
         with interrupts.shielded() as stopped:
+            if is_new and self._session.slots > slots:
+                self._plan(self._session.slots, stopped)
             return self._run_round(stopped)
 
-    def _start(self) -> None:
+    def _plan(self, slots: int, stopped: threading.Event) -> int:
+        """Plan jobs for `slots` tasks; return the number of jobs that can be claimed."""
+        garbage = self._settings.garbage_settings()
+        planned = plan_jobs(self._context, self._planner, garbage, stopped, slots=slots)
+        self.status.run.add_plan(planned)
+        self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
+        return planned.waiting
+
+    def _start(self) -> bool:
         """Start the session if there is none, and check its workers; also before a job ends a pause.
 
-        Not shielded, because this may take minutes.
+        Return True if it is new. Not shielded, because this may take minutes.
         """
         is_new = not self._session.is_started
         if is_new:
@@ -189,9 +198,10 @@ class Watcher:
             self._session.start()
         if is_new or self._context.catalog.circuit_breaker.pause() is not None:
             check_session(self._context, self._session)
+        return is_new
 
     def _run_round(self, stopped: threading.Event) -> int:
-        jobs = claim_jobs(self._context, min(self._session.slots, _MAX_JOBS))
+        jobs = claim_jobs(self._context, min(self._session.slots, self._planner.max_look_jobs))
         if not jobs:
             return 0
         self.status.jobs_running = len(jobs)

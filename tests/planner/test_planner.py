@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
@@ -13,6 +15,8 @@ from planner.planner import REPLANS, plan, plan_and_submit, submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from catalog.model import Topic
     from planner.planner import Submission
     from tests.planner.system import System
@@ -122,7 +126,7 @@ def test_planning_stops_after_losing_a_number_of_races(
     mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)
     submitted(system)
-    monkeypatch.setattr("planner.planner.plan", lambda *_: late)
+    monkeypatch.setattr("planner.planner.plan", lambda *_, **__: late)
     submission = plan_and_submit(system.catalog, system.clock, system.ids, DEFAULTS)
     assert (submission.jobs, submission.lost) == ((), 1 + REPLANS)
 
@@ -164,6 +168,61 @@ def test_the_explanation_of_a_topic_covers_all_its_partitions(system: System) ->
     assert "everything is in compacted files" in plain.reason
     with pytest.raises(NotFoundError, match="nonesuch"):
         plan(system.catalog, system.clock, DEFAULTS, explain="nonesuch")
+
+
+def wide_files(system: System, count: int, partitions: int = 4) -> list[UUID]:
+    """Commit files that each have a record of every partition of two topics; return their ids."""
+    topics = [system.topic("keyed", partitions // 2, cleanup_policy="compact"), system.topic("plain", 2)]
+    keys = [PartitionId(topic.topic_id, number) for topic in topics for number in range(partitions // 2)]
+    return [system.produce({key: [(b"k", b"v")] for key in keys}).file_id for _ in range(count)]
+
+
+def test_one_look_plans_the_files_that_follow_until_all_slots_are_full(system: System) -> None:
+    """A plan examines two of the files. Each job takes the next two, and no file is left out."""
+    files = wide_files(system, 9)
+    few = PlannerSettings(max_plan_extents=16)
+    assert [len(job.inputs) for job in submitted(system, few).jobs] == [2]
+    system.clock.advance(1)
+    jobs = plan_and_submit(system.catalog, system.clock, system.ids, few, slots=3).jobs
+    assert [[each.file_id for each in job.inputs] for job in jobs] == [files[2:4], files[4:6]]
+    jobs = plan_and_submit(system.catalog, system.clock, system.ids, few, slots=100).jobs
+    assert [[each.file_id for each in job.inputs] for job in jobs] == [files[6:8], files[8:]]
+    assert plan_and_submit(system.catalog, system.clock, system.ids, few, slots=100).jobs == ()
+    while system.run_jobs() + len(submitted(system, few).jobs):
+        pass
+    topic = system.catalog.topics.get("plain").topic_id
+    assert len(system.read_log(PartitionId(topic, 1))) == 9
+
+
+def test_files_that_no_job_can_take_do_not_stop_a_look(system: System, catalog_url: str) -> None:
+    """The oldest files have a format that a newer release wrote, and fill the first plan."""
+    files = wide_files(system, 6)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE files SET format_version = 99 WHERE file_id = ANY (%s)", (files[:4],))
+    jobs = submitted(system, PlannerSettings(max_plan_extents=16)).jobs
+    assert [each.file_id for job in jobs for each in job.inputs] == files[4:]
+
+
+def test_a_look_ends_with_the_largest_number_of_jobs(system: System) -> None:
+    wide_files(system, 8)
+    settings = PlannerSettings(max_plan_extents=16, max_look_jobs=3)
+    assert len(plan_and_submit(system.catalog, system.clock, system.ids, settings, slots=100).jobs) == 3
+
+
+def test_two_planners_fill_the_slots_of_both_with_different_files(system: System) -> None:
+    """Each input is in one job; both together plan no more than the slots of the larger one."""
+    files = wide_files(system, 12)
+    settings = PlannerSettings(max_plan_extents=16)
+    with ThreadPoolExecutor(2) as threads:
+        looks = [
+            threads.submit(plan_and_submit, system.catalog, system.clock, system.ids, settings, slots=100)
+            for _ in range(2)
+        ]
+        jobs = [job for look in looks for job in look.result(timeout=60).jobs]
+    taken = [each.file_id for job in jobs for each in job.inputs]
+    assert len(taken) == len(set(taken))
+    rest = plan_and_submit(system.catalog, system.clock, system.ids, settings, slots=100).jobs
+    assert sorted(taken + [each.file_id for job in rest for each in job.inputs]) == sorted(files)
 
 
 def test_data_beyond_the_bounds_of_a_snapshot_is_planned_later(system: System) -> None:

@@ -170,7 +170,7 @@ def test_files_to_merge_are_found_by_index(reader: QueryReader) -> None:
 
 def test_ingestion_files_are_found_by_index(reader: QueryReader) -> None:
     """Each file costs its own row, one of its extents and that extent's partition."""
-    returned, read = reader.rows("files_to_compact", {"limit": 10, "max_extents": 10_000})
+    returned, read = reader.rows("files_to_compact", {"limit": 10, "max_extents": 10_000, "after": 0})
     assert returned == 10
     assert read <= 3 * returned
 

@@ -1,8 +1,8 @@
 -- name: files_to_compact
--- Return the oldest ingestion files with unclaimed extents, in commit order, without quarantine candidates and
--- without files that have only extents of deleted topics. No extents are read while no topic is deleted.
--- The total of these extents is bounded, except that the first file may exceed the bound.
-SELECT file_id, object_name, size
+-- Return the oldest ingestion files after a sequence number that have unclaimed extents, in commit order, without
+-- quarantine candidates and without files that have only extents of deleted topics. No extents are read while no
+-- topic is deleted. The total of these extents is bounded, except that the first file may exceed the bound.
+SELECT file_id, object_name, size, sequence
 FROM (
     SELECT file_id, object_name, size, sequence,
            sum(live_extents - claimed_extents) OVER (ORDER BY sequence) AS extents,
@@ -10,7 +10,7 @@ FROM (
     FROM (
         SELECT file_id, object_name, size, sequence, live_extents, claimed_extents
         FROM files AS f
-        WHERE kind = 'ingestion' AND live_extents > claimed_extents
+        WHERE kind = 'ingestion' AND live_extents > claimed_extents AND sequence > %(after)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
           AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
               SELECT true FROM extents AS e

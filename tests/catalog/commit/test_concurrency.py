@@ -109,7 +109,7 @@ def test_a_topic_deletion_during_commits_leaves_no_rows(scene: Scene) -> None:
             pool.submit(scene.catalog.topics.delete, topic.name).result()
         for commit in commits:
             commit.result()
-        assert scene.catalog.planning.ingestion_files(100) == []
+        assert scene.catalog.planning.ingestion_files(100).files == []
         scene.remove_deleted_topics()
         assert scene.catalog.topics.deleted.list() == []
     assert InvariantChecker(scene.catalog).violations() == []

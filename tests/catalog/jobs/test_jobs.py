@@ -163,7 +163,7 @@ def test_a_released_job_keeps_its_extents(scene: Scene) -> None:
     job = scene.claimed(scene.extents(topic))
     assert job.attempt_id is not None
     scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
-    assert scene.catalog.planning.ingestion_files(10) == []
+    assert scene.catalog.planning.ingestion_files(10).files == []
     (again,) = scene.catalog.jobs.claim("another", 5)
     scene.catalog.jobs.complete(scene.result(again))
 
@@ -178,7 +178,7 @@ def test_a_failed_job_releases_its_extents(scene: Scene) -> None:
     failed = scene.catalog.jobs.get(job.spec.job_id)
     assert (failed.state, failed.failure) == (JobState.FAILED, "disk full")
     assert scene.catalog.quarantine.list() == []  # nothing is proven against its file
-    (file,) = scene.catalog.planning.ingestion_files(10)
+    (file,) = scene.catalog.planning.ingestion_files(10).files
     assert file.extents == tuple(scene.extents(topic))
     scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
 

@@ -81,7 +81,9 @@ def test_ingestion_files_have_at_most_the_requested_extents(scene: Scene) -> Non
         scene.catalog.commits.commit(
             scene.file({PartitionId(topic.topic_id, number): [run_of(1)] for number in range(3)})
         )
-    counts = [len(scene.catalog.planning.ingestion_files(10, max_extents=limit)) for limit in (1, 3, 6, 8, 9)]
+    counts = [
+        len(scene.catalog.planning.ingestion_files(10, max_extents=limit).files) for limit in (1, 3, 6, 8, 9)
+    ]
     assert counts == [1, 1, 2, 2, 3]
 
 
@@ -137,14 +139,14 @@ def test_the_planner_gets_unclaimed_extents_in_commit_order(scene: Scene) -> Non
     ]
     for file in files:
         scene.catalog.commits.commit(file)
-    seen = scene.catalog.planning.ingestion_files(10)
+    seen = scene.catalog.planning.ingestion_files(10).files
     assert [file.file_id for file in seen] == [file.file_id for file in files]
     assert [extent.partition for extent in seen[0].extents] == [0, 1]
-    assert [file.file_id for file in scene.catalog.planning.ingestion_files(2)] == [
+    assert [file.file_id for file in scene.catalog.planning.ingestion_files(2).files] == [
         file.file_id for file in files[:2]
     ]
     spec = scene.submitted(scene.extents(topic, 0))
-    seen = scene.catalog.planning.ingestion_files(10)
+    seen = scene.catalog.planning.ingestion_files(10).files
     assert [[extent.partition for extent in file.extents] for file in seen] == [[1], [2], [2]]
     claimed = scene.catalog.planning.extents_of(PartitionId(topic.topic_id, 0), 0, 10)
     assert {extent.claimed_by for extent in claimed} == {spec.job_id}
@@ -182,7 +184,7 @@ def test_totals_cover_the_whole_catalog(scene: Scene) -> None:
 def test_no_extents_are_read_to_find_files_while_no_topic_is_deleted(scene: Scene, catalog_url: str) -> None:
     """Only a deleted topic can leave a file without anything to compact."""
     topic = scene.topic_with_extents(3)
-    params = {"limit": 10, "max_extents": 10}
+    params = {"limit": 10, "max_extents": 10, "after": 0}
 
     def extents_read() -> int:
         with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
@@ -196,10 +198,10 @@ def test_no_extents_are_read_to_find_files_while_no_topic_is_deleted(scene: Scen
             return found
 
     assert extents_read() == 0
-    assert len(scene.catalog.planning.ingestion_files(10)) == 3
+    assert len(scene.catalog.planning.ingestion_files(10).files) == 3
     scene.catalog.topics.delete(topic.name)
     assert extents_read() > 0
-    assert scene.catalog.planning.ingestion_files(10) == []
+    assert scene.catalog.planning.ingestion_files(10).files == []
 
 
 def _loops_over(node: dict[str, Any], table: str) -> int:

@@ -178,7 +178,7 @@ def test_files_of_a_deleted_topic_do_not_hold_up_planning(scene: Scene) -> None:
     deleted, kept = scene.topic_with_extents(3), scene.topic("kept")
     scene.catalog.topics.delete(deleted.name)
     scene.commit(kept, run_of(5))
-    files = scene.catalog.planning.ingestion_files(limit=2)
+    files = scene.catalog.planning.ingestion_files(limit=2).files
     assert len(files) == 1
     (extent,) = scene.extents(kept)
     assert files[0].file_id == extent.file_id

@@ -191,6 +191,29 @@ def test_two_watchers_share_the_work(log: Log) -> None:
     assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
 
 
+def test_a_watcher_plans_until_every_task_slot_has_a_job(log: Log) -> None:
+    """A plan examines one file. The first poll starts the session, and knows its slots only then."""
+    for number in range(9):
+        log.add(f"topic-{number}")
+    watcher = log.watcher(InProcessSession(4), max_plan_files=1)
+    rounds = []
+    for _ in range(3):
+        watcher._poll_and_log(Interrupts())
+        rounds.append(watcher.status.run.compaction.jobs_completed)
+    assert rounds == [4, 8, 9]
+    assert log.is_compacted()
+
+
+def test_nothing_is_planned_while_the_queue_fills_all_slots(log: Log) -> None:
+    for number in range(3):
+        log.add(f"topic-{number}")
+    planner = log.watcher(InProcessSession(1))._planner
+    assert plan_jobs(log.context(), planner, GARBAGE).waiting == 3
+    before = log.catalog.operation_counts()["planning.ingestion_files"].calls
+    assert plan_jobs(log.context(), planner, GARBAGE, slots=3).waiting == 3
+    assert log.catalog.operation_counts()["planning.ingestion_files"].calls == before
+
+
 def test_expired_records_are_not_compacted(log: Log) -> None:
     """Retention is applied before planning, and the run reports what expired."""
     partition = PartitionId(log.create_topic("old", "delete").topic_id, 0)
