@@ -1,23 +1,19 @@
 """Maintenance inside the agent: retention, garbage collection and expiry, off the event loop.
 
-The tasks run in separate threads and use a separate catalog with one connection, so that they cannot starve
-requests. Agents elect the one that runs each task by leases in the catalog.
+The tasks run in separate threads and use one connection to the catalog, so that they cannot starve requests.
+Agents elect the one that runs each task by leases in the catalog.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from agent.runtime.work_pool import WorkPool
-from catalog.open import DatabaseLimits
 from maintenance.metrics import MaintenanceCollector
 
 if TYPE_CHECKING:
     from agent.runtime.metrics import AgentMetrics
     from maintenance.runner import MaintenanceRunner
-
-CATALOG_LIMITS: Final = DatabaseLimits(max_connections=1)
-"""Limits of the catalog that maintenance uses; its pool for commits stays empty."""
 
 
 class AgentMaintenance:

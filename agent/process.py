@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.app import Agent
-from agent.maintenance import CATALOG_LIMITS
 from agent.runtime.process_resources import keep_freed_memory, raise_open_file_limit
 from agent.runtime.slow_start_warning import warn_if_slow
-from catalog.open import open_catalog
+from catalog.open import Reserve, open_catalog
 from core.clock import SystemClock
 from core.errors import RetryableError
 from core.ids import SystemIds
@@ -83,10 +82,9 @@ def run(
         )
         new_runner: Callable[[], MaintenanceRunner | None] = _no_maintenance
         if settings.maintenance is not None:
-            open_own = partial(open_catalog, catalog_url, clock, ids, limits=CATALOG_LIMITS)
-            own = opened.enter_context(contextlib.closing(wait.run("opening the catalog", open_own)))
-            tasks = maintenance_tasks(own, store, settings.maintenance)
-            new_runner = partial(MaintenanceRunner, tasks, own, clock=clock, ids=ids)
+            tasks = maintenance_tasks(catalog, store, settings.maintenance)
+            dedicate = partial(catalog.dedicate_thread, Reserve.MAINTENANCE)
+            new_runner = partial(MaintenanceRunner, tasks, catalog, clock=clock, ids=ids, prepare=dedicate)
         runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
         parts = partial(
             Agent,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 RECORDS = 16
 _SECTION_BYTES = 8192
 _WAIT_SECONDS = 0.1
+_PATIENT = DatabaseLimits(connect_seconds=60, lock_seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,12 +238,11 @@ def serve_sessions(pipe: Connection, url: str, topic_ids: Sequence[UUID], number
     """Run the cases that come over `pipe` with the sessions of these numbers; respond with `Taken`."""
     clock = SystemClock()
     ids = SystemIds(clock)
-    count = len(numbers)
-    limits = DatabaseLimits(
-        max_connections=count, commit_connections=count, connect_seconds=60, lock_seconds=120
-    )
-    with open_catalog(url, clock, ids, limits=limits) as catalog:
-        sessions = [_Session(catalog, ids, url, topic_ids, number) for number in numbers]
+    with ExitStack() as opened:
+        sessions = []
+        for number in numbers:  # each with connections of its own
+            catalog = opened.enter_context(open_catalog(url, clock, ids, limits=_PATIENT))
+            sessions.append(_Session(catalog, ids, url, topic_ids, number))
         pipe.send(None)
         while (case := pipe.recv()) is not None:
             before = time.process_time()

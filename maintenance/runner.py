@@ -32,6 +32,10 @@ _MIN_LEASE_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 10.0
 
 
+def _do_nothing() -> None:
+    """Prepare nothing."""
+
+
 class StoppedError(Exception):
     """The runner stops, or has lost the lease of the task; the round ends."""
 
@@ -71,7 +75,17 @@ class TaskTotals:
 class MaintenanceRunner:
     """Runs maintenance tasks until `stop`."""
 
-    def __init__(self, tasks: Sequence[MaintenanceTask], catalog: Catalog, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[MaintenanceTask],
+        catalog: Catalog,
+        *,
+        clock: Clock,
+        ids: Ids,
+        prepare: Callable[[], None] = _do_nothing,
+    ) -> None:
+        """Take the tasks; each of their threads calls `prepare` first."""
+        self._prepare = prepare
         self.holder_id: UUID = ids.new_uuid()
         self.clock = clock
         self._tasks = tasks
@@ -123,6 +137,7 @@ class MaintenanceRunner:
         return total, failures
 
     def _loop(self, task: MaintenanceTask) -> None:
+        self._prepare()
         outage = Outage(
             f"maintenance: {task.name}", clock=self.clock, ids=self._ids, max_pause_seconds=MAX_PAUSE_SECONDS
         )

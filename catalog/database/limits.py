@@ -12,8 +12,9 @@ class DatabaseLimits:
     """Limits on connections and durations (in seconds) of one process.
 
     `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. An agent's
-    fetches use `fetch_connections` and no others, and its groups `group_connections`. All are added to
-    `max_connections`.
+    fetches use at most `fetch_connections`, its groups `group_connections`, and its maintenance
+    `maintenance_connections`. All are added to `max_connections`. A process opens so many only if some are
+    stuck (`ConnectionStock`), and closes those that are idle for `idle_seconds`.
 
     A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
     `lock_seconds` in all. Others wait for `lock_seconds` at once. A transaction is ended when its client is
@@ -30,20 +31,25 @@ class DatabaseLimits:
 
     max_connections: int = setting(
         8,
-        "Maximum number of connections of a process, without those for fetches, groups, commits and"
-        " heartbeats.",
+        "Maximum number of connections of a process, without those for fetches, groups, maintenance, commits"
+        " and heartbeats.",
         name="catalog_max_connections",
     )
     fetch_connections: int = setting(
-        4, "Connections of an agent that fetches use, and no others.", name="catalog_fetch_connections"
+        4, "Maximum number of connections of an agent for fetches.", name="catalog_fetch_connections"
     )
     group_connections: int = setting(
-        2, "Connections of an agent that are reserved for consumer groups.", name="catalog_group_connections"
+        2, "Maximum number of connections of an agent for consumer groups.", name="catalog_group_connections"
     )
     commit_connections: int = setting(
         2, "Connections of an agent that are reserved for commits.", name="catalog_commit_connections"
     )
     heartbeat_connections: int = internal(1, "Connections of an agent that are reserved for heartbeats.")
+    maintenance_connections: int = internal(1, "Maximum number of connections of an agent for maintenance.")
+    stuck_seconds: float = internal(
+        0.5, "Time after which a connection in use counts as stuck, so that a process opens more.", ge=0
+    )
+    idle_seconds: float = internal(60.0, "Time after which an idle connection is closed.", ge=0)
     connect_seconds: int = setting(
         10, "Time for opening a connection, or waiting for a free one.", name="catalog_connect_seconds"
     )

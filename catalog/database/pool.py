@@ -26,7 +26,12 @@ from typing_extensions import override
 
 from catalog.database import arrays
 from catalog.database.address import describe_address
-from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError, PoolClosedError
+from catalog.database.bounded_pool import (
+    BoundedPool,
+    ConnectionsInUseError,
+    ConnectionStock,
+    PoolClosedError,
+)
 from catalog.database.connection import first_line
 from catalog.database.connector import Connector
 from catalog.database.durability import DurabilityCheck
@@ -50,6 +55,7 @@ _SQL = load_queries("time")
 _SERVER_SQL = load_queries("server")
 _log = structlog.get_logger(__name__)
 _MAX_ATTEMPTS = 8
+_USUAL_SHARED = 3  # connections for everything but commits and heartbeats, while none of them is stuck
 _MIN_BACKOFF_SECONDS = 0.01
 _MAX_BACKOFF_SECONDS = 1.0
 _MAX_DOUBLINGS = 32
@@ -147,11 +153,12 @@ class Transaction:
 
 
 class Reserve(Enum):
-    """Connections that are reserved for one kind of work, which so never waits for the others."""
+    """Kinds of work with a bound on their connections each, so that none can use up those of another."""
 
     GENERAL = auto()
     FETCHES = auto()
     GROUPS = auto()
+    MAINTENANCE = auto()
     COMMITS = auto()
     HEARTBEATS = auto()
 
@@ -289,15 +296,19 @@ class Database:
         limits = self._limits
         impatient = Connector(url, limits, lock_seconds=limits.commit_lock_seconds)
         self._thread = threading.local()
+        shared = self._new_stock(self._connector, usual_size=_USUAL_SHARED)
+        committing, beating = self._new_stock(impatient), self._new_stock(impatient)
+        self._stocks = (shared, committing, beating)
         self._pools = {
-            Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, self._connector),
-            # Threads choose these two with `dedicate_thread`, because several kinds share an operation.
-            Reserve.FETCHES: self._new_pool("fetches", limits.fetch_connections, self._connector),
-            Reserve.GROUPS: self._new_pool("groups", limits.group_connections, self._connector),
-            # Producers must not wait for readers, even if readers use every connection of the other pool.
-            Reserve.COMMITS: self._new_pool("commits", limits.commit_connections, impatient),
+            Reserve.GENERAL: self._new_pool("reads and changes", limits.max_connections, shared),
+            # Threads choose these with `dedicate_thread`, because several kinds share an operation.
+            Reserve.FETCHES: self._new_pool("fetches", limits.fetch_connections, shared),
+            Reserve.GROUPS: self._new_pool("groups", limits.group_connections, shared),
+            Reserve.MAINTENANCE: self._new_pool("maintenance", limits.maintenance_connections, shared),
+            # Producers must not wait for readers, even if readers use all connections that they may.
+            Reserve.COMMITS: self._new_pool("commits", limits.commit_connections, committing),
             # An agent that cannot send its heartbeat loses its session.
-            Reserve.HEARTBEATS: self._new_pool("heartbeats", limits.heartbeat_connections, impatient),
+            Reserve.HEARTBEATS: self._new_pool("heartbeats", limits.heartbeat_connections, beating),
         }
 
     def dedicate_thread(self, reserve: Reserve) -> None:
@@ -308,14 +319,17 @@ class Database:
         is_general = reserve is Reserve.GENERAL
         return self._pools[getattr(self._thread, "reserve", reserve) if is_general else reserve]
 
-    def _new_pool(self, name: str, max_size: int, connector: Connector) -> BoundedPool:
-        return BoundedPool(
-            name,
+    def _new_stock(self, connector: Connector, usual_size: int = 1) -> ConnectionStock:
+        return ConnectionStock(
             partial(self.connect, connector),
             self._clock,
-            max_size=max_size,
-            wait_seconds=self._limits.connect_seconds,
+            usual_size=usual_size,
+            stuck_seconds=self._limits.stuck_seconds,
+            idle_seconds=self._limits.idle_seconds,
         )
+
+    def _new_pool(self, name: str, max_size: int, stock: ConnectionStock) -> BoundedPool:
+        return BoundedPool(name, stock, max_size=max_size, wait_seconds=self._limits.connect_seconds)
 
     def connect(self, connector: Connector | None = None) -> CatalogConnection:
         """Open a connection that the caller closes."""
@@ -494,6 +508,8 @@ class Database:
                 statements=statistics.statements,
                 seconds=self._clock.monotonic() - started,
             )
+            for stock in self._stocks:  # an agent's heartbeats come here even if it is idle
+                stock.close_idle()
 
     @contextmanager
     def _translated_errors(self, operation: str) -> Iterator[None]:

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.app import Agent
-from agent.maintenance import CATALOG_LIMITS
 from agent.settings import AgentSettings
-from catalog.open import open_catalog
+from catalog.open import Reserve, open_catalog
 from core.clock import SystemClock
 from core.errors import SiltstoneError
 from core.ids import SystemIds
@@ -119,21 +119,19 @@ def run_agent(config: ChildConfig, control: Connection) -> None:
         topic_cache_ms=100,
         local_directories=config.disks,
     )
-    with (
-        _open_system(config) as (catalog, store, clock, ids),
-        open_catalog(config.catalog_url, clock, ids, limits=CATALOG_LIMITS) as maintenance_catalog,
-    ):
+    with _open_system(config) as (catalog, store, clock, ids):
 
         async def serve() -> None:
             stepped = SteppedClock(clock)
-            tasks = maintenance_tasks(maintenance_catalog, store, GARBAGE)
+            tasks = maintenance_tasks(catalog, store, GARBAGE)
+            dedicate = partial(catalog.dedicate_thread, Reserve.MAINTENANCE)
             running = Agent(
                 settings=settings,
                 store=store,
                 catalog=catalog,
                 clock=stepped,
                 ids=ids,
-                maintenance=MaintenanceRunner(tasks, maintenance_catalog, clock=clock, ids=ids),
+                maintenance=MaintenanceRunner(tasks, catalog, clock=clock, ids=ids, prepare=dedicate),
             )
             await running.start()
             control.send("ready")

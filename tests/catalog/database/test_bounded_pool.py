@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.database.bounded_pool import BoundedPool, ConnectionsInUseError, PoolClosedError
+from catalog.database.bounded_pool import (
+    BoundedPool,
+    ConnectionsInUseError,
+    ConnectionStock,
+    PoolClosedError,
+)
 from catalog.database.connection import connect
 from core.clock import ManualClock
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from catalog.database.connection import CatalogConnection
 
 _HOUR = 3600
+_IDLE_SECONDS = 600
 
 
 class _Pools:
@@ -29,7 +35,12 @@ class _Pools:
         self.fail = False
 
     def new(self, max_size: int, wait_seconds: float = 240) -> BoundedPool:
-        return BoundedPool("tests", self._open, self.clock, max_size=max_size, wait_seconds=wait_seconds)
+        return BoundedPool("tests", self.stock(), max_size=max_size, wait_seconds=wait_seconds)
+
+    def stock(self, usual_size: int = 1) -> ConnectionStock:
+        return ConnectionStock(
+            self._open, self.clock, usual_size=usual_size, stuck_seconds=0.02, idle_seconds=_IDLE_SECONDS
+        )
 
     def _open(self) -> CatalogConnection:
         if self.fail:
@@ -191,3 +202,65 @@ def test_an_interrupted_wait_leaves_no_place_taken(
     with pool.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     pool.close()
+
+
+def _in_thread(pool: BoundedPool, until: threading.Event) -> threading.Thread:
+    """Hold a connection of `pool` in another thread until an event; return the thread once it has one."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with pool.connection():
+            held.set()
+            until.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    return thread
+
+
+def test_pools_that_share_a_stock_use_one_connection_in_turns(pools: _Pools) -> None:
+    stock = pools.stock(usual_size=3)
+    kinds = [BoundedPool(name, stock, max_size=2, wait_seconds=240) for name in ("a", "b", "c")]
+    for pool in kinds:
+        with pool.connection():
+            pass
+    assert len(pools.opened) == 1
+    for pool in kinds:
+        pool.close()
+
+
+def test_a_thread_gets_the_connection_that_another_pool_gives_back(pools: _Pools) -> None:
+    stock = pools.stock(usual_size=1)
+    one, other = (BoundedPool(name, stock, max_size=2, wait_seconds=240) for name in ("a", "b"))
+    with ExitStack() as lent:
+        lent.enter_context(one.connection())
+        lent.enter_context(other.connection())  # the other one is stuck
+        release = threading.Event()
+        waiting = threading.Thread(target=lambda: _in_thread(other, release).join())
+        waiting.start()
+        while not stock._waiters:
+            pass
+        lent.close()
+        release.set()
+        waiting.join()
+    assert len(pools.opened) == 2
+    one.close()
+
+
+def test_stuck_connections_of_one_pool_leave_those_of_another(pools: _Pools) -> None:
+    stock = pools.stock(usual_size=2)
+    stuck, other = (BoundedPool(name, stock, max_size=3, wait_seconds=240) for name in ("a", "b"))
+    release = threading.Event()
+    threads = [_in_thread(stuck, release) for _ in range(3)]
+    with other.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert len(pools.opened) == 4
+    release.set()
+    for each in threads:
+        each.join()
+    pools.clock.advance(_IDLE_SECONDS + 1)
+    with other.connection():
+        pass
+    assert sum(not each.closed for each in pools.opened) == 1
+    stuck.close()
