@@ -66,7 +66,7 @@ class TaggedQueries:
         self._stopped.set()
         running = wait(self._running, timeout=0).not_done
         while running:  # repeat, because a query may have been about to start
-            with suppress(PySparkException, Py4JError):  # Spark is gone, and its queries with it
+            with suppress(PySparkException, Py4JError, OSError):  # Spark is gone, and its queries with it
                 self._interrupt()
             running = wait(running, timeout=_INTERRUPT_SECONDS).not_done
         self._threads.shutdown()

@@ -9,7 +9,7 @@ from core.errors import InvalidInputError, SiltstoneError
 from spark_jobs.compact import run_jobs
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.preflight import check_workers
-from spark_jobs.session.spark_session import spark_session, task_slots
+from spark_jobs.session.spark_session import gone_sessions_named, spark_session, task_slots
 from spark_jobs.settings import DEFAULT_WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class SparkSessionManager:
         May take minutes, can be interrupted, and raises as `start_session` does.
         """
         if self._spark is None:
-            self._spark = self._open.enter_context(spark_session(self._settings))
+            with gone_sessions_named():
+                self._spark = self._open.enter_context(spark_session(self._settings))
 
     def check(self, store: StoreConfig, store_id: UUID | None, *, clock: Clock, ids: Ids) -> None:
         """Check the workers as `check_workers` does; end the session if they cannot run jobs.
@@ -67,14 +68,15 @@ class SparkSessionManager:
         Another session has new workers, which load the versions that are installed then.
         """
         try:
-            check_workers(
-                self._started(),
-                store,
-                store_id,
-                clock=clock,
-                ids=ids,
-                executor_wait_seconds=self._executor_wait_seconds,
-            )
+            with gone_sessions_named():
+                check_workers(
+                    self._started(),
+                    store,
+                    store_id,
+                    clock=clock,
+                    ids=ids,
+                    executor_wait_seconds=self._executor_wait_seconds,
+                )
         except SiltstoneError:
             self.drop()
             raise
@@ -101,20 +103,22 @@ class SparkSessionManager:
     ) -> CompactionReport:
         """Run jobs as `run_jobs` does.
 
-        Drop the session if every failure was Spark's, so that the next start makes a new one.
+        Drop the session if every failure was Spark's, so that the next start makes a new one. Raise
+        SparkUnavailableError if the session is found dead while jobs run.
         """
-        report = run_jobs(
-            self._started(),
-            jobs,
-            store=store,
-            book=book,
-            clock=clock,
-            ids=ids,
-            progress=progress,
-            cancelled=cancelled,
-            plan=plan,
-            executor_wait_seconds=self._executor_wait_seconds,
-        )
+        with gone_sessions_named():
+            report = run_jobs(
+                self._started(),
+                jobs,
+                store=store,
+                book=book,
+                clock=clock,
+                ids=ids,
+                progress=progress,
+                cancelled=cancelled,
+                plan=plan,
+                executor_wait_seconds=self._executor_wait_seconds,
+            )
         if report.failures and all(each.error == SparkUnavailableError.__name__ for each in report.failures):
             self.drop()
         return report

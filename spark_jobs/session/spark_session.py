@@ -148,6 +148,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
         with _launch_environment(settings, scratch):
             spark = _build(settings, _launch_conf(settings, scratch))
     except SparkUnavailableError as error:
+        _forget_failed_start()
         output = _last_line(scratch / _LOG)
         shutil.rmtree(scratch, ignore_errors=True)
         if not output:
@@ -192,9 +193,16 @@ def task_slots(spark: SparkSession) -> int:
     """
     if not is_classic(spark):
         return _SLOTS_UNKNOWN
-    try:
+    with gone_sessions_named():
         return int(spark.sparkContext.defaultParallelism)
-    except (PySparkException, Py4JError, OSError) as error:
+
+
+@contextmanager
+def gone_sessions_named() -> Iterator[None]:
+    """Raise SparkUnavailableError for what a session raises whose Java, or whose server, is gone."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise SparkUnavailableError(f"the Spark session is gone: {_first_line(error)}") from error
 
 
@@ -382,6 +390,14 @@ def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None
 def _gateway_of(spark: SparkSession) -> JavaGateway | None:
     """Return PySpark's link to the Java process that it started; None for a session on a Connect server."""
     return SparkContext._gateway if is_classic(spark) else None  # noqa: SLF001 -- there is no public way
+
+
+def _forget_failed_start() -> None:
+    """End the Java process of a start that failed, so that the next start does not take it for a session."""
+    _forget_sessions()
+    if SparkContext._gateway is not None:  # noqa: SLF001 -- there is no public way
+        with suppress(Py4JError, OSError):
+            _end_java(SparkContext._gateway)  # noqa: SLF001
 
 
 def _forget_sessions() -> None:

@@ -32,21 +32,67 @@ with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as sp
 print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
 """
 
-KILLED_JAVA = """
+KILLED_DURING_START = """
 import os, tempfile
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
 
+def kill_java_first(self, *args, **kwargs):
+    java = SparkContext._gateway.proc
+    java.kill()
+    java.wait()
+    original(self, *args, **kwargs)
+
 settings = SparkSettings(master="local[1]", driver_memory="512m")
-spark = start_session(settings)
-java = SparkContext._gateway.proc
-java.kill()
-java.wait()
-stop_session(spark)
+original, SparkSession.__init__ = SparkSession.__init__, kill_java_first
+try:
+    start_session(settings)
+except SparkUnavailableError as error:
+    print(type(error).__name__)
+SparkSession.__init__ = original
 again = start_session(settings)
 rows = again.range(0, 2, 1, 2).collect()
 stop_session(again)
 print([row.id for row in rows], [name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
+"""
+
+KILLED_DURING_A_RUN = """
+import os, tempfile, threading
+from core.clock import SystemClock
+from core.ids import SystemIds
+from pyspark import SparkContext
+from spark_jobs import session_manager
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.queries import TaggedQueries
+from spark_jobs.session.executor_watch import ExecutorWatch
+from spark_jobs.session.spark_session import SparkSettings
+from spark_jobs.shuffle.plan import PlanChoice
+
+clock = SystemClock()
+
+def run_until_java_is_gone(spark, *_, **__):
+    with TaggedQueries(spark, 1, tag="t"), ExecutorWatch(spark, clock) as watch:
+        java = SparkContext._gateway.proc
+        java.kill()
+        java.wait()
+        while True:
+            clock.sleep(0.1)
+            watch.check()
+
+session_manager.run_jobs = run_until_java_is_gone
+options = dict(store=None, book=None, clock=clock, ids=SystemIds(clock), progress=print)
+with session_manager.SparkSessionManager(SparkSettings(master="local[1]", driver_memory="512m")) as session:
+    session.start()
+    try:
+        session.run([], cancelled=threading.Event(), plan=PlanChoice.AUTO, **options)
+    except SparkUnavailableError as error:
+        print(type(error).__name__)
+    session.drop()
+    session.start()
+    print(session.slots)
+print([name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
 """
 
 
@@ -71,10 +117,18 @@ def path_without_java(directory: Path) -> str:
 
 
 @pytest.mark.spark
-def test_a_session_starts_after_its_java_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "output"),
+    [
+        (KILLED_DURING_START, "SparkUnavailableError\n[0, 1] []\n"),
+        (KILLED_DURING_A_RUN, "SparkUnavailableError\n1\n[]\n"),
+    ],
+    ids=["start", "run"],
+)
+def test_a_session_starts_after_its_java_was_killed(tmp_path: Path, script: str, output: str) -> None:
     """PySpark alone would ask the dead process for its active session."""
     child = subprocess.run(
-        [sys.executable, "-c", KILLED_JAVA],
+        [sys.executable, "-c", script],
         env=child_environment(tmp_path),
         cwd=tmp_path,
         capture_output=True,
@@ -82,7 +136,7 @@ def test_a_session_starts_after_its_java_was_killed(tmp_path: Path) -> None:
         timeout=600,
         check=False,
     )
-    assert (child.returncode, child.stdout, child.stderr) == (0, "[0, 1] []\n", "")
+    assert (child.returncode, child.stdout, child.stderr) == (0, output, "")
 
 
 @pytest.mark.spark
