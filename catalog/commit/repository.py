@@ -150,11 +150,12 @@ class _Commit:
     def run(self) -> tuple[list[SectionOutcome], int]:
         """Return the outcomes by section, and the time of the commit that produced them."""
         result, session, partitions, producers, single_runs = self._lock_and_read()
-        earlier = self._earlier_outcomes(result.fetchall())
+        rows = partitions.fetchall()
+        earlier = self._earlier_outcomes(result.fetchall(), rows)
         if earlier is not None:
             return earlier
         self._check_session(session.fetchall())
-        locked = LockedPartitions(partitions.fetchall(), len(self._commit.sections), self.epoch)
+        locked = LockedPartitions(rows, len(self._commit.sections), self.epoch)
         states = producers.fetchall() if producers else []
         bulk = single_runs.assign(locked, self._producers.sections, states)
         others = np.setdiff1d(np.arange(len(self._commit.sections)), bulk.indexes, assume_unique=True)
@@ -188,18 +189,21 @@ class _Commit:
         """Send the statement whose result `_check_session` examines."""
         return self._transaction.send(_SQL["lock_session"], params)
 
-    def _earlier_outcomes(self, rows: list[TupleRow]) -> tuple[list[SectionOutcome], int] | None:
+    def _earlier_outcomes(
+        self, results: list[TupleRow], partitions: list[TupleRow]
+    ) -> tuple[list[SectionOutcome], int] | None:
         """Return the outcomes and the time of an earlier commit of this file, or None."""
-        if not rows:
+        if not results:
             return None
-        ((sections, committed_ms),) = rows
+        ((sections, committed_ms),) = results
         if sections is None:
             raise CommitResultExpiredError(
                 f"file {self._commit.file_id} was committed at {committed_ms} ms, "
                 f"and its results are stored for {COMMIT_RESULT_RETENTION_MS} ms only",
                 remedy="read the log to see what it contains",
             )
-        return decode_outcomes(sections, self._commit), committed_ms
+        locked = LockedPartitions(partitions, len(self._commit.sections), self.epoch)
+        return decode_outcomes(sections, self._commit, locked.log_start_offsets), committed_ms
 
     def _check_session(self, rows: list[TupleRow]) -> None:
         """Raise SessionFencedError unless the session is active; take time and epoch from the same row.
@@ -276,7 +280,7 @@ class _Commit:
                 send(_SQL["begin_epochs"], {**epoch, **rows.epoch_params()})
                 send(_SQL["remove_old_epochs"], rows.epoch_params())
         outcomes = make_outcomes()
-        encoded = encode_outcomes(outcomes)
+        encoded = encode_outcomes(outcomes, self._commit)
         if len(rows):
             send(_SQL["insert_extents"], {**file_params, **rows.extent_params()})
         if rows.has_producers:

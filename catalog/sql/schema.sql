@@ -234,7 +234,8 @@ CREATE TABLE extents (
 ) WITH (fillfactor = 90);
 CREATE INDEX extents_file ON extents (file_id);
 
--- Outcomes of recent commits, so that a retry after a lost response gets the same outcome.
+-- Outcomes of recent commits, so that a retry after a lost response gets the same outcome, also after the file was
+-- compacted. catalog/commit/results.py describes the bytes of sections.
 CREATE TABLE commit_results (
     file_id uuid PRIMARY KEY,
     committed_ms bigint NOT NULL,

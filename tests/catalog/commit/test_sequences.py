@@ -17,7 +17,7 @@ from catalog.commit.assignment import (
     extents_of_section,
     waiting_for_readoption,
 )
-from catalog.commit.results import SectionOutcome, appended_range, decode_outcomes, encode_outcomes
+from catalog.commit.results import appended_range
 from catalog.commit.sequences import (
     BATCH,
     ProducerState,
@@ -151,17 +151,6 @@ def test_assignment_agrees_with_the_model(files: list[list[BatchRun]], first_new
 
 def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
     return ProducerStamp(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-
-
-def test_stored_outcomes_are_returned_as_they_were() -> None:
-    runs = (
-        RunResult(base_offset=5),
-        RunResult(base_offset=3, duplicate=True),
-        RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="expected 7"),
-    )
-    outcomes = [SectionOutcome(1, 6, 2, runs)]
-    commit = replace(_COMMIT, sections=(_section(runs_of(*[run_of(1)] * 3)),))
-    assert decode_outcomes(encode_outcomes(outcomes), commit) == outcomes
 
 
 def test_only_runs_out_of_order_wait_for_a_readoption() -> None:
