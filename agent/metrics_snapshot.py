@@ -57,6 +57,10 @@ def metrics_snapshot(
             "Bytes that were fetched and are not sent yet",
             lambda: read_path.budget.used,
         ),
+        "siltstone_early_close_idle_seconds": (
+            "Time without arrivals after which an ingestion file is closed early, in seconds",
+            lambda: write_path.early_close.idle_seconds,
+        ),
         "siltstone_tail_bytes": ("Bytes of the newest batches in memory (the hot tail)", lambda: tail.size),
         "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
         "siltstone_loop_lag_seconds": (
@@ -102,6 +106,10 @@ def metrics_snapshot(
         "siltstone_fetch_session_evictions": (
             "Fetch sessions that were evicted because a new session replaced them",
             lambda: fetch_sessions.evictions,
+        ),
+        "siltstone_early_closes_held_back": (
+            "Ingestion files whose early close waited for the budget of PUTs",
+            lambda: write_path.early_close.held_back,
         ),
         "siltstone_write_rejections": (
             "Appends that were rejected because the write buffer was full",

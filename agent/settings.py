@@ -115,9 +115,28 @@ class AgentSettings:
     flush_bytes: Bytes = setting(
         8 * MIB, "Size at which an agent writes a file before the flush interval ends.", le=1024 * MIB
     )
+    early_close_bytes: Bytes = setting(
+        64 * KIB,
+        "Size from which an agent writes a file before the flush interval ends if waiting gains nothing,"
+        " because its producers wait for responses.",
+    )
+    early_puts_per_second: int = setting(
+        100,
+        "Maximum number of files that an agent writes early per second; 0: it writes none early.",
+        ge=0,
+    )
+    early_puts_per_gb: int = setting(
+        2000,
+        "Maximum number of files that an agent writes early per 10^9 bytes; 0: it writes none early. A local"
+        " directory charges no requests and has no such limit.",
+        ge=0,
+    )
     stalled_flush_bytes: Bytes = internal(
         MIB,
-        "Bytes of one producer at which a file is written early, because the producer waits for a response.",
+        "Bytes of an idempotent producer in a file at which it counts as stalled at its third open request.",
+    )
+    early_close_idle_ms: int = internal(
+        2, "Least time without arrivals after which a file is written early; the agent learns a longer one."
     )
     max_buffered_bytes: Bytes = setting(
         128 * MIB,

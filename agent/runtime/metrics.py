@@ -111,6 +111,13 @@ class AgentMetrics:
             buckets=_FILE_BYTES,
             registry=registry,
         )
+        self.files_closed = Counter(
+            "siltstone_ingestion_files_closed",
+            "Ingestion files, by the reason for which they were closed: full, interval, stalled (producers"
+            " used up their requests in flight), idle (nothing more arrived) or stop",
+            ["reason"],
+            registry=registry,
+        )
         self.files_failed = Counter(
             "siltstone_ingestion_files_failed",
             "Ingestion files that could not be uploaded or committed",

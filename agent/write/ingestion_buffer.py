@@ -35,17 +35,18 @@ class Piece(NamedTuple):
 class OpenFile:
     """An ingestion file that is being filled: pieces by topic and partition, and the size of all batches.
 
-    `requests` and `bytes` count the requests of each idempotent producer that end in this file. `opened_at`
-    is the loop's time of its first append, `appended_at` that of each request that ends in this file.
+    `requests` counts the requests of each idempotent producer that end in this file. `opened_at` is the
+    loop's time of its first append, `appended_at` that of each request that ends in this file. `reason` says
+    why it was closed.
     """
 
     # By topic first: neighbours in a request have the same topic, and hashing a UUID is slow.
     topics: dict[UUID, dict[int, list[Piece]]] = field(default_factory=dict)
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
-    bytes: Counter[int] = field(default_factory=Counter)
     opened_at: float = 0.0
     appended_at: list[float] = field(default_factory=list)
+    reason: str = "full"
 
     def sections(self, topic_id: UUID) -> dict[int, list[Piece]]:
         """Return the pieces of a topic, by partition."""

@@ -4,10 +4,9 @@ A file passes through these steps:
 
 1. `append` adds batches to the open file. All batches of a call fit into the memory budget, or none is taken.
 2. The open file is closed `flush_interval_ms` after its first append, or when it reaches `flush_bytes`. It is
-   closed early when it holds `stalled_flush_bytes` of an idempotent producer that has nearly reached its
-   limit of unacknowledged requests, because that producer would wait for the interval instead of sending
-   more. While `max_files_in_flight` files are not committed, the open file stays open and grows: a slow store
-   makes files larger, not more numerous.
+   closed early when waiting gains nothing, because its producers wait for responses instead of sending more
+   (`core.early_close`). While `max_files_in_flight` files are not committed, the open file stays open and
+   grows: a slow store makes files larger, not more numerous.
 3. Closed files are sealed (laid out) and uploaded by one PUT each, in one call of the uploads pool. Several
    files are uploaded at a time.
 4. Files are committed one by one, in the order in which they were closed. Batches that a producer sent in
@@ -23,7 +22,8 @@ if the producer is new (`catalog.commit`).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import math
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, repeat
@@ -40,6 +40,7 @@ from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.errors import SessionFencedError
+from core.early_close import EarlyCloseLimits, EarlyCloseRule
 from core.errors import SiltstoneError, StaleStateError
 from object_store.accounting import Purpose
 
@@ -61,9 +62,19 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
-# KIP-98 allows an idempotent producer five open requests (max.in.flight.requests.per.connection). Files of
-# three and of two requests alternate, so that one is filled while the other is uploaded.
-_STALLING_REQUESTS = 3
+
+
+def _early_close_limits(settings: AgentSettings, store: ObjectStore) -> EarlyCloseLimits:
+    """Return the limits for a store. A local directory charges no requests."""
+    return EarlyCloseLimits(
+        min_bytes=settings.early_close_bytes,
+        overlap_bytes=settings.stalled_flush_bytes,
+        max_files=max(1, settings.max_files_in_flight // 2),  # the others are for full files
+        min_idle_seconds=settings.early_close_idle_ms / 1000,
+        max_idle_seconds=settings.flush_interval_ms / 1000,
+        puts_per_second=settings.early_puts_per_second,
+        puts_per_gb=math.inf if store.url.startswith("file:") else settings.early_puts_per_gb,
+    )
 
 
 class CommitLog(Protocol):
@@ -113,6 +124,7 @@ class WritePath:
         self._store_health = store_health
         self._epoch = epoch
         self._listeners = tuple(listeners)
+        self.early_close = EarlyCloseRule(_early_close_limits(settings, store), clock.monotonic())
         self.budget = ByteBudget(
             "the write buffer",
             settings.max_buffered_bytes,
@@ -122,10 +134,10 @@ class WritePath:
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries
         self._in_flight = 0
-        self._unacknowledged: Counter[int] = Counter()  # requests by idempotent producer
         self._due: OpenFile | None = None  # the file to close next, if it is still open
         self._timer_file: OpenFile | None = None  # the file of the timer
         self._timer: asyncio.TimerHandle | None = None
+        self._early_timer: asyncio.TimerHandle | None = None
         self._draining = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -193,6 +205,7 @@ class WritePath:
                 now = asyncio.get_running_loop().time()
                 for each in full:
                     each.opened_at = each.opened_at or now
+                    self.early_close.closed(each.size)
                 file = self._buffer.open if self._buffer.open.size else full[-1]
         self._added(appends, size, file)
 
@@ -202,21 +215,13 @@ class WritePath:
             now = asyncio.get_running_loop().time()
             file.appended_at.append(now)
             file.opened_at = file.opened_at or now
-        self._note_producer(appends, size, file)
+        producer_id = appends[0].producer_id if appends else None
+        if producer_id is not None:
+            file.requests[producer_id] += 1
+        if size:
+            self.early_close.arrived(self._clock.monotonic(), self._buffer.open.size, size, producer_id)
         self._idle.clear()
         self._schedule()
-
-    def _note_producer(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
-        """Count the request; close `file` early if its producer is about to stall."""
-        producer_id = appends[0].producer_id if appends else None
-        if producer_id is None:
-            return
-        file.requests[producer_id] += 1
-        file.bytes[producer_id] += size
-        self._unacknowledged[producer_id] += 1
-        is_stalling = self._unacknowledged[producer_id] >= _STALLING_REQUESTS
-        if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
-            self._due = file  # no effect if it is closed already
 
     @property
     def is_running(self) -> bool:
@@ -250,6 +255,8 @@ class WritePath:
         self._stopping = True
         tasks = [self._committer, *self._uploads]
         self._committer = None
+        if self._early_timer is not None:
+            self._early_timer.cancel()
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
@@ -264,16 +271,36 @@ class WritePath:
             self._idle.set()
 
     def _next_file(self) -> OpenFile | None:
-        is_due = self._draining or self._due is self._buffer.open
         if self._closed:
             file = self._closed.popleft()
-        elif is_due and self._buffer.open.size:
+        elif self._buffer.open.size and (reason := self._reason_to_close()):
             file = self._buffer.take()
+            file.reason = reason
+            self.early_close.closed(file.size)
         else:
             return None
         if self._due is file:
             self._due = None  # keep no reference to it
         return file
+
+    def _reason_to_close(self) -> str:
+        """Return why the open file is to be closed now; empty: it is not."""
+        if self._draining:
+            return "stop"
+        if self._due is self._buffer.open:
+            return "interval"
+        now = self._clock.monotonic()
+        if self.early_close.take(now, self._in_flight):
+            return "stalled" if self.early_close.has_stalled_producers() else "idle"
+        due = self.early_close.due_at(now, self._in_flight)
+        # Arrivals usually postpone it, so the timer checks again instead of being replaced each time.
+        if due is not None and self._early_timer is None:
+            self._early_timer = asyncio.get_running_loop().call_later(due - now, self._early_timer_ended)
+        return ""
+
+    def _early_timer_ended(self) -> None:
+        self._early_timer = None
+        self._schedule()
 
     def _set_timer(self) -> None:
         file = self._buffer.open
@@ -291,6 +318,7 @@ class WritePath:
 
     def _launch(self, file: OpenFile) -> None:
         self._in_flight += 1
+        self._metrics.files_closed.labels(file.reason).inc()
         self._metrics.buffer_seconds.observe(asyncio.get_running_loop().time() - file.opened_at)
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
         self._uploads.add(upload)
@@ -340,7 +368,7 @@ class WritePath:
                 del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
-            self._unacknowledged -= flight.file.requests  # subtraction of counters drops zeros
+            self.early_close.acknowledged(self._clock.monotonic(), flight.file.requests)
             del flight  # releases the producers' buffers before the wait for the next file
             self._schedule()
 

@@ -203,6 +203,16 @@ def the_store_is_slow(scene: Scene) -> None:
         scene.until_moved()
 
 
+@step(
+    "early_close_idle_seconds early_closes_held_back_total ingestion_files_closed_total",
+    flush_interval_ms=50,
+    early_close_bytes=100,
+    early_puts_per_second=1,
+)
+def files_are_closed_early(scene: Scene) -> None:
+    scene.until_moved(lambda: scene.produce("x" * 200))
+
+
 @step("write_rejections_total", max_buffered_bytes=2_000, max_request_bytes=2_000, flush_bytes=1_000)
 def the_write_buffer_is_full(scene: Scene) -> None:
     value = base64.b64encode(scene.ids.random_bytes(1_200)).decode()  # does not become much shorter

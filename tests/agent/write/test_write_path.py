@@ -185,14 +185,14 @@ async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) ->
 
 async def test_a_file_is_closed_early_for_a_producer_about_to_stall(store: FaultyStore) -> None:
     """A producer's third pending request closes a file with enough of its bytes. Other files wait."""
-    async with writing(store, stalled_flush_bytes=600) as harness:
+    async with writing(store, stalled_flush_bytes=600, early_close_bytes=600) as harness:
         first = [harness.path.enqueue([batches(A, n, "x" * 300, producer=7)])[0] for n in range(2)]
         assert harness.path.files_in_flight == 0
         third = harness.path.enqueue([batches(A, 2, "x" * 300, producer=7)])[0]
         assert harness.path.files_in_flight == 1
         for pending in (*first, third):
             assert (await pending.wait())[0].base_offset == 0
-        again = harness.path.enqueue([batches(A, 3, "x" * 1000, producer=7)])
+        again = harness.path.enqueue([batches(A, 3, "x" * 500, producer=7)])
         assert harness.path.files_in_flight == 0, "acknowledged requests do not count"
         harness.path.flush()
         await again[0].wait()
@@ -200,7 +200,7 @@ async def test_a_file_is_closed_early_for_a_producer_about_to_stall(store: Fault
 
 async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) -> None:
     """Only the bytes of a single producer count, however many requests are pending."""
-    async with writing(store, stalled_flush_bytes=2000) as harness:
+    async with writing(store, stalled_flush_bytes=2000, early_close_bytes=20_000) as harness:
         pending = [
             harness.path.enqueue([batches(A, n % 8, "x" * 50, producer=7 + n % 10)])[0] for n in range(60)
         ]
