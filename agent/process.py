@@ -74,7 +74,8 @@ def run(
             )
             catalog = opened.enter_context(contextlib.closing(wait.run("opening the catalog", opening)))
         with warn_if_slow("checking the object store"):
-            store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
+            opening_store = open_store(store_config, clock, ids, hedges=settings.hedge_requests)
+            store = opened.enter_context(contextlib.closing(opening_store))
             wait.run("checking the object store", partial(_check, store, catalog, ids))
         timeout_seconds = settings.probe_timeout_ms / 1000
         probe_store = opened.enter_context(

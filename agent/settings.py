@@ -155,6 +155,13 @@ class AgentSettings:
         " wait for `siltstone fsck --readopt --apply`.",
     )
 
+    # Object store
+    hedge_requests: bool = setting(
+        True,
+        "Send a PUT or GET of S3 a second time if it takes longer than 99.9 % of the last ones, and use the"
+        " response that arrives first.",
+    )
+
     # Thread pools
     kernel_threads: int = internal(2, "Threads that run kernels for producers.")
     rendering_threads: int = internal(

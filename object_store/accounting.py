@@ -40,8 +40,9 @@ class Tally:
 
     `requests` counts everything on the wire, including requests that were sent again (`retries`) and requests
     that continue a broken stream (`resumes`). `errors` counts requests that failed: by status, without a
-    response, or for lack of a connection; those without a connection are in no other count. Bytes are bytes
-    of bodies; `bytes_in` are received.
+    response, or for lack of a connection; those without a connection are in no other count. `hedges` counts
+    operations that were slow and were therefore started a second time; `hedges_won` those whose second call
+    was faster. Bytes are bytes of bodies; `bytes_in` are received.
     """
 
     requests: int = 0
@@ -50,9 +51,11 @@ class Tally:
     errors: int = 0
     retries: int = 0
     resumes: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
 
-    def values(self) -> tuple[int, int, int, int, int, int]:
-        """Return the six numbers, in the order of the fields."""
+    def values(self) -> tuple[int, ...]:
+        """Return the numbers, in the order of the fields."""
         return (
             self.requests,
             self.bytes_in,
@@ -60,6 +63,8 @@ class Tally:
             self.errors,
             self.retries,
             self.resumes,
+            self.hedges,
+            self.hedges_won,
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -130,6 +135,8 @@ class RequestCounts:
         errors: int = 0,
         retries: int = 0,
         resumes: int = 0,
+        hedges: int = 0,
+        hedges_won: int = 0,
     ) -> None:
         """Add to the counts of one kind and purpose."""
         with self._lock:
@@ -142,6 +149,8 @@ class RequestCounts:
             numbers[3] += errors
             numbers[4] += retries
             numbers[5] += resumes
+            numbers[6] += hedges
+            numbers[7] += hedges_won
 
     def snapshot(self) -> CountsSnapshot:
         """Return the current counts."""

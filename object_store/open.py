@@ -29,6 +29,8 @@ _OTHER_SCHEMES = frozenset({"abfs", "azure", "gcs", "gs", "hdfs", "http", "https
 _CREDENTIALS = re.compile(r"(?![./~]).*:.*@")
 _NOT_IN_PREFIX = re.compile(r"[@:?#]")
 _FORMS = "write s3://bucket/prefix, file:///absolute/path or a path"
+# The newest durations that tell which request is slow: more of them hide a store that has become slower.
+_HEDGE_SAMPLES = 2_000
 # The rules of S3, plus underscores and capitals, which old buckets and other servers allow
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
@@ -59,12 +61,18 @@ class StoreConfig:
 
 
 def open_store(
-    config: StoreConfig, clock: Clock, ids: Ids, *, probe_timeout_seconds: float | None = None
+    config: StoreConfig,
+    clock: Clock,
+    ids: Ids,
+    *,
+    probe_timeout_seconds: float | None = None,
+    hedges: bool = False,
 ) -> ObjectStore:
     """Return a store for one process; sends no request. `check` verifies that it can be used.
 
-    With `probe_timeout_seconds`, the store is for probes: it makes one attempt, for about that time. A local
-    store has no timeouts.
+    With `probe_timeout_seconds`, the store is for probes: it makes one attempt, for about that time. With
+    `hedges`, an S3 store repeats reads of ranges, and writes, that take longer than 99.9 % of the last ones.
+    A local store has neither.
     """
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
@@ -73,7 +81,7 @@ def open_store(
     from object_store.s3.store import S3Store  # noqa: PLC0415
 
     bucket, prefix = _bucket_and_prefix(config.url)
-    limits = S3Limits()
+    limits = S3Limits(hedge_samples=_HEDGE_SAMPLES if hedges else None)
     if probe_timeout_seconds is not None:
         limits = S3Limits(
             attempts=1,

@@ -205,6 +205,8 @@ _STORE_FIELDS: Final = {
     "errors": "Requests to the object store that failed",
     "retries": "Requests to the object store that were sent again",
     "resumes": "Requests that resumed a broken stream from the object store",
+    "hedges": "Slow reads and writes of the object store that were started a second time",
+    "hedges_won": "Slow reads and writes of the object store whose second call was faster",
 }
 _CATALOG_FIELDS: Final = {
     "calls": "Calls of catalog operations",

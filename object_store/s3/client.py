@@ -21,6 +21,7 @@ from botocore.loaders import create_loader
 from object_store.accounting import RequestKind
 from object_store.errors import StoreAccessError, StoreClosedError
 from object_store.s3.errors import REQUEST_FAULTS, Place, is_transient, translate
+from object_store.s3.hedging import Hedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +57,10 @@ class S3Limits:
     resumes: int = 16
     bytes_per_resume: int = MIB
     part_size: int = 8 * MIB
+    #: Requests of a kind after which it is known what is slow, so that slow ones are hedged. None: never.
+    hedge_samples: int | None = None
+    #: Least time after which a request is hedged. Faster responses are none that anybody waits for.
+    hedge_floor_seconds: float = 0.05
 
 
 _KINDS: Final[Mapping[str, RequestKind]] = {
@@ -175,6 +180,7 @@ class S3Calls:
         self._client = _make_client(Place(bucket, endpoint or "Amazon S3"), endpoint, region, limits)
         self.place = Place(bucket, self._client.meta.endpoint_url)
         self._meter = WireMeter(self._client, counts)
+        self.hedger = Hedger(limits, counts, clock)
         self._closed = False
 
     def send(
@@ -218,6 +224,7 @@ class S3Calls:
     def close(self) -> None:
         """Close all idle connections."""
         self._closed = True
+        self.hedger.close()
         self._client.close()
 
 

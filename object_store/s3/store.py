@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError
-from object_store.accounting import Purpose, RequestCounts
+from object_store.accounting import Purpose, RequestCounts, RequestKind
 from object_store.errors import ObjectsNotDeletedError, StoreAccessError, StoreUnavailableError
 from object_store.interface import ObjectInfo, check_range
 from object_store.names import COMMON_PREFIX, check_name, parse
@@ -75,12 +75,16 @@ class S3Store:
         """Write an object with one PUT, replacing an existing one."""
         key = self._key(name)
         data = s3_upload.joined(body)
-        self._calls.send(
-            f"writing {name!r}",
-            purpose,
-            lambda client: client.put_object(Bucket=self._bucket, Key=key, Body=data),
-        )
-        return len(data)
+
+        def request() -> int:
+            self._calls.send(
+                f"writing {name!r}",
+                purpose,
+                lambda client: client.put_object(Bucket=self._bucket, Key=key, Body=data),
+            )
+            return len(data)
+
+        return self._calls.hedger.send(RequestKind.PUT, purpose, request)
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
         """Write an object with one conditional PUT unless one of that name exists."""
@@ -93,8 +97,12 @@ class S3Store:
         key = self._key(name)
         if length == 0:
             return bytearray()
-        stream = S3Stream(self._calls, key, name, RequestedRange(position, position + length), purpose)
-        return _read_all(stream, length)
+
+        def request() -> bytearray:
+            stream = S3Stream(self._calls, key, name, RequestedRange(position, position + length), purpose)
+            return _read_all(stream, length)
+
+        return self._calls.hedger.send(RequestKind.GET, purpose, request)
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
         """Return the last min(length, size) bytes, and the size."""

@@ -50,9 +50,15 @@ def instrument_stores(points: ArmedFailPoints) -> None:
     real = opening.open_store
 
     def open_store(
-        config: StoreConfig, clock: Clock, ids: Ids, *, probe_timeout_seconds: float | None = None
+        config: StoreConfig,
+        clock: Clock,
+        ids: Ids,
+        *,
+        probe_timeout_seconds: float | None = None,
+        hedges: bool = False,
     ) -> ObjectStore:
-        return instrument_store(real(config, clock, ids, probe_timeout_seconds=probe_timeout_seconds), points)
+        store = real(config, clock, ids, probe_timeout_seconds=probe_timeout_seconds, hedges=hedges)
+        return instrument_store(store, points)
 
     opening.open_store = open_store
 

@@ -76,6 +76,8 @@ def test_a_report_has_a_name_for_each_count() -> None:
         "errors": 0,
         "retries": 0,
         "resumes": 1,
+        "hedges": 0,
+        "hedges_won": 0,
     }
 
 

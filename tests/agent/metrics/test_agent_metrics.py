@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 NO_MEMORY: Final[dict[str, Any]] = {"tail_bytes": 0, "bounds_cache_ms": 1}
 COLD: Final[dict[str, Any]] = {"local_directories": (), **NO_MEMORY}
+_HEDGE_SAMPLES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +305,18 @@ def the_store_fails(scene: Scene) -> None:
     scene.read()
     scene.proxy.plan(Fault(method="PUT", status=403, code="AccessDenied", times=10))
     scene.produce("z")
+
+
+@step("store_hedges_total store_hedges_won_total", on_s3=True, **COLD)
+def a_write_hangs(scene: Scene) -> None:
+    """A write hangs, and its second call is faster."""
+    assert scene.proxy is not None
+    for _ in range(_HEDGE_SAMPLES):
+        scene.produce("x")
+    done = threading.Event()
+    scene.proxy.plan(Fault(method="PUT", before=done.wait))
+    scene.produce("y")
+    done.set()
 
 
 @step("catalog_failures_total catalog_retries_total")
@@ -650,7 +663,7 @@ def start(
                 config: StoreConfig = request.getfixturevalue("s3_config")
                 assert config.endpoint is not None
                 proxy = stack.enter_context(running_proxy(config.endpoint))
-                limits = S3Limits(first_pause_seconds=0.001, attempts=3)
+                limits = S3Limits(first_pause_seconds=0.001, attempts=3, hedge_samples=_HEDGE_SAMPLES)
                 inner = S3Store(
                     bucket_of(config),
                     "p",
