@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,22 +22,20 @@ from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition as LogName
 from object_format.record_batch.records import decode_batches, encode_batch
-from tests.fixtures import kafka_tools
-from tests.fixtures.ports import lasting_ports
+from tests.fixtures.kafka_broker import kafka_broker
 from tests.local_tier.crash.crash_check import contents
 from tests.local_tier.interchange.pair import files_of
 from tests.local_tier.manager.managers import PeriodicManualScheduler, crash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from uuid import UUID
 
     from local_tier.log.unified_log import UnifiedLog
 
 pytestmark = pytest.mark.integration
 
-_SOURCE = Path(__file__).parent / "Broker.java"
-_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 _SECONDS = 120
 QUIET = {"log_level": 0}
 CONFIG = LogConfig(segment_bytes=2**20, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
@@ -48,43 +44,18 @@ CONFIG = LogConfig(segment_bytes=2**20, retention_ms=-1, message_timestamp_after
 @contextmanager
 def broker(directory: Path, *, topics: dict[str, dict[str, str]]) -> Iterator[str]:
     """Run a broker on a log directory, yield its address, and kill it with SIGKILL."""
-    client, controller = lasting_ports(2)
-    properties = {
-        "node.id": 1,
-        "process.roles": "broker,controller",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": directory,
+    settings = {
         "log.cleaner.backoff.ms": 50,
         "log.initial.task.delay.ms": 60_000,
         "offsets.topic.num.partitions": 1,
-        "offsets.topic.replication.factor": 1,
         "group.initial.rebalance.delay.ms": 0,
     }
-    file = directory.parent / "server.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    process = subprocess.Popen(
-        kafka_tools.command(str(_SOURCE), str(file), _CLUSTER),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        address = f"127.0.0.1:{client}"
+    with kafka_broker(directory, settings=settings) as started:
         new = [NewTopic(name, 1, 1, config=config) for name, config in topics.items()]
-        admin = AdminClient({**QUIET, "bootstrap.servers": address})
+        admin = AdminClient({**QUIET, "bootstrap.servers": started.address})
         for future in (admin.create_topics(new) if new else {}).values():
             future.result(_SECONDS)
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        yield started.address
 
 
 def values(address: str, topic: str, count: int) -> list[bytes]:

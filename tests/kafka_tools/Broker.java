@@ -9,7 +9,7 @@ import kafka.server.KafkaRaftServer;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.metadata.storage.Formatter;
 
-/** A real broker and controller in one process: formats its directory if needed, serves, and waits for a kill. */
+/** A real broker and controller in one process: formats its directory if needed, serves, and dies with its parent. */
 public final class Broker {
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
@@ -32,6 +32,9 @@ public final class Broker {
         new KafkaRaftServer(KafkaConfig.fromProps(properties, false), Time.SYSTEM).startup();
         out.println("started");
         out.flush();
-        Thread.currentThread().join();
+        while (System.in.read() >= 0) {
+            // The parent writes nothing. Its end closes the pipe.
+        }
+        Runtime.getRuntime().halt(0);
     }
 }
