@@ -81,7 +81,7 @@ coverage: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.mutation $(ARGS)
 
-bench: $(VENV)/.installed-dev
+bench: $(VENV)/.installed-dev kafka-tools
 	$(BIN)/python -m benchmarks $(ARGS)
 
 cost: $(VENV)/.installed-dev

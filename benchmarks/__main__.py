@@ -23,6 +23,7 @@ _PARTS = {
     "kafka_process",
     "kafka_steps",
     "kafka_wire",
+    "slow_store",
 }
 """Modules of this package that are not benchmarks."""
 

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import httpx
 import psutil
+import structlog
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 from typing_extensions import override
 
+import agent.process
 from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
-from agent.process import run
 from agent.settings import AgentSettings
+from benchmarks.slow_store import SlowStore
 from catalog.open import EmbeddedPostgres, migrate_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
-from object_store.open import StoreConfig
+from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from multiprocessing.connection import Connection
     from typing import Self
+
+_STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +122,28 @@ class Cluster:
         return seconds
 
     @contextmanager
-    def agent(self, **changes: Any) -> Iterator[AgentProcess]:  # noqa: ANN401  # any setting
-        """Yield an agent with default settings except for the given ones."""
+    def agent(self, *, put_delay_ms: int = 0, **changes: Any) -> Iterator[AgentProcess]:  # noqa: ANN401  # any setting
+        """Yield an agent with default settings except for the given ones.
+
+        `put_delay_ms` is added to each PUT, as a remote store would.
+        """
         settings = AgentSettings(http_port=0, kafka_host="127.0.0.1", kafka_port=0, **changes)
-        with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, addresses):
+        arguments = (settings, self._store, self._postgres.url, put_delay_ms)
+        with _spawned(_serve_agent, arguments) as (process, addresses):
             yield AgentProcess(addresses["kafka"], addresses["http"], process)
 
 
-def _serve_agent(addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str) -> None:
-    run(settings, store_config=store, catalog_url=url, on_ready=addresses.send)
+def _serve_agent(
+    addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str, put_delay_ms: int
+) -> None:
+    def open_slow_store(*arguments: Any, **options: Any) -> SlowStore:  # noqa: ANN401  # those of open_store
+        return SlowStore(open_store(*arguments, **options), put_delay_ms)
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with ExitStack() as replaced:
+        if put_delay_ms:
+            replaced.enter_context(patch.object(agent.process, "open_store", open_slow_store))
+        agent.process.run(settings, store_config=store, catalog_url=url, on_ready=addresses.send)
 
 
 @contextmanager
@@ -142,10 +161,13 @@ def _spawned(
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=cast("type", target), args=(theirs, *arguments))
     process.start()
+    theirs.close()  # so that the end of the process ends the wait for its address
     try:
         yield psutil.Process(process.pid), ours.recv()
     finally:
         process.terminate()
+        process.join(_STOP_SECONDS)
+        process.kill()
         process.join()
 
 

@@ -10,15 +10,16 @@ import numpy as np
 
 from core.clock import SystemClock
 from core.ids import SeededIds
-from local_tier.cleaner.cleaner import Cleaner, Throttler
+from local_tier.cleaner.cleaner import Cleaner, CleanerStats, Throttler
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.cleaner.log_to_clean import LogToClean
 from local_tier.files.file_system import RealFileSystem
+from object_format.codecs.codec import Codec
 from object_format.dedupe import KeyTable
 from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from local_tier.log.unified_log import UnifiedLog
@@ -45,26 +46,13 @@ def measure_cleaner(
         log = opened(root / f"cleaned-{round_number}")
         for request in requests:
             log.append_as_leader(bytearray(request), 0)
-        log.roll()
-        log.flush()
-        log.update_high_watermark(log.log_end_offset)
+        make_cleanable(log)
         size = log.size
         begin = time.perf_counter()
-        end, stats = _cleaner().clean(
-            LogToClean(
-                log=log,
-                first_dirty_offset=0,
-                first_uncleanable_offset=log.log_end_offset,
-                clean_bytes=0,
-                cleanable_bytes=size,
-                must_clean=True,
-            )
-        )
+        stats = clean(log, count)
         if round_number:
             taken.append(time.perf_counter() - begin)
             reading.append(stats.index_seconds)
-        if end != log.log_end_offset or stats.records_read != count:
-            raise RuntimeError(f"cleaned up to {end} only: {stats}")
         kept = stats.records_written
         log.delete()
     seconds = statistics.median(taken)
@@ -74,6 +62,30 @@ def measure_cleaner(
         "survivors_records_per_s": count / statistics.median(reading),
         "share_kept": kept / count,
     }
+
+
+def make_cleanable(log: UnifiedLog) -> None:
+    """Close the segment that is written to, and let everything count as replicated."""
+    log.roll()
+    log.flush()
+    log.update_high_watermark(log.log_end_offset)
+
+
+def clean(log: UnifiedLog, count: int) -> CleanerStats:
+    """Clean a whole log of `count` records with default settings."""
+    end, stats = _cleaner().clean(
+        LogToClean(
+            log=log,
+            first_dirty_offset=0,
+            first_uncleanable_offset=log.log_end_offset,
+            clean_bytes=0,
+            cleanable_bytes=log.size,
+            must_clean=True,
+        )
+    )
+    if end != log.log_end_offset or stats.records_read != count:
+        raise RuntimeError(f"cleaned up to {end} only: {stats}")
+    return stats
 
 
 def _cleaner() -> Cleaner:
@@ -92,9 +104,22 @@ def _cleaner() -> Cleaner:
 def _requests(count: int) -> list[bytes]:
     numbers = np.random.default_rng(5).integers(0, int(count * _KEYS_PER_RECORD), count)
     keys = [b"%012d" % number for number in numbers.tolist()]
+    return list(make_requests(keys, [_VALUE] * count, batch_records=_BATCH))
+
+
+def make_requests(
+    keys: Sequence[bytes], values: Sequence[bytes], *, batch_records: int, codec: Codec = Codec.NONE
+) -> Iterator[bytes]:
+    """Yield the batches of records, many at a time."""
     now = SystemClock().now_ms()
-    batches = [
-        encode_batch([now] * len(part), part, [_VALUE] * len(part))
-        for part in (keys[start : start + _BATCH] for start in range(0, count, _BATCH))
-    ]
-    return [b"".join(batches[start : start + _REQUEST]) for start in range(0, len(batches), _REQUEST)]
+    step = batch_records * _REQUEST
+    for first in range(0, len(keys), step):
+        yield b"".join(
+            encode_batch(
+                [now] * len(keys[start : start + batch_records]),
+                keys[start : start + batch_records],
+                values[start : start + batch_records],
+                codec=codec,
+            )
+            for start in range(first, min(first + step, len(keys)), batch_records)
+        )

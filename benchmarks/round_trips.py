@@ -288,7 +288,7 @@ _STEPS = {"produce": _produce, "groups": _groups, "first": _first, "idle": _idle
 def main(*, as_json: bool, quick: bool, parts: tuple[str, ...]) -> None:
     """Run the benchmark and print the report."""
     report: dict[str, Any] = {"benchmark": "round_trips", "machine": machine()}
-    settings = {
+    settings: dict[str, Any] = {
         "flush_interval_ms": _FLUSH_INTERVAL_MS,
         "groups": GroupSettings(group_initial_rebalance_delay_ms=0),
     }

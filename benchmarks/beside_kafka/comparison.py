@@ -1,0 +1,183 @@
+"""Samples of two servers that get the same load alternately, their figures, and a table of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.beside_kafka.load import Load
+    from benchmarks.beside_kafka.servers import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A load, and the processor seconds that the server spent meanwhile."""
+
+    load: Load
+    cpu_seconds: float
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The samples of both servers with one load, and the least ratio that is wanted.
+
+    `unit` is `MB/s`, where more is better, or `s`, where less is.
+    """
+
+    part: str
+    case: Mapping[str, Any]
+    samples: Mapping[str, Sequence[Sample]]
+    goal: float | None = None
+    unit: str = "MB/s"
+    failure: str = ""
+
+    def figures(self) -> dict[str, Any]:
+        """Return medians, spreads, and the ratio to Kafka as plain values."""
+        row: dict[str, Any] = {"part": self.part, "case": dict(self.case), "unit": self.unit}
+        if self.failure:
+            return {**row, "failure": self.failure}
+        for name, samples in self.samples.items():
+            row[name] = self._summary(samples)
+        ours, theirs = row[SILTSTONE]["median"], row[KAFKA]["median"]
+        ratio = ours / theirs if self.unit == "MB/s" else theirs / ours
+        row["ratio"] = round(ratio, 2)
+        if self.goal is not None:
+            row |= {"goal": self.goal, "met": ratio >= self.goal}
+        parts = [each.counters for each in self.samples[SILTSTONE] if each.counters]
+        if parts:
+            row["siltstone_means"] = {
+                name: round(median(each[name] for each in parts), 2) for name in parts[0]
+            }
+        return row
+
+    def _summary(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        values = [self._value(each.load) for each in samples]
+        gigabytes = [each.load.megabytes / 1000 for each in samples]
+        return {
+            "median": round(median(values), 3),
+            "min": round(min(values), 3),
+            "max": round(max(values), 3),
+            "p50_ms": _median([each.load.p50_ms for each in samples]),
+            "p99_ms": _median([each.load.p99_ms for each in samples]),
+            "cpu_seconds": round(median(each.cpu_seconds for each in samples), 3),
+            "cpu_seconds_per_gb": _median(
+                [
+                    each.cpu_seconds / size if size else None
+                    for each, size in zip(samples, gigabytes, strict=True)
+                ]
+            ),
+            "samples": [asdict(each.load) for each in samples],
+        }
+
+    def _value(self, load: Load) -> float:
+        return load.megabytes / max(load.seconds, 1e-9) if self.unit == "MB/s" else load.seconds
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """Return the rounded median, None if there are no values."""
+    found = [each for each in values if each is not None]
+    return round(median(found), 2) if found else None
+
+
+def alternate(
+    servers: Sequence[Server], rounds: int, load: Callable[[Server, int], Load]
+) -> dict[str, list[Sample]]:
+    """Apply a load to the servers alternately; the load gets the number of the round."""
+    samples: dict[str, list[Sample]] = {server.name: [] for server in servers}
+    for number in range(rounds):
+        for server in servers:
+            samples[server.name].append(measured(server, load, number))
+    return samples
+
+
+def measured(server: Server, load: Callable[[Server, int], Load], number: int) -> Sample:
+    """Apply a load to a server once."""
+    counters, cpu = server.counters(), server.cpu_seconds()
+    found = load(server, number)
+    cpu = server.cpu_seconds() - cpu
+    return Sample(found, cpu, _means(counters, server.counters()))
+
+
+_HISTOGRAMS = ("buffer", "put", "commit")
+
+
+def _means(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return mean milliseconds of the parts of an ingestion file, and the number and size of files."""
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    files = grown("siltstone_ingestion_put_seconds_count")
+    if not files:
+        return {}
+    found = {
+        f"{part}_ms": grown(f"siltstone_ingestion_{part}_seconds_sum")
+        / max(grown(f"siltstone_ingestion_{part}_seconds_count"), 1.0)
+        * 1000
+        for part in _HISTOGRAMS
+    }
+    return {**found, "files": files}
+
+
+_COLUMNS = (
+    "load",
+    "Kafka",
+    "Siltstone",
+    "ratio",
+    "goal",
+    "Kafka p50, p99 ms",
+    "Siltstone p50, p99 ms",
+    "Kafka CPU s/GB",
+    "Siltstone CPU s/GB",
+)
+_NAMES = {
+    "clients": "{} clients",
+    "partitions": "{} partitions",
+    "record_bytes": "{} B",
+    "put_delay_ms": "PUT +{} ms",
+}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a table in Markdown."""
+    lines = [
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_line(row) for row in rows]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    what = ", ".join(_NAMES.get(name, "{}").format(value) for name, value in row["case"].items())
+    if "failure" in row:
+        return f"| {what} | {row['failure']} | | | | | | | |"
+    goal = f"{row['goal']}, {'met' if row['met'] else 'missed'}" if "goal" in row else ""
+    cells = [what]
+    cells += [_spread(row[name], row["unit"]) for name in (KAFKA, SILTSTONE)]
+    cells += [f"{row['ratio']:.2f}", goal]
+    cells += [
+        ", ".join(
+            _number(row[name][which], 0) for which in ("p50_ms", "p99_ms") if row[name][which] is not None
+        )
+        for name in (KAFKA, SILTSTONE)
+    ]
+    cells += [_number(row[name]["cpu_seconds_per_gb"], 1) for name in (KAFKA, SILTSTONE)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _spread(figures: Mapping[str, Any], unit: str) -> str:
+    digits = 2 if unit == "s" else 1
+    low, high = f"{figures['min']:.{digits}f}", f"{figures['max']:.{digits}f}"
+    return f"{figures['median']:.{digits}f} ({low} to {high}) {unit}"

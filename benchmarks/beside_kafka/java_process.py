@@ -1,0 +1,175 @@
+"""One Java process that lives on, so that neither its start nor its cold code is measured.
+
+It reads a request from a line and writes the response to a line. It ends when its standard input is closed,
+thus also when this process dies.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import subprocess
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from benchmarks.beside_kafka.load import Load, LoadError
+from tests.fixtures import kafka_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+_SOURCES = Path(__file__).parent / "java"
+_PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
+_CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"
+# 1000 records sent, 980.4 records/sec (0.96 MB/sec), 4.50 ms avg latency, 300.00 ms max latency, 2 ms 50th, …
+_PRODUCED = re.compile(
+    r"^(\d+) records sent, ([\d.]+) records/sec .* (\d+) ms 50th, .* (\d+) ms 99th, .* 99\.9th", re.MULTILINE
+)
+# start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms,
+# fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
+_CONSUMED = re.compile(
+    r"^\d{4}-[^,]*, \d{4}-[^,]*, ([\d.]+), [\d.]+, (\d+), [\d.]+, (-?\d+), (-?\d+), ", re.MULTILINE
+)
+_MIB = 2**20
+
+
+class JavaProcess:
+    """A source file of `java/`, running with Kafka's classes."""
+
+    def __init__(self, source: str, *, heap: str) -> None:
+        self._heap = heap
+        self._source = str(_SOURCES / source)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def request(self, line: bytes, seconds: float) -> Any:  # noqa: ANN401  # JSON
+        """Return the response to a request. If there is none in time, the process ends."""
+        if self._process is None:
+            options = (f"-Xmx{self._heap}", "-Duser.language=en")
+            self._process = subprocess.Popen(
+                kafka_tools.command(self._source, options=options),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        response = b""
+        try:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+            if select.select([self._process.stdout], [], [], seconds)[0]:
+                response = self._process.stdout.readline()
+        finally:
+            if not response:
+                self.stop()
+        if not response:
+            raise LoadError(f"Java did not respond within {seconds:.0f} s")
+        return orjson.loads(response)
+
+
+class JavaClients:
+    """Kafka's own perf tools, in threads of one process. Clients have default settings."""
+
+    name = "java"
+
+    def __init__(self, java: JavaProcess) -> None:
+        self._java = java
+
+    def _run(self, tool: str, clients: Sequence[Sequence[str]], seconds: float) -> str:
+        response = self._java.request(orjson.dumps({"class": tool, "clients": clients}), seconds)
+        if response["errors"]:
+            raise LoadError(f"{tool.rpartition('.')[2]}: {response['errors'][0]}")
+        output: str = response["output"]
+        return output
+
+    def produce(
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        *,
+        clients: int,
+        records: int,
+        record_bytes: int,
+        codec: str,
+        seconds: float,
+    ) -> Load:
+        """Produce as many records from each client, and wait until all are acknowledged."""
+        arguments = [
+            [
+                "--topic", topic,
+                "--num-records", str(records),
+                "--record-size", str(record_bytes),
+                "--throughput", "-1",
+                "--command-property",
+                *(f"{name}={value}" for name, value in settings.items()),
+                f"compression.type={codec}",
+                f"client.id=producer-{number}",
+            ]
+            for number in range(clients)
+        ]  # fmt: skip
+        output = self._run(_PRODUCER, arguments, seconds)
+        found = [tuple(map(float, each)) for each in _PRODUCED.findall(output)]
+        sent = sum(each[0] for each in found)
+        if sent != records * clients:
+            raise LoadError(f"{sent:.0f} of {records * clients} records were acknowledged")
+        return Load(
+            megabytes=sent * record_bytes / 1e6,
+            seconds=max(count / rate for count, rate, _, _ in found),
+            p50_ms=median(each[2] for each in found),
+            p99_ms=median(each[3] for each in found),
+        )
+
+    def consume(
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        *,
+        clients: int,
+        partitions: int,
+        records: int,
+        record_bytes: int,
+        seconds: float,
+    ) -> Load:
+        """Read a topic from its start, each client in another group; the time to join does not count."""
+        del partitions, record_bytes  # the tool finds out
+        arguments = [
+            [
+                "--topic", topic,
+                "--num-records", str(records),
+                "--timeout", str(int(seconds * 1000)),
+                "--bootstrap-server", settings["bootstrap.servers"],
+                "--group", f"{topic}-{number}",
+                "--command-property",
+                *(f"{name}={value}" for name, value in settings.items()),
+                f"client.id=consumer-{number}",
+            ]
+            for number in range(clients)
+        ]  # fmt: skip
+        output = self._run(_CONSUMER, arguments, seconds)
+        found = [tuple(map(float, each)) for each in _CONSUMED.findall(output)]
+        if len(found) != clients or any(each[1] < records for each in found):
+            raise LoadError(f"{[each[1] for each in found]} of {records} records were read")
+        return Load(
+            megabytes=sum(each[0] for each in found) * _MIB / 1e6,
+            seconds=max(each[3] for each in found) / 1000,
+        )

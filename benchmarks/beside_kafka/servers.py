@@ -1,0 +1,214 @@
+"""The two servers of the comparison: a Kafka broker and an agent, behind one interface.
+
+Both are processes with default settings on loopback, with their data on the same disk. A load only sees the
+`Server`, so it cannot treat them differently. `Testbed` starts them, and stops them after any error.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import psutil
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.beside_kafka.load import LoadError
+from benchmarks.kafka_process import AgentProcess, Cluster
+from tests.fixtures.kafka_broker import KafkaBroker, kafka_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+KAFKA, SILTSTONE = "kafka", "siltstone"
+_HEAP = ("-Xmx512m", "-Duser.language=en")
+_ADMIN_SECONDS = 60.0
+_BROKER_SETTINGS = {"log.segment.delete.delay.ms": 1000}  # otherwise deleted topics fill the disk
+_MAX_OBJECT_BYTES = 5 * 10**9
+
+
+class Server(Protocol):
+    """A running server."""
+
+    @property
+    def name(self) -> str:
+        """`kafka` or `siltstone`."""
+        ...
+
+    @property
+    def client_settings(self) -> Mapping[str, str]:
+        """Settings with which clients connect: the address, and later what a secure listener needs."""
+        ...
+
+    @property
+    def directory(self) -> Path:
+        """Directory of all its data."""
+        ...
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its processes, including the kernel."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Figures that explain a result, as far as the server has them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaServer:
+    """A Kafka broker."""
+
+    broker: KafkaBroker
+    directory: Path
+    name: str = KAFKA
+
+    @property
+    def client_settings(self) -> Mapping[str, str]:
+        """The address."""
+        return {"bootstrap.servers": self.broker.address}
+
+    def cpu_seconds(self) -> float:
+        """Processor time of Java, with its compiler and garbage collector."""
+        times = psutil.Process(self.broker.process_id).cpu_times()
+        return float(times.user + times.system)
+
+    def counters(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class SiltstoneServer:
+    """An agent, with the PostgreSQL server of its catalog."""
+
+    agent: AgentProcess
+    cluster: Cluster
+    name: str = SILTSTONE
+
+    @property
+    def client_settings(self) -> Mapping[str, str]:
+        """The address."""
+        return {"bootstrap.servers": self.agent.kafka}
+
+    @property
+    def directory(self) -> Path:
+        """Objects and catalog."""
+        return self.cluster.directory
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the agent and of PostgreSQL."""
+        return self.agent.cpu_seconds() + self.cluster.postgres_cpu_seconds()
+
+    def counters(self) -> dict[str, float]:
+        """Metrics of the agent."""
+        return self.agent.metrics()
+
+
+class Testbed:
+    """One broker for the whole run, and agents with changing stores."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._all = ExitStack()
+        self._agent = ExitStack()
+        self._clusters = 0
+        self._put_delay_ms: int | None = None
+        self._kafka: Server | None = None
+        self._siltstone: Server | None = None
+
+    def __enter__(self) -> Self:
+        self._all.push(self._agent)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._all.close()
+
+    def servers(self, put_delay_ms: int = 0) -> tuple[Server, Server]:
+        """Return the broker, and an agent whose PUTs take so much longer; start them if necessary.
+
+        An agent whose store has grown large is replaced, since it runs no garbage collection.
+        """
+        if self._kafka is None:
+            self._kafka = self._all.enter_context(_kafka(self._directory / "kafka"))
+        full = self._siltstone is not None and _bytes_below(self._siltstone.directory) > _MAX_OBJECT_BYTES
+        if self._siltstone is None or full or put_delay_ms != self._put_delay_ms:
+            self._agent.close()
+            self._clusters += 1
+            path = self._directory / f"siltstone-{self._clusters}"
+            self._siltstone = self._agent.enter_context(_siltstone(path, put_delay_ms))
+            self._put_delay_ms = put_delay_ms
+        return self._kafka, self._siltstone
+
+
+@contextmanager
+def _kafka(directory: Path) -> Iterator[KafkaServer]:
+    logs = directory / "logs"
+    logs.mkdir(parents=True)
+    with kafka_broker(logs, settings=_BROKER_SETTINGS, options=_HEAP) as broker:
+        yield KafkaServer(broker, logs)
+
+
+@contextmanager
+def _siltstone(directory: Path, put_delay_ms: int) -> Iterator[SiltstoneServer]:
+    directory.mkdir()
+    with ExitStack() as opened:
+        opened.callback(_remove, directory)
+        cluster = opened.enter_context(Cluster(directory))
+        yield SiltstoneServer(opened.enter_context(cluster.agent(put_delay_ms=put_delay_ms)), cluster)
+
+
+def _remove(directory: Path) -> None:
+    """Remove the objects at once, because the disk is small; the rest goes with the temporary directory."""
+    for path in (directory / "objects").rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _bytes_below(directory: Path) -> int:
+    total = 0
+    for path in _files_below(directory):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def evict_pages(server: Server) -> None:
+    """Remove the data of a server from the page cache, as far as the server has not mapped it."""
+    for path in _files_below(server.directory):
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # dirty pages stay
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def topic(server: Server, name: str, partitions: int) -> Iterator[str]:
+    """Create a topic with the server's default settings, and delete it unless the run ends."""
+    admin = AdminClient({"log_level": 0, **server.client_settings})
+    (created,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
+    created.result(_ADMIN_SECONDS)
+
+    def delete() -> None:
+        (deleted,) = admin.delete_topics([name], operation_timeout=_ADMIN_SECONDS).values()
+        deleted.result(_ADMIN_SECONDS)
+
+    try:
+        yield name
+    except LoadError:
+        delete()
+        raise
+    delete()

@@ -1,0 +1,74 @@
+"""Kafka's side of the comparison: its tools, its broker and its cleaner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.beside_kafka import cleaner
+from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess
+from benchmarks.beside_kafka.load import LoadError
+from benchmarks.beside_kafka.servers import KafkaServer, topic
+from tests.fixtures.kafka_broker import kafka_broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+_QUICK_GROUPS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
+
+
+def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
+    """Several producers and consumers run at once, and an error of a tool is a failed load."""
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    with (
+        JavaProcess("Loads.java", heap="256m") as java,
+        kafka_broker(directory, settings=_QUICK_GROUPS) as broker,
+    ):
+        server, clients = KafkaServer(broker, directory), JavaClients(java)
+        with topic(server, "loaded", 2):
+            produced = clients.produce(
+                server.client_settings,
+                "loaded",
+                clients=2,
+                records=300,
+                record_bytes=100,
+                codec="zstd",
+                seconds=60,
+            )
+            assert produced.megabytes == 0.06
+            assert produced.p50_ms is not None
+            read = clients.consume(
+                server.client_settings,
+                "loaded",
+                clients=2,
+                partitions=2,
+                records=600,
+                record_bytes=100,
+                seconds=60,
+            )
+            assert read.megabytes == pytest.approx(0.12, rel=0.01)
+            with pytest.raises(LoadError, match="ProducerPerformance"):
+                clients.produce(
+                    server.client_settings,
+                    "loaded",
+                    clients=1,
+                    records=1,
+                    record_bytes=100,
+                    codec="unknown",
+                    seconds=60,
+                )
+        assert server.cpu_seconds() > 0
+
+
+def test_both_cleaners_clean_the_same_log(tmp_path: Path) -> None:
+    """A row has the processor time of each, and nothing is left of the logs."""
+    with JavaProcess("Cleaning.java", heap="512m") as kafka:
+        cases = [cleaner.Case(codec="lz4")]
+        (compared,) = cleaner.compare(tmp_path, cases, kafka, rounds=1, share=0.002)
+    figures = compared.figures()
+    assert figures["case"] == {"records": 8000, "record_bytes": 136, "codec": "lz4"}
+    assert figures["kafka"]["median"] > 0
+    assert list(tmp_path.iterdir()) == []
