@@ -22,6 +22,7 @@ from catalog.database.store_binding import StoreBindingRepository
 from catalog.groups.offsets import GroupOffsets
 from catalog.groups.repository import Groups
 from catalog.jobs.circuit_breaker import CircuitBreaker
+from catalog.jobs.looks import Looks
 from catalog.jobs.planning_queries import Planning
 from catalog.jobs.quarantine import Quarantine
 from catalog.jobs.repository import Jobs
@@ -88,6 +89,7 @@ class Catalog:
         self.producers = Producers(database, self.incarnations)
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
+        self.looks = Looks(database, ids)
         self.quarantine = Quarantine(database)
         self.circuit_breaker = CircuitBreaker(database)
         self.retention = Retention(database)

@@ -31,22 +31,36 @@ def ingestion_wait(
     files: Sequence[FileView], size: int, extents: int, now_ms: int, settings: PlannerSettings
 ) -> Wait | None:
     """Return what these ingestion files wait for, or None if a job should take them now."""
-    enough_files = min(settings.min_ingestion_files, settings.max_job_files)
-    enough_bytes = min(settings.min_ingestion_bytes, settings.max_job_input_bytes)
     age_ms = now_ms - min(file.committed_ms for file in files)
-    if (
-        settings.force
-        or len(files) >= enough_files
-        or size >= enough_bytes
-        or extents >= min(settings.max_job_extents, settings.max_plan_extents // _LARGE_PART_OF_PLAN)
-        or age_ms >= settings.max_ingestion_age_ms
-    ):
+    if is_ingestion_due(len(files), size, extents, age_ms, settings):
         return None
     return Wait(
-        files=enough_files - len(files),
-        size_bytes=enough_bytes - size,
+        files=_enough_files(settings) - len(files),
+        size_bytes=_enough_bytes(settings) - size,
         seconds=(settings.max_ingestion_age_ms - age_ms) / 1000,
     )
+
+
+def is_ingestion_due(files: int, size: int, extents: int, age_ms: int, settings: PlannerSettings) -> bool:
+    """Return True if so many ingestion files, bytes or extents of this age wait for no more.
+
+    It never becomes False as any of the numbers grows. So totals that are not due contain no job that is.
+    """
+    return files > 0 and (
+        settings.force
+        or files >= _enough_files(settings)
+        or size >= _enough_bytes(settings)
+        or extents >= min(settings.max_job_extents, settings.max_plan_extents // _LARGE_PART_OF_PLAN)
+        or age_ms >= settings.max_ingestion_age_ms
+    )
+
+
+def _enough_files(settings: PlannerSettings) -> int:
+    return min(settings.min_ingestion_files, settings.max_job_files)
+
+
+def _enough_bytes(settings: PlannerSettings) -> int:
+    return min(settings.min_ingestion_bytes, settings.max_job_input_bytes)
 
 
 def cleaning_wait(draft: JobDraft, now_ms: int, settings: PlannerSettings) -> Wait | None:

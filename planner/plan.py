@@ -152,8 +152,8 @@ class Plan:
     """The jobs to submit, best first, and the reasons for them and for every partition that is left alone.
 
     `deferred` is the number of further jobs that the budget did not allow. `ingestion_end` is the cursor
-    behind the last ingestion file that was considered, None if there was none. Reasons are computed on
-    demand, because there is one for every partition.
+    behind the last ingestion file that was considered, None if there was none. `is_complete` if no bound left
+    anything else out. Reasons are computed on demand, because there is one for every partition.
     """
 
     now_ms: int
@@ -161,6 +161,13 @@ class Plan:
     decide: Callable[[], tuple[PartitionDecision, ...]] = field(compare=False, repr=False)
     deferred: int = 0
     ingestion_end: int | None = None
+    is_complete: bool = True
+    changes_at: Callable[[], int | None] = field(default=lambda: None, compare=False, repr=False)
+
+    @property
+    def next_change_ms(self) -> int | None:
+        """Time until which a plan without jobs stays empty if only the clock changes; None: forever."""
+        return self.changes_at()
 
     @property
     def decisions(self) -> tuple[PartitionDecision, ...]:

@@ -26,11 +26,28 @@ REPLANS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Accepted jobs, the number lost to another planner, and the number that wait for the budget."""
+    """Accepted jobs, the number lost to another planner, and the number that wait for the budget.
+
+    If there are none of all three, another look finds nothing before `next_change_ms` unless the catalog
+    changes (None: at no time), provided that `is_complete`.
+    """
 
     jobs: tuple[JobSpec, ...]
     lost: int
     deferred: int = 0
+    next_change_ms: int | None = None
+    is_complete: bool = True
+
+    def joined(self, later: Submission) -> Submission:
+        """Return both as one; the budget is that of the later one."""
+        times = [each.next_change_ms for each in (self, later) if each.next_change_ms is not None]
+        return Submission(
+            jobs=self.jobs + later.jobs,
+            lost=self.lost + later.lost,
+            deferred=later.deferred,
+            next_change_ms=min(times, default=None),
+            is_complete=self.is_complete and later.is_complete,
+        )
 
 
 def plan(
@@ -64,7 +81,13 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
             lost += 1
         else:
             jobs.append(spec)
-    return Submission(jobs=tuple(jobs), lost=lost, deferred=planned.deferred)
+    return Submission(
+        jobs=tuple(jobs),
+        lost=lost,
+        deferred=planned.deferred,
+        next_change_ms=None if jobs else planned.next_change_ms,
+        is_complete=planned.is_complete,
+    )
 
 
 def plan_and_submit(
@@ -77,17 +100,14 @@ def plan_and_submit(
     leaves are considered again by the next call, which begins with the oldest.
     """
     slots = min(slots, settings.max_look_jobs)
-    jobs: list[JobSpec] = []
-    lost = deferred = 0
+    done = Submission(jobs=(), lost=0)
     after: int | None = None
     while True:
-        step, end = _submit_step(catalog, clock, ids, settings, after)
-        jobs += step.jobs
-        lost += step.lost
-        deferred = step.deferred
-        if end is None or deferred or len(jobs) >= slots or catalog.jobs.claimable() >= slots:
-            return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred)
-        after = end
+        step, after = _submit_step(catalog, clock, ids, settings, after)
+        done = done.joined(step)
+        is_full = len(done.jobs) >= slots or catalog.jobs.claimable() >= slots
+        if after is None or done.deferred or is_full:
+            return done
 
 
 def _submit_step(
@@ -98,17 +118,14 @@ def _submit_step(
     Also return the cursor behind the ingestion files that were considered. It is None if there were none, or
     if another planner was always first.
     """
-    jobs: list[JobSpec] = []
-    lost = deferred = 0
+    done = Submission(jobs=(), lost=0)
     for _ in range(1 + REPLANS):
         planned = plan(catalog, clock, settings, after=after)
         submission = submit(catalog, clock, ids, settings, planned)
-        jobs += submission.jobs
-        lost += submission.lost
-        deferred = submission.deferred
+        done = done.joined(submission)
         if not submission.lost:
-            return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred), planned.ingestion_end
-    return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred), None
+            return done, planned.ingestion_end
+    return done, None
 
 
 def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -> JobSpec:

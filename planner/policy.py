@@ -35,6 +35,7 @@ from planner.jobs.clustering import draft_clustering_jobs
 from planner.jobs.fault_bisection import draft_fault_bisection_jobs
 from planner.jobs.ingestion import draft_ingestion_jobs
 from planner.jobs.merging import draft_merging_jobs
+from planner.next_change import next_change_ms
 from planner.plan import Plan
 from planner.score import RequestPrices, affordable, score_of
 
@@ -68,6 +69,10 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
         decide=partial(_decisions, snapshot, settings, [draft for _, draft in scored], allowed, waiting),
         deferred=len(scored) - allowed,
         ingestion_end=snapshot.ingestion_end,
+        is_complete=snapshot.is_complete,
+        changes_at=partial(
+            next_change_ms, snapshot, [draft.wait for draft in waiting if draft.wait is not None]
+        ),
     )
 
 

@@ -58,6 +58,11 @@ class PlannerSettings:
         "slot has a job.",
         le=1000,
     )
+    max_look_age_ms: int = setting(
+        600_000,
+        "Time after which a watcher considers everything again, although the last look of any watcher found "
+        "nothing to do and nothing has changed.",
+    )
 
     # Compacted files
     target_file_bytes: Bytes = setting(

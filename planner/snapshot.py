@@ -143,7 +143,8 @@ class Snapshot:
 
     `mergeable_views` are the partitions of `mergeable`, without extents; they need not be in `partitions`.
     `fragmented` are partitions with many short extents, in section order, with the newest extents of each.
-    `ingestion_end` is the cursor behind the last ingestion file, None if there was none.
+    `ingestion_end` is the cursor behind the last ingestion file, None if there was none. `is_complete` if no
+    bound left anything out, apart from ingestion files.
     """
 
     now_ms: int
@@ -155,3 +156,4 @@ class Snapshot:
     mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     ingestion_end: int | None = None
+    is_complete: bool = True

@@ -71,11 +71,15 @@ def load_snapshot(
     # Never less than these parts, even if many candidates are retried.
     loaded = _load_extents(catalog, deep, max(eighth, room - quarter - eighth))
     room -= sum(len(extents) for extents in loaded.values())
+    is_complete = len(sizes) < settings.max_plan_partitions and all(
+        size.partition_id in loaded and len(loaded[size.partition_id]) < EXTENTS_OF_ONE for size in deep
+    )
     fragmented: tuple[PartitionView, ...] = ()
     mergeable: tuple[Mergeable, ...] = ()
     if is_first:
         bounds = max(eighth, room - quarter), now_ms
-        fragmented = _fragmented(catalog, settings, rules, quarantine_candidates, bounds)
+        fragmented, has_all = _fragmented(catalog, settings, rules, quarantine_candidates, bounds)
+        is_complete = is_complete and has_all
         room -= sum(len(view.extents) for view in fragmented)
     partitions = tuple(
         PartitionView(
@@ -90,7 +94,8 @@ def load_snapshot(
     )
     views = _files(catalog, files, (*partitions, *fragmented))
     if is_first:
-        mergeable = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
+        mergeable, has_all = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
+        is_complete = is_complete and has_all
     return Snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
@@ -101,6 +106,7 @@ def load_snapshot(
         fragmented=fragmented,
         spent=spent_on(catalog.jobs.recent_work(BUDGET_MS), PRICES),
         ingestion_end=page.end,
+        is_complete=is_complete and len(quarantine_candidates) < CANDIDATES_AT_ONCE,
     )
 
 
@@ -147,7 +153,8 @@ def _mergeable(
     rules: Mapping[UUID, TopicRules],
     max_extents: int,
     now_ms: int,
-) -> tuple[Mergeable, ...]:
+) -> tuple[tuple[Mergeable, ...], bool]:
+    """Return files to merge, and whether these are all."""
     found = catalog.planning.files_to_merge(
         below_bytes=settings.full_bytes,
         dead_bytes=settings.min_dead_bytes,
@@ -157,16 +164,17 @@ def _mergeable(
         extents_each=settings.max_merged_extents,
         from_bytes=small_files_from(now_ms, settings),
     )
-    return tuple(
+    files = tuple(
         Mergeable(
             file=_file_view(each.file),
             extents=each.extents,
             live_bytes=each.live_bytes,
             dead_bytes=each.dead_bytes,
         )
-        for each in found
+        for each in found.files
         if all(extent.topic_id in rules and is_readable(extent) for extent in each.extents)
     )
+    return files, found.is_complete
 
 
 def small_files_from(now_ms: int, settings: PlannerSettings) -> int:
@@ -185,18 +193,21 @@ def _fragmented(
     rules: Mapping[UUID, TopicRules],
     quarantine_candidates: Mapping[UUID, QuarantineCandidate],
     room: tuple[int, int],
-) -> tuple[PartitionView, ...]:
-    """Return neighbouring partitions with many short extents; `room` is extents and time.
+) -> tuple[tuple[PartitionView, ...], bool]:
+    """Return neighbouring partitions with many short extents, and whether these are all.
 
-    If there are more than fit, the plan starts at a partition that a hash of the time selects.
+    `room` is extents and time. If there are more than fit, the plan starts at a partition that a hash of the
+    time selects.
     """
     max_extents, now_ms = room
+    limit = max(1, max_extents // (settings.resting_extents // 2 + 1))
     sizes = catalog.planning.fragmented_partitions(
         section_bytes=settings.section_bytes,
         resting_extents=settings.resting_extents // 2,
         start=hashed(now_ms // SECOND_MS),
-        limit=max(1, max_extents // (settings.resting_extents // 2 + 1)),
+        limit=limit,
     )
+    is_complete = len(sizes) < limit
     most = settings.max_seen_extents
     chosen: dict[PartitionId, PartitionSize] = {}
     for size in sizes:
@@ -204,12 +215,13 @@ def _fragmented(
             continue
         max_extents -= min(size.compacted_extents, most)
         if max_extents < 0 and chosen:
+            is_complete = False
             break
         chosen[size.partition_id] = size
     by_partition: dict[PartitionId, list[Extent]] = {key: [] for key in sorted(chosen)}
     for extent in catalog.planning.newest_compacted_extents(list(by_partition), most) if by_partition else ():
         by_partition[PartitionId(extent.topic_id, extent.partition)].append(extent)
-    return tuple(
+    views = tuple(
         PartitionView(
             rules=rules[key.topic_id],
             state=chosen[key].state,
@@ -219,6 +231,7 @@ def _fragmented(
         )
         for key, extents in by_partition.items()
     )
+    return views, is_complete
 
 
 def hashed(number: int) -> float:

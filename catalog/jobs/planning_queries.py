@@ -87,6 +87,13 @@ class MergeFile:
     extents: tuple[Extent, ...]
 
 
+class MergePage(NamedTuple):
+    """Compacted files to merge; `is_complete` if no bound left any out."""
+
+    files: list[MergeFile]
+    is_complete: bool
+
+
 class IngestionPage(NamedTuple):
     """Ingestion files in commit order; `end` is the cursor behind the last one, None without any."""
 
@@ -98,12 +105,14 @@ class IngestionPage(NamedTuple):
 class Backlog:
     """Backlog of compaction.
 
-    `ingestion_files` have extents that no job has claimed; `oldest_ms` is the commit time of the oldest of
-    them, None without any. `quarantined_files` are the `quarantine_candidate_files` that no job may take.
+    `ingestion_files` have `ingestion_extents` that no job has claimed; `oldest_ms` is the commit time of the
+    oldest of them, None without any. `quarantined_files` are the `quarantine_candidate_files` that no job may
+    take.
     """
 
     ingestion_files: int
     ingestion_bytes: int
+    ingestion_extents: int
     oldest_ms: int | None
     quarantine_candidate_files: int
     quarantined_files: int
@@ -268,7 +277,7 @@ class Planning:
         max_extents: int,
         extents_each: int = 2**62,
         from_bytes: int = 0,
-    ) -> list[MergeFile]:
+    ) -> MergePage:
         """Return compacted files to merge: small ones, smallest first, and those with the most dead bytes.
 
         A small file has less than `below_bytes` of live data and at most `extents_each` extents. The other
@@ -286,12 +295,12 @@ class Planning:
             "dead_share": dead_share,
             "limit": limit,
         }
-        rows = self._database.read("planning.files_to_merge", _SQL["files_to_merge"], params)
-        rows = _fitting(rows, max_extents)
+        found = self._database.read("planning.files_to_merge", _SQL["files_to_merge"], params)
+        rows = _fitting(found, max_extents)
         by_file: dict[UUID, list[Extent]] = {row.file_id: [] for row in rows}
         for extent in self.extents_of_files(list(by_file)) if by_file else ():
             by_file[extent.file_id].append(extent)
-        return [
+        files = [
             MergeFile(
                 file=_live_file_from_row(row),
                 live_bytes=row.live_bytes,
@@ -303,6 +312,7 @@ class Planning:
             if len(extents := tuple(by_file[row.file_id])) == row.live_extents
             and not any(extent.claimed_by for extent in extents)
         ]
+        return MergePage(files, is_complete=len(found) < limit and len(rows) == len(found))
 
     def extents_of(self, partition: PartitionId, from_offset: int, limit: int) -> list[Extent]:
         """Return the extent that covers `from_offset` and those after it, with the jobs that claim them."""

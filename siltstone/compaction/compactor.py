@@ -18,9 +18,9 @@ from catalog.model import JobState
 from core.clock import SystemClock
 from core.quantities import count
 from maintenance.garbage_collection import collect_garbage
-from maintenance.retention import RetentionReport, expire
-from planner.planner import Submission, plan_and_submit
+from maintenance.retention import RetentionReport
 from siltstone.compaction.pause import pause_fields, waiting_pause
+from siltstone.compaction.shared_look import LookOutcome, look, shared_look
 from siltstone.interrupts import Interrupts
 from spark_jobs.compact import JobOutcome, release_jobs
 from spark_jobs.errors import JobCancelledError
@@ -188,13 +188,14 @@ def check_session(context: AppContext, session: SparkSessionManager) -> None:
 class PlannedJobs(NamedTuple):
     """Number of jobs that wait, that another planner submitted first, and that the budget deferred.
 
-    `expired` is what retention removed before planning.
+    `expired` is what retention removed before planning. `is_elsewhere` if another watcher plans now.
     """
 
     waiting: int
     lost: int
     deferred: int
     expired: RetentionReport
+    is_elsewhere: bool = False
 
 
 def plan_jobs(
@@ -204,29 +205,29 @@ def plan_jobs(
     stopped: threading.Event | None = None,
     *,
     slots: int = 1,
+    shares_looks: bool = False,
 ) -> PlannedJobs:
     """Plan and submit jobs for `slots` tasks, after releasing the jobs of runs that have stopped.
 
-    Nothing is planned if the queue has enough jobs. Runs send heartbeats every few seconds.
-    `catalog.lifecycle.reachability` says when a silent one loses its jobs. Retention is applied first, so
-    that no job rewrites expired records. If there is nothing to run except the jobs of a run that is silent,
-    wait for at most twice `fence_confirm_ms` until these are released, the run sends a heartbeat, or
-    `stopped` is set.
+    Nothing is planned if the queue has enough jobs, or if `shares_looks` and no look is due. Runs send
+    heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its jobs. If
+    there is nothing to run except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms`
+    until these are released, the run sends a heartbeat, or `stopped` is set.
     """
     release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
     release()
-    expired, done = RetentionReport(), Submission(jobs=(), lost=0)
+    outcome = LookOutcome()
     waiting = _waiting(context)
     if waiting < min(slots, planner.max_look_jobs):
-        expired = expire(context.catalog)
-        done = plan_and_submit(context.catalog, context.clock, context.ids, planner, slots=slots)
+        outcome = (shared_look if shares_looks else look)(context, planner, slots)
         waiting = _waiting(context)
     pause = stopped or threading.Event()
     for _ in range(round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS)):
         if waiting or not context.catalog.jobs.suspected() or pause.wait(_LOOK_SECONDS):
             break
         waiting = len(release())
-    return PlannedJobs(waiting, done.lost, done.deferred, expired)
+    done = outcome.submission
+    return PlannedJobs(waiting, done.lost, done.deferred, outcome.expired, outcome.is_elsewhere)
 
 
 def _waiting(context: AppContext) -> int:

@@ -9,7 +9,8 @@ One Spark session serves all polls. It starts when there is a job to run. If it 
 another one.
 
 Small amounts of new data wait for more (`planner.pace`), so a trickle is not rewritten several times. If
-nothing is due, a watcher rests for the interval.
+nothing is due, a watcher rests for the interval. Watchers share their looks at the catalog
+(`siltstone.compaction.shared_look`): while nothing has changed, none of them plans.
 
 A watcher survives any outage of the catalog or the store: it polls again, after pauses of at most the
 interval. A store that rejects the credentials counts as an outage, because they may be renewed. While the
@@ -19,6 +20,7 @@ catalog pauses compaction, because unrelated jobs failed alike, a watcher only c
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
 _MAX_HISTORY: Final = 100
+_LOOK_SECONDS: Final = 1.0
 _SURVIVED: Final = (RetryableError, StaleStateError, StoreAccessError)
 
 
@@ -106,6 +109,7 @@ class Watcher:
         self._options = options
         self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
         self._interval_seconds = interval_seconds
+        self._looks_elsewhere = False
         # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
         self._machine_clock = SystemClock()
         self._outage = Outage(
@@ -145,7 +149,9 @@ class Watcher:
             return self._outage.failed(error)
         else:
             self._outage.succeeded()
-            return 0.0 if busy else self._interval_seconds
+            if busy:
+                return 0.0
+            return min(_LOOK_SECONDS if self._looks_elsewhere else inf, self._interval_seconds)
         finally:
             self.status.outage_seconds = self._outage.seconds
             self.status.last_poll_ms = self._machine_clock.now_ms()
@@ -182,7 +188,8 @@ class Watcher:
     def _plan(self, slots: int, stopped: threading.Event) -> int:
         """Plan jobs for `slots` tasks; return the number of jobs that can be claimed."""
         garbage = self._settings.garbage_settings()
-        planned = plan_jobs(self._context, self._planner, garbage, stopped, slots=slots)
+        planned = plan_jobs(self._context, self._planner, garbage, stopped, slots=slots, shares_looks=True)
+        self._looks_elsewhere = planned.is_elsewhere
         self.status.run.add_plan(planned)
         self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
         return planned.waiting

@@ -248,10 +248,11 @@ GROUP BY 1, 2;
 -- name: backlog
 -- Return the backlog of compaction: ingestion files with unclaimed extents of existing topics, and quarantine candidates, which
 -- do not count among them.
-SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.oldest_ms,
+SELECT ingestion.ingestion_files, ingestion.ingestion_bytes, ingestion.ingestion_extents, ingestion.oldest_ms,
        candidates.quarantine_candidate_files, candidates.quarantined_files
 FROM (
     SELECT count(*) AS ingestion_files, coalesce(sum(size), 0)::bigint AS ingestion_bytes,
+           coalesce(sum(live_extents - claimed_extents), 0)::bigint AS ingestion_extents,
            min(committed_ms) AS oldest_ms
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents

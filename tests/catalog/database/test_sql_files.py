@@ -87,9 +87,18 @@ _STORAGE = """
     WHERE c.relnamespace = %s::regnamespace AND c.relkind = 'r' AND a.attnum > 0 ORDER BY 1, 3
 """
 
+_FUNCTIONS = (
+    "SELECT proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = %s::regnamespace ORDER BY 1"
+)
+_TRIGGERS = """
+    SELECT t.tgrelid::regclass::text, t.tgname, pg_get_triggerdef(t.oid) FROM pg_trigger AS t
+    JOIN pg_class AS c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = %s::regnamespace AND NOT t.tgisinternal ORDER BY 1, 2
+"""
+
 
 def _describe(connection: psycopg.Connection[Any]) -> list[list[Any]]:
-    queries = (_COLUMNS, _INDEXES, _CONSTRAINTS, _STORAGE)
+    queries = (_COLUMNS, _INDEXES, _CONSTRAINTS, _STORAGE, _FUNCTIONS, _TRIGGERS)
     return [connection.execute(query.encode(), (SCHEMA,)).fetchall() for query in queries]
 
 

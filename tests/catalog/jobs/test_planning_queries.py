@@ -118,7 +118,7 @@ def test_files_to_merge_fill_the_limit_of_extents(scene: Scene) -> None:
     def to_merge(max_extents: int) -> list[UUID]:
         files = scene.catalog.planning.files_to_merge(
             below_bytes=1000, dead_bytes=1, dead_share=0.5, limit=10, max_extents=max_extents
-        )
+        ).files
         assert all(len(each.extents) * 40 == each.live_bytes for each in files)
         return [each.file.file_id for each in files]
 

@@ -124,13 +124,12 @@ class Log(CatalogLog):
         self.ingest({partition: [batch((b"k", b"old"), (b"k", b"new"))]})
 
     def context(self) -> AppContext:
-        clock = SystemClock()
         return AppContext(
             catalog=self.catalog,
             store=self.store,
             store_config=StoreConfig(str(self.directory)),
-            clock=clock,
-            ids=SystemIds(clock),
+            clock=self.catalog.clock,
+            ids=SystemIds(SystemClock()),
         )
 
     def watcher(self, session: InProcessSession, **changes: object) -> Watcher:

@@ -1,0 +1,70 @@
+"""A plan without jobs stays empty until the time that it names, as long as only the clock changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from planner.policy import make_plan
+from planner.settings import PlannerSettings
+from tests.planner.model_log import NOW_MS, Chunk, ModelLog, topic_rules
+from tests.planner.strategies import SETTINGS, logs
+
+if TYPE_CHECKING:
+    from planner.snapshot import TopicRules
+
+PACED = PlannerSettings(paced=True, max_ingestion_age_ms=60_000)
+
+
+@given(logs(), SETTINGS, st.one_of(st.integers(0, 10_000), st.integers(0, 10**9)))
+def test_nothing_is_planned_before_the_next_change(
+    log: ModelLog, settings: PlannerSettings, wait_ms: int
+) -> None:
+    snapshot = log.snapshot(settings)
+    plan = make_plan(snapshot, settings)
+    assume(not plan.jobs)
+    changes_ms = plan.next_change_ms
+    later_ms = snapshot.now_ms + wait_ms
+    if changes_ms is not None:
+        assert changes_ms > snapshot.now_ms
+        later_ms = min(later_ms, changes_ms - 1)
+    assert make_plan(replace(snapshot, now_ms=later_ms), settings).jobs == ()
+
+
+@given(logs(), SETTINGS)
+def test_what_a_plan_waits_for_leads_to_a_job_in_the_end(log: ModelLog, settings: PlannerSettings) -> None:
+    """If a plan of the far future has a job, then so has the plan of one of the named times."""
+    snapshot = log.snapshot(settings)
+    if not make_plan(replace(snapshot, now_ms=snapshot.now_ms + 10**12), settings).jobs:
+        return
+    plan = make_plan(snapshot, settings)
+    while not plan.jobs:
+        assert plan.next_change_ms is not None
+        snapshot = replace(snapshot, now_ms=plan.next_change_ms)
+        plan = make_plan(snapshot, settings)
+
+
+@pytest.mark.parametrize(
+    ("rules", "age_ms", "changes_ms"),
+    [
+        (topic_rules(0, cleanup_policy="delete"), 20_000, 40_000),
+        (topic_rules(0, max_compaction_lag_ms=50_000), 20_000, 30_001),
+        (topic_rules(0, min_compaction_lag_ms=21_000), 20_000, 1_000),
+    ],
+)
+def test_the_next_change_is_the_first_of_all_times(rules: TopicRules, age_ms: int, changes_ms: int) -> None:
+    log = ModelLog(rules=[rules])
+    (key,) = log.extents
+    log.append({key: Chunk(records=1, length=10, age_ms=age_ms)}, age_ms=age_ms)
+    plan = make_plan(log.snapshot(PACED), PACED)
+    assert plan.jobs == ()
+    assert plan.next_change_ms == NOW_MS + changes_ms
+
+
+def test_an_empty_log_never_changes_by_itself() -> None:
+    log = ModelLog(rules=[topic_rules(0)])
+    assert make_plan(log.snapshot(PACED), PACED).next_change_ms is None
