@@ -7,7 +7,8 @@ A commit is one transaction of two round trips, for any number of partitions:
    `catalog.commit.assignment` the others.
 2. Write, and commit.
 
-A commit is idempotent: a retry for a committed file returns the stored results of the first commit.
+A commit is idempotent: a retry for a committed file returns the stored results of the first commit, with the
+current log start offsets.
 """
 
 from __future__ import annotations

@@ -2,18 +2,19 @@
 
 A section is usual if the commit appended all its runs, one behind the other. Its outcome follows from its
 base offset, from the leader epoch of the commit, and from the commit itself, which a retry sends again. So do
-the extents. The current log start is as good as the one of the commit. The encoding is therefore::
+the extents. A retry gets the current log start offsets. The encoding is therefore::
 
     1               this format (1 byte); earlier releases wrote JSON, which begins with '['
     checksum        CRC-32 of the number of offsets of each run (4 bytes, big-endian)
     epoch           leader epoch of the commit plus 1
-    length, JSON    the other sections: [index, log start offset, high watermark, leader epoch, runs]
+    length, JSON    the other sections: [index, high watermark, leader epoch, runs]
     width           bits of each base offset below (1 byte)
     least offsets   for each topic in the order of the sections: the least base offset of its usual sections
     base offsets    for each usual section: its base offset minus that least offset; the lowest bit is first
 
 Numbers without a given length are LEB128. In JSON, a run is its base offset, `[base offset]` for a duplicate,
-or `[refusal, detail]`. The JSON of earlier releases has all sections, without an index.
+or `[refusal, detail]`. The JSON of earlier releases has all sections, with log start offsets in place of an
+index.
 """
 
 from __future__ import annotations
@@ -58,10 +59,8 @@ def encode_outcomes(outcomes: Sequence[SectionOutcome], commit: FileCommit) -> b
         if _is_usual(outcome, section, epoch):
             usual.append(index)
         else:
-            log_start, high_watermark, leader_epoch, runs = outcome
-            others.append(
-                (index, log_start, high_watermark, leader_epoch, [_encode_run(run) for run in runs])
-            )
+            runs = [_encode_run(run) for run in outcome.runs]
+            others.append((index, outcome.high_watermark, outcome.leader_epoch, runs))
     json = orjson.dumps(others) if others else b""
     data = bytearray([_FORMAT])
     data += _checksum(commit).to_bytes(4, "big")
@@ -79,23 +78,24 @@ def decode_outcomes(
 
     `log_start_offsets` are the current ones by section, -1 for a partition that does not exist.
     """
+    log_starts = log_start_offsets.tolist()
     if data[0] == _JSON:
-        return _decode_json(data, commit)
+        return _decode_json(data, commit, log_starts)
     if int.from_bytes(data[1:5], "big") != _checksum(commit):
         raise _other_contents(commit)
     epoch, position = _number_at(data, 5)
     length, position = _number_at(data, position)
     json: list[Any] = orjson.loads(data[position : position + length]) if length else []
     found = {
-        index: SectionOutcome(log_start, high_watermark, leader_epoch, tuple(map(_decode_run, runs)))
-        for index, log_start, high_watermark, leader_epoch, runs in json
+        index: SectionOutcome(log_starts[index], high_watermark, leader_epoch, tuple(map(_decode_run, runs)))
+        for index, high_watermark, leader_epoch, runs in json
     }
     usual = [index for index in range(len(commit.sections)) if index not in found]
     base_offsets = _offsets_at(data, position + length, usual, commit)
     for index, base_offset in zip(usual, base_offsets, strict=True):
         *base_offsets_of_runs, end = _bounds_of_runs(commit.sections[index], base_offset)
         runs = tuple(RunResult(base_offset=offset) for offset in base_offsets_of_runs)
-        found[index] = SectionOutcome(int(log_start_offsets[index]), end, epoch - 1, runs)
+        found[index] = SectionOutcome(log_starts[index], end, epoch - 1, runs)
     return [found[index] for index in range(len(commit.sections))]
 
 
@@ -180,14 +180,14 @@ def _number_at(data: bytes, position: int) -> tuple[int, int]:
     return number | data[position] << shift, position + 1
 
 
-def _decode_json(data: bytes, commit: FileCommit) -> list[SectionOutcome]:
+def _decode_json(data: bytes, commit: FileCommit, log_starts: Sequence[int]) -> list[SectionOutcome]:
     """Decode the outcomes that an earlier release has stored."""
     stored: list[Any] = orjson.loads(data)
     if [len(runs) for _, _, _, runs in stored] != [len(section.runs) for section in commit.sections]:
         raise _other_contents(commit)
     return [
         SectionOutcome(log_start, high_watermark, leader_epoch, tuple(map(_decode_run, runs)))
-        for log_start, high_watermark, leader_epoch, runs in stored
+        for log_start, (_, high_watermark, leader_epoch, runs) in zip(log_starts, stored, strict=True)
     ]
 
 

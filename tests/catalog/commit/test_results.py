@@ -106,9 +106,9 @@ def test_a_commit_of_other_contents_is_noticed() -> None:
 def test_outcomes_of_an_earlier_release_are_read() -> None:
     commit = _commit_of([[run_of(2), run_of(2), run_of(1)], [run_of(1)]])
     data = orjson.dumps([[1, 6, 2, [5, [3], ["out_of_order_sequence", "expected 7"]]], [0, 1, 2, [0]]])
-    assert decode_outcomes(data, commit, np.array([9, 9])) == [
-        SectionOutcome(1, 6, 2, (RunResult(base_offset=5), _DUPLICATE, _REFUSED)),
-        SectionOutcome(0, 1, 2, (RunResult(base_offset=0),)),
+    assert decode_outcomes(data, commit, np.array([9, 8])) == [
+        SectionOutcome(9, 6, 2, (RunResult(base_offset=5), _DUPLICATE, _REFUSED)),
+        SectionOutcome(8, 1, 2, (RunResult(base_offset=0),)),
     ]
     with pytest.raises(InvalidCommitError, match="other contents"):
         decode_outcomes(data, _commit_of([[run_of(2)], [run_of(1)]]), np.array([9, 9]))
