@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 
+from catalog.commit.notifications import bucket_of
 from catalog.database import arrays
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 RECORDS = 16
 _SECTION_BYTES = 8192
 _WAIT_SECONDS = 0.1
+_READ_PARTITIONS = 10
 _PATIENT = DatabaseLimits(connect_seconds=60, lock_seconds=120)
 
 
@@ -255,20 +257,25 @@ def serve_sessions(pipe: Connection, url: str, topic_ids: Sequence[UUID], number
             )
 
 
-def serve_watchers(pipe: Connection, url: str, count: int) -> None:
-    """Wait for commits with `count` watchers, as agents do; send the processor time for each message."""
+def serve_watchers(pipe: Connection, url: str, topic_ids: Sequence[UUID], readers: int) -> None:
+    """Wait for commits with a watcher for each topic; send the processor time for each message.
+
+    The first `readers` of them wait for the first partitions of their topic, the others for nothing.
+    """
     clock = SystemClock()
     ids = SystemIds(clock)
     stopping = threading.Event()
 
-    def watch(catalog: Catalog) -> None:
+    def watch(catalog: Catalog, number: int) -> None:
         watcher = catalog.watcher(ids.new_uuid())
+        keys = [PartitionId(topic_ids[number], partition) for partition in range(_READ_PARTITIONS)]
+        buckets = frozenset(map(bucket_of, keys if number < readers else []))
         while not stopping.is_set():
-            watcher.wait(_WAIT_SECONDS)
+            watcher.wait(_WAIT_SECONDS, buckets)
         watcher.close()
 
     with open_catalog(url, clock, ids) as catalog:
-        threads = [threading.Thread(target=watch, args=(catalog,)) for _ in range(count)]
+        threads = [threading.Thread(target=watch, args=(catalog, number)) for number in range(len(topic_ids))]
         for each in threads:
             each.start()
         pipe.send(None)

@@ -1,13 +1,14 @@
 """How many files a catalog commits from many agents, and what limits it.
 
     python -m benchmarks.catalog_scale [--json] [--quick] [--agents N …] [--partitions N …] [--rate R]
-                                       [--watchers N] [--hour] [--catalog postgresql://…]
+                                       [--readers N] [--hour] [--catalog postgresql://…]
 
 Every agent is a session that commits and announces files one after the other, without data, and a watcher of
-commits. A file has one section for each of its partitions. `disjoint` agents have partitions of their own,
-`shared` agents all commit to the same ones. With `idempotent`, every section is a batch of an idempotent
-producer. The load comes from processes on the same machine, which compete with PostgreSQL for its cores; so
-look at processor times to extrapolate.
+commits. `--readers` of the agents (one by default) have readers, which wait for ten partitions each. A file
+has one section for each of its partitions. `disjoint` agents have partitions of their own, `shared` agents
+all commit to the same ones. With `idempotent`, every section is a batch of an idempotent producer. The load
+comes from processes on the same machine, which compete with PostgreSQL for its cores; so look at processor
+times to extrapolate.
 
 - `commits_s`, `rows_s`: files and sections per second. `p50_ms`, `p99_ms`: duration of a commit.
 - `of_plain`: `rows_s` divided by that of the limit, which was measured right after it: sessions that update
@@ -226,7 +227,7 @@ def _hour(cluster: Cluster, server: Server, files: int) -> dict[str, Any]:
 
 @contextmanager
 def _cluster(
-    server: Server, url: str, topic_ids: Sequence[UUID], agents: int, watchers: int
+    server: Server, url: str, topic_ids: Sequence[UUID], agents: int, readers: int | None
 ) -> Iterator[Cluster]:
     processes = min(os.cpu_count() or 1, agents)
     share = -(-agents // processes)
@@ -237,7 +238,9 @@ def _cluster(
             )
             for first in range(0, agents, share)
         ]
-        watching = opened.enter_context(worker(serve_watchers, url, watchers)) if watchers else None
+        watching = (
+            None if readers is None else opened.enter_context(worker(serve_watchers, url, topic_ids, readers))
+        )
         yield Cluster(server, sessions, watching)
 
 
@@ -249,10 +252,10 @@ def measure(  # the options of the command
     partitions: Sequence[int] = PARTITIONS,
     seconds: float = 6.0,
     rate: float = 0.0,
-    watchers: int | None = None,
+    readers: int = 1,
     hour_files: int = 0,
 ) -> dict[str, Any]:
-    """Measure all cases on a server; `watchers` watch (one per agent if None)."""
+    """Measure all cases on a server; `readers` of the agents have readers."""
     clock = SystemClock()
     ids = SystemIds(clock)
     migrate_catalog(url, clock, ids)
@@ -267,7 +270,7 @@ def measure(  # the options of the command
                     for _ in range(count)
                 ]
             server.copy_tables()
-            with _cluster(server, url, topic_ids, count, count if watchers is None else watchers) as cluster:
+            with _cluster(server, url, topic_ids, count, readers) as cluster:
                 for size, shared, idempotent in _cases(count, partitions):
                     case = Case(
                         begin=0,
@@ -283,7 +286,7 @@ def measure(  # the options of the command
         if hour_files:
             with open_catalog(url, clock, ids) as catalog:
                 topic_id = catalog.topics.create(f"bench-{ids.new_uuid()}", _HOUR_PARTITIONS).topic_id
-            with _cluster(server, url, [topic_id], 1, 0) as cluster:
+            with _cluster(server, url, [topic_id], 1, None) as cluster:
                 report["hour"] = _hour(cluster, server, hour_files)
     return report
 
@@ -333,7 +336,7 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--agents", type=click.IntRange(1), multiple=True, help="Numbers of agents.")
 @click.option("--partitions", type=click.IntRange(1), multiple=True, help="Partitions per file.")
 @click.option("--rate", type=click.FloatRange(0), default=0.0, help="Files per second of each agent.")
-@click.option("--watchers", type=click.IntRange(0), help="Number of watchers; one per agent by default.")
+@click.option("--readers", type=click.IntRange(0), default=1, help="Number of agents with readers.")
 @click.option("--seconds", type=click.FloatRange(0.1), help="Duration of a case.")
 @click.option("--hour", is_flag=True, help="Measure the sizes of tables after an hour's worth of one agent.")
 @click.option(
@@ -346,7 +349,7 @@ def main(  # the options of the command
     agents: tuple[int, ...],
     partitions: tuple[int, ...],
     rate: float,
-    watchers: int | None,
+    readers: int,
     seconds: float | None,
     hour: bool,
     url: str | None,
@@ -364,7 +367,7 @@ def main(  # the options of the command
             partitions=partitions or ((10, 100) if quick else PARTITIONS),
             seconds=seconds or (0.8 if quick else 6.0),
             rate=rate,
-            watchers=watchers,
+            readers=readers,
             hour_files=(_HOUR_FILES // 100 if quick else _HOUR_FILES) if hour or quick else 0,
         )
     if as_json:

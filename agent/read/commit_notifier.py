@@ -1,7 +1,8 @@
 """Notification of waiting fetches when any agent commits to their partitions.
 
-One thread waits for the catalog's notifications. They are only hints: a fetch that is woken reads again, and
-a waiting fetch also polls. A lost notification therefore only costs time.
+One thread waits for the catalog's notifications, of those partitions that were read here within the last
+minutes. They are only hints: a fetch that is woken reads again, and a waiting fetch also polls. A lost
+notification therefore only costs time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from catalog.commit.notifications import bucket_of
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.commits import CommittedFile
     from agent.read.catalog_cache import BoundsCache
+    from catalog.commit.notifications import Changes
     from catalog.model import SectionResult
     from core.outage import Outage
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 class CommitNotifications(Protocol):
     """The catalog's notifications of commits; used from one thread."""
 
-    def wait(self, timeout: float, /) -> frozenset[PartitionId] | None:
-        """Return the partitions with commits since the last call, after `timeout` seconds at the latest.
+    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes | None:
+        """Return what other agents changed in these buckets, after `timeout` seconds at the latest.
 
         None means that any partition may have commits, because notifications may be lost.
         """
@@ -76,18 +79,25 @@ class CommitNotifier:
         *,
         outage: Outage,
         wait_seconds: float = 0.1,
+        keep_seconds: float = 60.0,
     ) -> None:
+        """Take the notifications; a bucket is of interest for `keep_seconds` after the last read of it."""
         self._notifications = notifications
         self._bounds = bounds
         self._outage = outage
         self._wait_seconds = wait_seconds
+        self._keep_seconds = keep_seconds
         self._waiters: dict[PartitionId, set[Waiter]] = {}
+        self._wanted: frozenset[int] = frozenset()
+        self._recent: set[int] = set()
+        self._forgetting: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread that waits for notifications."""
+        self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
         self._thread = threading.Thread(
             target=self._listen,
             args=(asyncio.get_running_loop(),),
@@ -104,6 +114,8 @@ class CommitNotifier:
     async def stop(self) -> None:
         """Release every waiter and stop the thread."""
         self.close()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         self._stopping.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -131,6 +143,7 @@ class CommitNotifier:
         wanted = set(partitions)
         for partition in wanted:
             self._waiters.setdefault(partition, set()).add(waiter)
+        self._want({bucket_of(partition) for partition in wanted})
         if self._closed:
             waiter.release()
         try:
@@ -153,19 +166,34 @@ class CommitNotifier:
             for waiter in self._waiters.get(partition, ()):
                 waiter.wake()
 
-    def _on_commits(self, partitions: Iterable[PartitionId] | None) -> None:
-        """Handle commits of other agents to these partitions, or to any (None)."""
-        if partitions is None:
+    def _want(self, buckets: set[int]) -> None:
+        """Let the thread listen to these buckets, which takes `wait_seconds` at most if they are new."""
+        self._recent |= buckets
+        if not buckets <= self._wanted:
+            self._wanted |= buckets
+
+    def _forget(self) -> None:
+        """Listen no more to buckets of which nothing was read since the last call."""
+        self._recent |= {bucket_of(partition) for partition in self._waiters}
+        self._wanted, self._recent = frozenset(self._recent), set()
+        self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
+
+    def _on_commits(self, changes: Changes | None) -> None:
+        """Handle commits of other agents to some partitions, or to any (None)."""
+        if changes is None:
             self._bounds.invalidate_all()
             self.wake(list(self._waiters))
-        else:
-            self._bounds.invalidate(partitions)
-            self.wake(partitions)
+            return
+        if changes.buckets:  # what was looked up before may be old
+            self._bounds.invalidate_all()
+            self.wake([each for each in self._waiters if bucket_of(each) in changes.buckets])
+        self._bounds.invalidate(changes.partitions)
+        self.wake(changes.partitions)
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stopping.is_set():
             try:
-                changed = self._notifications.wait(self._wait_seconds)
+                changed = self._notifications.wait(self._wait_seconds, self._wanted)
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure
                 self._stopping.wait(self._outage.failed(error))
                 changed = None

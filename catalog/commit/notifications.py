@@ -1,29 +1,40 @@
 """Notifications of commits, and the connection that receives them.
 
-A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
-holds it until they are durable, so commits would wait for each other. A separate
-transaction that waits for no disk sends it, and one notification may cover many commits.
+Partitions are divided into buckets. A watcher listens to the buckets that it wants, on a channel each, and
+registers them in `commit_listeners` for a minute at a time. An announcement notifies only the channels of
+partitions with a registered watcher. So its work depends on the agents that read these partitions, and it
+sends nothing if there are none. PostgreSQL (up to 18) wakes the server processes of all watchers that listen
+to any channel, but only those of the channel send anything to their agents.
 
-Notifications are hints. One may arrive twice, or never if the agent dies between commit and notification.
-After a lost connection, the watcher reports that any partition may have changed.
+A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
+holds it until they are durable, so commits would wait for each other. A separate transaction that waits for
+no disk sends it, and one notification may cover many commits.
+
+Notifications are hints. One may arrive twice, or never if the agent dies between commit and notification. A
+watcher first listens and then registers, and an announcement follows its commit. So a commit that is not
+announced to a new watcher is visible once the watcher has registered: `wait` then reports its new buckets,
+and after a (re)connection it reports that any partition may have changed.
 
 A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is the id of
 the committing agent, which ignores its own notifications. A payload without partitions means that any
-partition may have changed.
+partition may have changed. Agents of earlier releases notify a channel of their own, `siltstone_commits`, to
+which every watcher listens that wants anything.
 """
 
 from __future__ import annotations
 
 import select
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import psycopg
 import structlog
 
+from catalog.database import arrays
 from catalog.database.connection import first_line
+from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 
@@ -34,28 +45,68 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database
 
 _log = structlog.get_logger(__name__)
+_SQL = load_queries("notifications")
 
 CHANNEL: Final = "siltstone_commits"
+BUCKETS: Final = 256
+ALL_BUCKETS: Final = frozenset(range(BUCKETS))
+LEASE_SECONDS: Final = 60
+_RENEW_SECONDS: Final = 20.0
 # A payload has less than 8,000 bytes: this many partitions always fit.
 _PARTITIONS_PER_PAYLOAD: Final = 150
-_MAX_PAYLOADS: Final = 32
 _MAX_NOTIFICATIONS: Final = 10_000
 _POLL_SECONDS: Final = 1.0
 
 
-def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[str]:
-    """Return the payloads for `partitions`; a single one without partitions if there are too many."""
-    rest = iter(sorted(partitions))
-    payloads: list[str] = []
-    while chunk := list(islice(rest, _PARTITIONS_PER_PAYLOAD)):
-        if len(payloads) == _MAX_PAYLOADS:
-            return [f"{origin.hex}!"]
-        groups = groupby(chunk, key=attrgetter("topic_id"))
-        topics = (
-            f"{topic_id.hex}:{','.join(str(each.partition) for each in group)}" for topic_id, group in groups
-        )
-        payloads.append(f"{origin.hex}!{';'.join(topics)}")
-    return payloads
+class Changes(NamedTuple):
+    """What may have changed: these partitions, and all partitions of these buckets."""
+
+    partitions: frozenset[PartitionId] = frozenset()
+    buckets: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Return True if anything may have changed."""
+        return bool(self.partitions or self.buckets)
+
+
+_NOTHING: Final = Changes()
+
+
+def bucket_of(partition: PartitionId) -> int:
+    """Return the bucket of a partition; those of a topic are in different buckets as far as possible."""
+    return (partition.topic_id.int + partition.partition) % BUCKETS
+
+
+def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[tuple[int, str]]:
+    """Return the buckets of `partitions` with a payload each, without partitions if there are too many."""
+    by_bucket: dict[int, list[PartitionId]] = {}
+    for partition in sorted(set(partitions)):
+        by_bucket.setdefault(bucket_of(partition), []).append(partition)
+    return [(bucket, f"{origin.hex}!{_topics_of(some)}") for bucket, some in by_bucket.items()]
+
+
+def _topics_of(partitions: list[PartitionId]) -> str:
+    if len(partitions) > _PARTITIONS_PER_PAYLOAD:
+        return ""
+    return ";".join(
+        f"{topic_id.hex}:{','.join(str(each.partition) for each in group)}"
+        for topic_id, group in groupby(partitions, key=attrgetter("topic_id"))
+    )
+
+
+def announce(database: Database, partitions: Iterable[PartitionId], origin: UUID) -> int:
+    """Notify the registered watchers of commits by `origin`; return the number of bytes."""
+    payloads = encode_partitions(partitions, origin)
+    if not payloads:
+        return 0
+    params = {
+        "channel": CHANNEL,
+        "origin": origin,
+        "now_ms": database.injected_now_ms,
+        "buckets": arrays.integers([bucket for bucket, _ in payloads]),
+        "payloads": [payload for _, payload in payloads],
+    }
+    return sum(row.bytes for row in database.read("commits.announce", _SQL["notify"], params))
 
 
 def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId] | None]:
@@ -92,17 +143,20 @@ def _is_readable(connection: Connection, timeout: float) -> bool:
 class CommitWatcher:
     """Receiver of commit notifications of all processes except `ignored_origin`; for use by one thread.
 
-    The first `wait` opens a separate connection; after a failure, the next `wait` reopens it.
+    It has a connection of its own while it wants any bucket. After a failure, the next `wait` reopens it.
     """
 
     def __init__(self, database: Database, ignored_origin: UUID | None = None) -> None:
         self._database = database
         self._ignored_origin = ignored_origin
+        self._listener_id = ignored_origin or database.new_uuid()
         self._connection: Connection | None = None
+        self._listened: frozenset[int] = frozenset()
+        self._registered_at = 0.0
         self._polled_at: float | None = None
 
-    def wait(self, timeout: float) -> frozenset[PartitionId] | None:
-        """Wait up to `timeout` seconds for commits; return the partitions that changed.
+    def wait(self, timeout: float, buckets: frozenset[int] = ALL_BUCKETS) -> Changes | None:
+        """Wait up to `timeout` seconds for commits to partitions of `buckets`; return what changed.
 
         The result is None if any partition may have changed: after a (re)connection, and after a commit of
         very many partitions. Through a pooler, which passes no notifications on, it is None once a second.
@@ -110,14 +164,20 @@ class CommitWatcher:
         """
         if self._polled_at is not None:
             return self._poll(self._polled_at, timeout)
+        if not buckets:
+            self.close()
+            self._database.machine_clock.sleep(timeout)
+            return _NOTHING
         try:
             if self._connection is None:
-                self._connection = self._listen()
+                self._connection = self._connect()
+                if self._connection is not None:
+                    self._listen(self._connection, buckets)
                 return None
-            if not _is_readable(self._connection, timeout):
-                return frozenset()
-            notifications = self._connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS)
-            payloads = [each.payload for each in notifications]
+            age = self._database.machine_clock.monotonic() - self._registered_at
+            if age > _RENEW_SECONDS or not buckets <= self._listened:
+                return self._renew(self._connection, buckets, age)
+            return self._received(self._connection) if _is_readable(self._connection, timeout) else _NOTHING
         except psycopg.OperationalError as error:
             self.close()
             raise CatalogUnavailableError(
@@ -125,32 +185,37 @@ class CommitWatcher:
                 remedy="check that PostgreSQL runs there",
                 retry_after_seconds=1.0,
             ) from error
+
+    def close(self) -> None:
+        """Close the connection; a later `wait` opens a new one."""
+        connection, self._connection = self._connection, None
+        self._listened = frozenset()
+        if connection is not None:
+            connection.close()
+
+    def _received(self, connection: Connection) -> Changes | None:
+        """Return the changes of all notifications that have arrived."""
+        notifications = connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS)
         changed: set[PartitionId] = set()
-        for payload in payloads:
+        for payload in [each.payload for each in notifications]:
             origin, partitions = decode_partitions(payload)
             if origin is not None and origin == self._ignored_origin:
                 continue
             if partitions is None:
                 return None
             changed |= partitions
-        return frozenset(changed)
+        return Changes(partitions=frozenset(changed))
 
-    def close(self) -> None:
-        """Close the connection; a later `wait` opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _poll(self, last: float, timeout: float) -> frozenset[PartitionId] | None:
+    def _poll(self, last: float, timeout: float) -> Changes | None:
         """Sleep; report that any partition may have changed if the last such report is a second old."""
         clock = self._database.machine_clock
         clock.sleep(timeout)
         if clock.monotonic() - last < _POLL_SECONDS:
-            return frozenset()
+            return _NOTHING
         self._polled_at = clock.monotonic()
         return None
 
-    def _listen(self) -> Connection | None:
+    def _connect(self) -> Connection | None:
         connection = self._database.connect_for_notifications()
         if connection is None:
             self._polled_at = self._database.machine_clock.monotonic()
@@ -160,10 +225,37 @@ class CommitWatcher:
                 catalog=self._database.address,
                 remedy="set catalog_listen_url to the address of PostgreSQL itself",
             )
-            return None
-        try:
-            connection.execute(f"LISTEN {CHANNEL}".encode())
-        except BaseException:
-            connection.close()
-            raise
         return connection
+
+    def _renew(self, connection: Connection, buckets: frozenset[int], age: float) -> Changes | None:
+        """Listen to other buckets, and renew the registration, whose age is given in seconds.
+
+        Return the new buckets, and what psycopg received meanwhile; None if some may be lost.
+        """
+        new = buckets - self._listened
+        self._listen(connection, buckets)
+        changes = self._received(connection)
+        return None if changes is None or age > LEASE_SECONDS else changes._replace(buckets=new)
+
+    def _listen(self, connection: Connection, buckets: frozenset[int]) -> None:
+        """Listen first, and register then."""
+        registered_at = self._database.machine_clock.monotonic()
+        channels = [f"LISTEN {channel_of(bucket)}" for bucket in sorted(buckets - self._listened)]
+        channels += [f"UNLISTEN {channel_of(bucket)}" for bucket in sorted(self._listened - buckets)]
+        if not self._listened:
+            channels.append(f"LISTEN {CHANNEL}")
+        if channels:
+            connection.execute(";".join(channels).encode())
+        params = {
+            "listener_id": self._listener_id,
+            "buckets": "".join("01"[bucket in buckets] for bucket in range(BUCKETS)),
+            "now_ms": self._database.injected_now_ms,
+            "lease_ms": LEASE_SECONDS * 1000,
+        }
+        connection.execute(_SQL["register_listener"].sql, params)
+        self._listened, self._registered_at = buckets, registered_at
+
+
+def channel_of(bucket: int) -> str:
+    """Return the channel on which commits to the partitions of a bucket are notified."""
+    return f"{CHANNEL}_{bucket}"

@@ -27,7 +27,7 @@ from catalog.commit.assignment import (
 )
 from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
 from catalog.commit.columns import CommitRowBuilder, SectionColumns, StampedProducers
-from catalog.commit.notifications import CHANNEL, encode_partitions
+from catalog.commit.notifications import announce
 from catalog.commit.results import (
     SectionOutcome,
     appended_range,
@@ -120,13 +120,9 @@ class Commits:
     def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> int:
         """Notify watchers that `origin` committed to these partitions; the commits must be durable.
 
-        Return the number of bytes of the notifications.
+        Return the number of bytes of the notifications, which depends on the watchers.
         """
-        payloads = encode_partitions(partitions, origin)
-        if payloads:
-            params = {"channel": CHANNEL, "payloads": payloads}
-            self._database.read("commits.announce", _SQL["notify"], params)
-        return sum(map(len, payloads))
+        return announce(self._database, partitions, origin)
 
 
 class _Commit:

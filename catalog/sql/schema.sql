@@ -244,6 +244,14 @@ CREATE TABLE commit_results (
 ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
+-- Processes that are notified of commits until until_ms, and the buckets of partitions to which they listen: a bit each
+-- (catalog/commit/notifications.py).
+CREATE TABLE commit_listeners (
+    listener_id uuid PRIMARY KEY,
+    buckets bit(256) NOT NULL,
+    until_ms bigint NOT NULL
+) WITH (fillfactor = 50);
+
 -- Commits that a failover or a restore has lost: files that agents acknowledged (or may have), and that the catalog
 -- did not know any more in the given epoch. number is the order of a session's commits. old_offsets has
 -- [topic id, partition, first offset, end offset] of each section, as the agent reported them. outcome is null

@@ -203,9 +203,3 @@ SELECT (%(topic_ids)s::uuid[])[i],
 FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
-
--- name: notify
--- Notify watchers of changed partitions. There is nothing to make durable, so the lock that all notifying
--- transactions share is released without waiting for the disk.
-SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
-FROM unnest(%(payloads)s::text[]) AS payload;

@@ -1,20 +1,23 @@
-"""Log entries of the commit notifier during an outage of the catalog."""
+"""The commit notifier: whom it wakes, which buckets it wants, and its log entries during an outage."""
 
 from __future__ import annotations
 
 import asyncio
+import queue
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
+from catalog.commit.notifications import Changes, bucket_of
 from catalog.errors import CatalogUnavailableError
+from catalog.model import PartitionId
 from core.outage import Outage
 
 if TYPE_CHECKING:
-    from catalog.model import PartitionId
     from core.clock import Clock
     from core.ids import Ids
 
@@ -30,13 +33,13 @@ class _Notifications:
         self._worked = works
         self.failures = 0
 
-    def wait(self, timeout: float, /) -> frozenset[PartitionId]:
-        del timeout
+    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes:
+        del timeout, buckets
         if self.failures < _FAILURES:
             self.failures += 1
             raise CatalogUnavailableError("the catalog is away")
         self._loop.call_soon_threadsafe(self._worked.set)
-        return frozenset()
+        return Changes()
 
     def close(self) -> None:
         pass
@@ -57,3 +60,53 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(clock: Clock,
         ("outage: notifications", None),
         ("outage ended: notifications", _FAILURES),
     ]
+
+
+class _Script:
+    """Notifications that return what the test gives them, and record which buckets were wanted."""
+
+    def __init__(self) -> None:
+        self.changes: queue.SimpleQueue[Changes | None] = queue.SimpleQueue()
+        self.wanted: list[frozenset[int]] = []
+
+    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes | None:
+        del timeout
+        self.wanted.append(buckets)
+        try:
+            return self.changes.get(timeout=0.001)
+        except queue.Empty:
+            return Changes()
+
+    def close(self) -> None:
+        pass
+
+    async def until_wanted(self, buckets: frozenset[int]) -> None:
+        while not self.wanted or self.wanted[-1] != buckets:  # noqa: ASYNC110  # a thread appends
+            await asyncio.sleep(0.001)
+
+
+async def test_new_buckets_wake_the_fetches_that_wait_for_them(clock: Clock, ids: Ids) -> None:
+    """A commit between their look and the registration was not notified."""
+    script = _Script()
+    notifier = CommitNotifier(
+        script,
+        BoundsCache(clock, ttl_ms=1, limit=1),
+        outage=Outage("notifications", clock=clock, ids=ids),
+        keep_seconds=0.05,
+    )
+    notifier.start()
+    await script.until_wanted(frozenset())
+    one, other = PartitionId(UUID(int=0), 1), PartitionId(UUID(int=0), 2)
+    with notifier.waiter([one]) as first, notifier.waiter([other]) as second:
+        await script.until_wanted(frozenset({bucket_of(one), bucket_of(other)}))
+        script.changes.put(Changes(buckets=frozenset({bucket_of(one)})))
+        assert await first.wait(240)
+        assert not await second.wait(0)
+        script.changes.put(Changes(partitions=frozenset({other})))
+        assert await second.wait(240)
+        assert not await first.wait(0)
+        script.changes.put(None)
+        assert await first.wait(240)
+        assert await second.wait(240)
+    await script.until_wanted(frozenset())  # nothing was read for a while
+    await notifier.stop()

@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.commit.notifications import decode_partitions, encode_partitions
+from catalog.commit.notifications import (
+    BUCKETS,
+    LEASE_SECONDS,
+    Changes,
+    bucket_of,
+    decode_partitions,
+    encode_partitions,
+)
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import open_catalog
+from core.clock import ManualClock
 from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import run_of
 
@@ -36,19 +44,22 @@ _SELF, _OTHER = UUID(int=77), UUID(int=78)
 @given(st.sets(_PARTITIONS, min_size=1, max_size=400))
 def test_payloads_contain_their_partitions(partitions: set[PartitionId]) -> None:
     payloads = encode_partitions(partitions, _SELF)
-    assert all(len(payload) < 8000 for payload in payloads)
-    decoded = [decode_partitions(payload) for payload in payloads]
+    assert all(len(payload) < 8000 for _, payload in payloads)
+    decoded = [decode_partitions(payload) for _, payload in payloads]
     assert {origin for origin, _ in decoded} == {_SELF}
     assert frozenset().union(*(each or () for _, each in decoded)) == partitions
+    for bucket, (_, some) in zip((bucket for bucket, _ in payloads), decoded, strict=True):
+        assert {bucket_of(each) for each in some or ()} == {bucket}
 
 
 def test_the_longest_payloads_fit_a_notification() -> None:
-    partitions = [PartitionId(UUID(int=number), 2**31 - 1) for number in range(1000)]
-    assert all(len(payload) < 8000 for payload in encode_partitions(partitions, _SELF))
+    partitions = [PartitionId(UUID(int=BUCKETS * number), 2**31 - 1) for number in range(150)]
+    ((_, payload),) = encode_partitions(partitions, _SELF)
+    assert len(payload) < 8000
 
 
 def test_a_payload_for_too_many_partitions_names_none() -> None:
-    (payload,) = encode_partitions((PartitionId(UUID(int=n), 0) for n in range(10_000)), _SELF)
+    ((_, payload),) = encode_partitions((PartitionId(UUID(int=BUCKETS * n), 0) for n in range(151)), _SELF)
     assert decode_partitions(payload) == (_SELF, None)
     assert encode_partitions([], _SELF) == []
     for payload in ("", "no", "ab:1", f"{UUID(int=1).hex}:x", f"x!{UUID(int=1).hex}:1"):
@@ -57,6 +68,10 @@ def test_a_payload_for_too_many_partitions_names_none() -> None:
     assert (origin, partitions) == (None, frozenset({PartitionId(UUID(int=1), 4)})), (
         "the format of an earlier version"
     )
+
+
+def _partitions(changes: Changes | None) -> frozenset[PartitionId]:
+    return frozenset() if changes is None else changes.partitions
 
 
 def _commit(scene: Scene, topic: Topic, partition: int = 0, origin: UUID = _OTHER) -> None:
@@ -69,7 +84,7 @@ def test_a_commit_sends_no_notification(scene: Scene) -> None:
     watcher = scene.catalog.watcher()
     watcher.wait(0)
     scene.commit(scene.topic(), run_of(1))
-    assert watcher.wait(0.05) == frozenset()
+    assert watcher.wait(0.05) == Changes()
     watcher.close()
 
 
@@ -81,7 +96,7 @@ def test_notifications_of_the_ignored_origin_are_not_reported(scene: Scene) -> N
     _commit(scene, topic, 1, _OTHER)
     received: set[PartitionId] = set()
     while not received:
-        received |= watcher.wait(120) or set()
+        received |= _partitions(watcher.wait(120))
     assert received == {PartitionId(topic.topic_id, 1)}
     watcher.close()
 
@@ -93,12 +108,12 @@ def test_a_commit_of_another_process_is_reported(
     with open_catalog(catalog_url, clock, ids) as other:
         watcher = other.watcher()
         assert watcher.wait(0) is None, "any partition may have changed before the watcher listened"
-        assert watcher.wait(0) == frozenset()
+        assert watcher.wait(0) == Changes()
         _commit(scene, topic, 2)
         _commit(scene, topic, 0)
         received: set[PartitionId] = set()
         while len(received) < 2:
-            received |= watcher.wait(120) or set()
+            received |= _partitions(watcher.wait(120))
         assert received == {PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 2)}
         watcher.close()
 
@@ -109,8 +124,97 @@ def test_a_wait_ends_with_a_commit(scene: Scene) -> None:
     watcher.wait(0)
     committing = threading.Timer(0.1, _commit, (scene, topic))
     committing.start()
-    assert watcher.wait(120) == frozenset({PartitionId(topic.topic_id, 0)})
+    assert _partitions(watcher.wait(120)) == {PartitionId(topic.topic_id, 0)}
     committing.join()
+    watcher.close()
+
+
+def test_only_channels_with_a_registered_watcher_are_notified(scene: Scene) -> None:
+    topic = scene.topic(partitions=3)
+    wanted, other, third = (PartitionId(topic.topic_id, number) for number in range(3))
+    announce = scene.catalog.commits.announce
+    assert announce([wanted, other], _OTHER) == 0, "nobody waits"
+    watcher = scene.catalog.watcher(ignored_origin=_SELF)
+    assert watcher.wait(0, frozenset()) == Changes(), "without a reader, it needs no connection"
+    assert watcher.wait(0, frozenset({bucket_of(wanted)})) is None
+    assert announce([other, third], _OTHER) == 0
+    assert announce([wanted], _SELF) == 0, "its own commits"
+    sent = announce([wanted, other, third], _OTHER)
+    assert sent == announce([wanted], _OTHER) > 0
+    received = watcher.wait(120, frozenset({bucket_of(wanted)}))
+    assert received == Changes(partitions=frozenset({wanted}))
+    watcher.close()
+
+
+def test_a_commit_before_a_watcher_has_registered_is_reported_with_its_bucket(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    watcher = scene.catalog.watcher()
+    watcher.wait(0, frozenset({bucket_of(first)}))
+    _commit(scene, topic, 1)
+    both = frozenset({bucket_of(first), bucket_of(second)})
+    assert watcher.wait(120, both) == Changes(buckets=frozenset({bucket_of(second)}))
+    _commit(scene, topic, 1)
+    assert watcher.wait(120, both) == Changes(partitions=frozenset({second}))
+    watcher.close()
+
+
+def test_a_registration_is_renewed_and_expires(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    key = PartitionId(scene.topic().topic_id, 0)
+    announce, buckets = scene.catalog.commits.announce, frozenset({bucket_of(key)})
+    watcher = scene.catalog.watcher()
+    watcher.wait(0, buckets)
+    clock.advance(LEASE_SECONDS * 2 / 3)
+    assert watcher.wait(0, buckets) == Changes()
+    clock.advance(LEASE_SECONDS * 2 / 3)
+    assert announce([key], _OTHER) > 0, "it was renewed"
+    while not (changes := watcher.wait(120, buckets)):
+        assert changes is not None
+    assert changes == Changes(partitions=frozenset({key}))
+    clock.advance(LEASE_SECONDS + 1)
+    assert announce([key], _OTHER) == 0, "its process is frozen or gone"
+    assert watcher.wait(0, buckets) is None, "notifications were lost"
+    assert announce([key], _OTHER) > 0
+    watcher.close()
+
+
+def test_expired_registrations_are_deleted(scene: Scene, catalog_url: str, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    watchers = [scene.catalog.watcher(ignored_origin=UUID(int=number)) for number in range(3)]
+    for watcher in watchers:
+        watcher.wait(0)
+    clock.advance(LEASE_SECONDS + 1)
+    watchers[0].wait(0)
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        rows = connection.execute(b"SELECT listener_id FROM commit_listeners").fetchall()
+    assert rows == [(UUID(int=0),)]
+    for watcher in watchers:
+        watcher.close()
+
+
+def test_a_watcher_without_buckets_closes_its_connection(scene: Scene, catalog_url: str) -> None:
+    watcher = scene.catalog.watcher()
+    watcher.wait(0)
+    count = (
+        b"SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%INTO commit_listeners%'"
+        b" AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        assert connection.execute(count).fetchone() == (1,)
+        assert watcher.wait(0, frozenset()) == Changes()
+        while connection.execute(count).fetchone() != (0,):
+            pass
+
+
+def test_commits_of_the_previous_release_are_reported(scene: Scene, catalog_url: str) -> None:
+    key = PartitionId(scene.topic().topic_id, 0)
+    watcher = scene.catalog.watcher()
+    watcher.wait(0, frozenset({bucket_of(key)}))
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        payload = f"{_OTHER.hex}!{key.topic_id.hex}:0"
+        connection.execute(b"SELECT pg_notify('siltstone_commits', %s)", (payload,))
+    assert watcher.wait(120, frozenset({bucket_of(key)})) == Changes(partitions=frozenset({key}))
     watcher.close()
 
 
@@ -127,7 +231,7 @@ def test_a_lost_connection_is_reopened(
         _commit(scene, topic)
         assert watcher.wait(0) is None, "any partition may have changed meanwhile"
         _commit(scene, topic)
-        assert watcher.wait(120) == frozenset({PartitionId(topic.topic_id, 0)})
+        assert _partitions(watcher.wait(120)) == {PartitionId(topic.topic_id, 0)}
         watcher.close()
 
 
@@ -145,7 +249,7 @@ def test_a_wait_blocks_in_the_kernel(scene: Scene, monkeypatch: pytest.MonkeyPat
         return notifies(self, timeout=timeout, stop_after=stop_after)
 
     monkeypatch.setattr(psycopg.Connection, "notifies", record)
-    assert watcher.wait(0.01) == frozenset()
+    assert watcher.wait(0.01) == Changes()
     assert not timeouts
     _commit(scene, scene.topic())
     assert watcher.wait(120)
