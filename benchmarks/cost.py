@@ -1,5 +1,7 @@
 """Simulate the named workloads and write their figures to docs/explanation/cost.md: `make cost`.
 
+The table of early closes is written each time.
+
 Each workload takes a few minutes. Arguments select workloads: `python -m benchmarks.cost trial changelog`.
 """
 
@@ -13,6 +15,7 @@ from typing import Final
 from cost_model.engine.policies import policy_from_text
 from cost_model.engine.rounds import simulate_rounds
 from cost_model.report.document import markdown, with_block
+from cost_model.report.early_closes import early_close_markdown
 from cost_model.report.prices import load_prices
 from cost_model.workload.definition import load_workload
 from planner.settings import PlannerSettings
@@ -27,6 +30,8 @@ _DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "explanation" / "cost
 def main() -> None:
     """Write the figures of the named workloads, or of all."""
     prices = load_prices()
+    table = early_close_markdown(load_workload("defaults"), prices)
+    _DOCUMENT.write_text(with_block(_DOCUMENT.read_text(), "early closes", table))
     for name in sys.argv[1:] or WORKLOADS:
         workload, base = load_workload(name), PlannerSettings()
         policies = [("default", base)]

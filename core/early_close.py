@@ -17,7 +17,7 @@ another is uploaded.
 The idle time is learnt from arrivals like a retransmission timeout (RFC 6298), from a mean and a mean
 deviation. After a request it is the time in which another one follows it, so a file is closed soon after the
 last request of a burst. After an acknowledgement it is the time in which a request follows that. A steady
-flow fills its files: only one of a hundred gaps of a Poisson process is longer than its idle time.
+flow fills its files: only one of 1,600 gaps of a Poisson process is longer than its idle time.
 
 Requests teach by their bytes, so that small ones do not teach the times of large ones. Bytes that arrive at
 less than an eighth of the rate at which the file has grown do not matter, so a slow producer does not delay
@@ -40,7 +40,7 @@ MAX_REQUESTS_IN_FLIGHT: Final = 5
 
 _OVERLAPPING_REQUESTS: Final = 3
 _MEANS: Final = 1.5
-_DEVIATIONS: Final = 4.0
+_DEVIATIONS: Final = 8.0
 _MEAN_WEIGHT: Final = 1 / 8
 _DEVIATION_WEIGHT: Final = 1 / 4
 _RATE_SHARE: Final = 1 / 8

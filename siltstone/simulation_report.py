@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cost_model.report.early_closes import COLUMNS, early_close_rows
 from cost_model.report.figures import CURVES, FIGURES, bills, rates_text
 from siltstone.console import report_console, table
 
@@ -30,6 +31,7 @@ def print_report(outcomes: Sequence[Outcome], prices: Prices) -> None:
     for outcome in outcomes:
         _print_curves(console, outcome)
         _print_warning(console, outcome)
+    console.print(early_closes_table(outcomes[0], prices))
     console.print(bills_table(outcomes, prices))
     for bill in bills(outcomes[0], prices):
         console.print(terms_table(bill, outcomes[0].policy if len(outcomes) > 1 else None))
@@ -52,6 +54,12 @@ def figures_table(outcomes: Sequence[Outcome]) -> object:
     """Return the figures, with one column for each policy."""
     rows = [(figure.label, *(figure.write(figure.of(each)) for each in outcomes)) for figure in FIGURES]
     return table(None, "figure", *(f">{each.policy}" for each in outcomes), rows=rows)
+
+
+def early_closes_table(outcome: Outcome, prices: Prices) -> object:
+    """Return dollars for PUTs against the latency of producers, with one row for each budget."""
+    rows = early_close_rows(outcome.workload, prices)
+    return table("Early closes: cost against latency", *(f">{each}" for each in COLUMNS), rows=rows)
 
 
 def bills_table(outcomes: Sequence[Outcome], prices: Prices) -> object:

@@ -25,7 +25,7 @@ from cost_model.engine.outcome import Outcome
 from cost_model.engine.scaled_model import unscaled_log
 from cost_model.engine.simulated_log import Arrival, SimulatedFile, SimulatedLog
 from cost_model.engine.snapshot import snapshot_of
-from cost_model.engine.steady_rates import SteadyRates, flush_seconds, steady_rates_of
+from cost_model.engine.steady_rates import SteadyRates, steady_rates_of
 from cost_model.workload.definition import MEGABYTE
 from planner.policy import make_plan
 from planner.snapshot import Spent
@@ -137,7 +137,7 @@ def simulate_events(
     counts, sample_interval = Counts(), max(1, plans // _SAMPLES)
     for number in range(1, plans + 1):
         step = Counts()
-        _write_until(system, round(number * workload.planning_seconds * 1000), step)
+        _write_until(system, rates, round(number * workload.planning_seconds * 1000), step)
         system.log.expire(system.now_ms)
         if number % sample_interval == 0 or number == plans:
             outcome.samples.append(system.sample(counts, rates))
@@ -154,9 +154,9 @@ def simulate_events(
     return outcome
 
 
-def _write_until(system: _System, until_ms: int, counts: Counts) -> None:
+def _write_until(system: _System, rates: SteadyRates, until_ms: int, counts: Counts) -> None:
     """Append all files that agents write up to a time, flush by flush."""
-    flush_ms = max(1, round(flush_seconds(system.workload) * 1000))
+    flush_ms = max(1, round(rates.flush_seconds * 1000))
     while system.now_ms < until_ms:
         end_ms = min(system.now_ms + flush_ms, until_ms)
         system.write_files(system.now_ms, end_ms, counts)

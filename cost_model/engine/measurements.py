@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cost_model.engine.counts import Counts, Sample
 from cost_model.engine.simulated_log import SECTION_BYTES
-from cost_model.engine.steady_rates import arrival_probability, flush_seconds, stored_bytes_per_second
+from cost_model.engine.steady_rates import arrival_probability, stored_bytes_per_second
 from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def fetches_per_second(workload: Workload, rates: SteadyRates) -> tuple[float, f
     """
     if not workload.zone_aware or workload.zones == 1:
         return 0.0, 0.0
-    flush = flush_seconds(workload)
+    flush = rates.flush_seconds
     zones, agents = workload.zones, workload.agents / workload.zones
     wanted = wanted_bytes = 0.0  # sections and bytes per second that the consumers of one other zone read
     for topic in workload.topics:

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cost_model.engine.produce_latency import early_close_factor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,10 +28,12 @@ PLAN_SECONDS_PER_EXTENT: Final = 40e-6
 class SteadyRates:
     """Rates of the whole system per second; an ingestion job takes the files of `job_seconds`.
 
+    An agent closes a file every `flush_seconds` while batches arrive.
     `capacity` is the share of the written files that the planner can take; below 1 the backlog grows.
     `passes` is how often an ingestion job reads its input.
     """
 
+    flush_seconds: float
     files: float
     extents: float
     stored_bytes: float
@@ -50,7 +54,7 @@ class SteadyRates:
 
 def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRates:
     """Return the rates of a workload under some settings."""
-    flush = flush_seconds(workload)
+    flush = _flush_seconds(workload)
     stored = sum(stored_bytes_per_second(each) for each in workload.topics)
     batches = sum(
         each.partition_count * each.records_per_second / each.batch_records for each in workload.topics
@@ -73,6 +77,7 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
         enough = (settings.min_ingestion_files / files, settings.min_ingestion_bytes / stored)
         interval = max(interval, min(settings.max_ingestion_age_ms / 1000, *enough))
     return SteadyRates(
+        flush_seconds=flush,
         files=files,
         extents=extents,
         stored_bytes=stored,
@@ -82,11 +87,11 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
     )
 
 
-def flush_seconds(workload: Workload) -> float:
-    """Return how often an agent writes a file: by time, or by size if that limit is reached first."""
+def _flush_seconds(workload: Workload) -> float:
+    """Return how often an agent closes a file: by time or by size, whichever is earlier, and early."""
     stored = sum(stored_bytes_per_second(each) for each in workload.topics)
     by_size = workload.flush_bytes * workload.agents / stored
-    return min(workload.flush_interval_ms / 1000, by_size)
+    return min(workload.flush_interval_ms / 1000, by_size) / early_close_factor(workload)
 
 
 def stored_bytes_per_second(topic: TopicClass) -> float:

@@ -38,6 +38,7 @@ class TopicClass:
       record has a new key that never occurs again.
     - `tombstone_ratio`: the share of records without a value.
     - `consumers`: consumer groups that read every record once, at the tail.
+    - `in_flight_bytes`: what the producers of the class may have in flight at one agent; 0: no limit.
     """
 
     name: str
@@ -54,13 +55,14 @@ class TopicClass:
     update_ratio: float = 1.0
     tombstone_ratio: float = 0.0
     consumers: int = 1
+    in_flight_bytes: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"topic class {self.name!r}"
         for name in ("topics", "partitions", "record_bytes", "batch_records", "keys"):
             _require_at_least(where, name, getattr(self, name), 1)
-        for name in ("key_bytes", "consumers", "zipf_exponent"):
+        for name in ("key_bytes", "consumers", "zipf_exponent", "in_flight_bytes"):
             _require_at_least(where, name, getattr(self, name), 0)
         for name in ("update_ratio", "tombstone_ratio"):
             if not 0 <= getattr(self, name) <= 1:
@@ -107,7 +109,8 @@ class Workload:
 
     If clients are `zone_aware`, a partition's producers and consumers use the agents of their zone. One
     agent in each zone receives a share of it. The planner runs every `planning_seconds`. At most `tasks`
-    tasks run at a time (0 sets no limit), and each reads and writes `task_mb_per_second`.
+    tasks run at a time (0 sets no limit), and each reads and writes `task_mb_per_second`. A PUT takes
+    `put_ms`, and a commit `commit_ms`. The others are settings of agents.
     """
 
     name: str
@@ -118,6 +121,11 @@ class Workload:
     zone_aware: bool = True
     flush_interval_ms: int = 250
     flush_bytes: int = 8 * 2**20
+    early_close_bytes: int = 64 * 2**10
+    early_puts_per_second: int = 100
+    early_puts_per_gb: int = 2000
+    put_ms: float = 30.0
+    commit_ms: float = 10.0
     planning_seconds: float = 10.0
     grace_seconds: float = 60.0
     tasks: int = 0
@@ -125,8 +133,10 @@ class Workload:
     topics: tuple[TopicClass, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("agents", "zones", "flush_interval_ms", "flush_bytes"):
+        for name in ("agents", "zones", "flush_interval_ms", "flush_bytes", "early_close_bytes"):
             _require_at_least(f"workload {self.name!r}", name, getattr(self, name), 1)
+        for name in ("early_puts_per_second", "early_puts_per_gb", "put_ms", "commit_ms"):
+            _require_at_least(f"workload {self.name!r}", name, getattr(self, name), 0)
         for name in ("days", "planning_seconds", "task_mb_per_second"):
             if not getattr(self, name) > 0:
                 raise InvalidInputError(

@@ -13,6 +13,7 @@ from core.errors import InvalidInputError
 from cost_model.engine.events import simulate_events
 from cost_model.engine.policies import policy_from_file, policy_from_text
 from cost_model.engine.rounds import simulate_rounds
+from cost_model.report.early_closes import early_close_report
 from cost_model.report.figures import policy_report
 from cost_model.report.plot import draw, require_matplotlib
 from cost_model.report.prices import load_prices
@@ -81,9 +82,9 @@ def command(
 ) -> None:
     """Simulate the resources and the cost of a workload over time.
 
-    WORKLOAD is a TOML file or the name of a built-in workload: changelog, clickstream, platform, trial. The
-    simulation plans with the code and the current settings of the planner. Each --policy and --set adds a
-    column to compare with. Nothing is changed.
+    WORKLOAD is a TOML file or the name of a built-in workload: changelog, clickstream, defaults, platform,
+    trial. The simulation plans with the code and the current settings of the planner. Each --policy and --set
+    adds a column to compare with. Nothing is changed.
     """
     if plot is not None:
         require_matplotlib()
@@ -103,7 +104,13 @@ def command(
     if plot is not None:
         draw(outcomes, listed, plot)
     if as_json:
-        emit_json({"workload": chosen.name, "policies": [policy_report(each, listed) for each in outcomes]})
+        emit_json(
+            {
+                "workload": chosen.name,
+                "policies": [policy_report(each, listed) for each in outcomes],
+                "early_closes": early_close_report(chosen, listed),
+            }
+        )
     else:
         print_report(outcomes, listed)
 

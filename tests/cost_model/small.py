@@ -15,6 +15,7 @@ MIXED: Final = Workload(
     agents=3,
     zones=3,
     flush_interval_ms=20_000,
+    early_puts_per_gb=0,  # so that the interval divides that of plans, as the exact simulation needs it
     planning_seconds=60,
     topics=(
         TopicClass(name="events", partitions=4, mb_per_second=0.02, config={"retention.ms": "7200000"}),
@@ -49,6 +50,7 @@ SHORT: Final = Workload(
     agents=3,
     zones=3,
     flush_interval_ms=30_000,
+    early_puts_per_gb=0,
     planning_seconds=60,
     topics=(
         TopicClass(name="plain", partitions=60, mb_per_second=0.06, config={"retention.ms": "10800000"}),
