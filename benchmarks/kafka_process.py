@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import os
+import signal
+import threading
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +31,7 @@ from core.ids import SystemIds
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from multiprocessing.connection import Connection
     from typing import Self
 
@@ -155,11 +158,11 @@ def bare_server(response_bytes: int) -> Iterator[AgentProcess]:
 
 @contextmanager
 def _spawned(
-    target: object, arguments: tuple[object, ...]
+    target: Callable[..., None], arguments: tuple[object, ...]
 ) -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=cast("type", target), args=(theirs, *arguments))
+    process = spawn.Process(target=_serve, args=(target, theirs, *arguments))
     process.start()
     theirs.close()  # so that the end of the process ends the wait for its address
     try:
@@ -169,6 +172,18 @@ def _spawned(
         process.join(_STOP_SECONDS)
         process.kill()
         process.join()
+
+
+def _serve(target: Callable[..., None], connection: Connection, *arguments: object) -> None:
+    """Run a server that ends when its parent does, even if the parent was killed."""
+    threading.Thread(target=_stop_with_parent, args=(connection,), daemon=True).start()
+    target(connection, *arguments)
+
+
+def _stop_with_parent(connection: Connection) -> None:
+    with suppress(EOFError, OSError):
+        connection.recv()  # the parent sends nothing
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve_bare(ready: Connection, response_bytes: int) -> None:
