@@ -192,14 +192,28 @@ SELECT (%(topic_ids)s::uuid[])[i],
 FROM generate_subscripts(%(partitions)s::integer[], 1) AS i;
 
 -- name: write_producers
--- Store the last batches of producers.
+-- Store the last batches of producers. Most of them exist, and an update writes a third less WAL than an insert that
+-- finds a conflict, because that locks the row first. A producer that expires meanwhile is inserted.
+WITH v AS MATERIALIZED (
+    SELECT (%(topic_ids)s::uuid[])[i] AS topic_id,
+           (%(partitions)s::integer[])[i] AS partition,
+           (%(producer_ids)s::bigint[])[i] AS producer_id,
+           (%(producer_epochs)s::integer[])[i]::smallint AS producer_epoch,
+           batches
+    FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
+), updated AS (
+    UPDATE producers AS p
+    SET producer_epoch = v.producer_epoch, batches = v.batches, updated_ms = %(now_ms)s
+    FROM v
+    WHERE p.topic_id = v.topic_id AND p.partition = v.partition AND p.producer_id = v.producer_id
+    RETURNING p.topic_id, p.partition, p.producer_id
+)
 INSERT INTO producers (topic_id, partition, producer_id, producer_epoch, batches, updated_ms)
-SELECT (%(topic_ids)s::uuid[])[i],
-       (%(partitions)s::integer[])[i],
-       (%(producer_ids)s::bigint[])[i],
-       (%(producer_epochs)s::integer[])[i]::smallint,
-       v.batches,
-       %(now_ms)s
-FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
+SELECT topic_id, partition, producer_id, producer_epoch, batches, %(now_ms)s
+FROM v
+WHERE NOT EXISTS (
+    SELECT FROM updated AS u
+    WHERE u.topic_id = v.topic_id AND u.partition = v.partition AND u.producer_id = v.producer_id
+)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;

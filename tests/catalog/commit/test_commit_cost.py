@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -107,3 +108,29 @@ def test_a_commit_reads_as_many_pages_in_a_large_catalog(
     assert large["insert_extents"] <= empty["insert_extents"] + 2 * 2 * PARTITIONS
     assert large["lock_partitions"] <= empty["lock_partitions"] + PARTITIONS
     assert large["advance_partitions"] <= empty["advance_partitions"] + PARTITIONS
+
+
+def test_a_section_writes_few_bytes_of_wal(scene: Scene, catalog_url: str) -> None:
+    """The server of the tests writes no images of full pages, and no other client uses it."""
+    topic = scene.topic("t", PARTITIONS)
+    keys = [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
+    numbers = count()
+
+    def commit(*, idempotent: bool) -> None:
+        producer = (1, 0, next(numbers)) if idempotent else None
+        scene.catalog.commits.commit(scene.file({key: [run_of(1, producer=producer)] for key in keys}))
+
+    found = {}
+    with psycopg.connect(catalog_url, autocommit=True, row_factory=scalar_row) as connection:
+        for idempotent in (True, False):
+            for _ in range(10):
+                commit(idempotent=idempotent)
+            before = connection.execute(b"SELECT pg_current_wal_insert_lsn()").fetchone()
+            for _ in range(30):
+                commit(idempotent=idempotent)
+            query = b"SELECT (pg_current_wal_insert_lsn() - %s::pg_lsn)::bigint"
+            written = connection.execute(query, (before,)).fetchone()
+            assert written is not None
+            found[idempotent] = written // (30 * PARTITIONS)
+    assert found[False] <= 650
+    assert found[True] <= 820
