@@ -4,14 +4,16 @@
 
 Fills a catalog with rows only (no objects): 100,000 partitions in 200 topics, half of them compacted, and
 1,000,000 extents in 500 ingestion and 2,000 compacted files. The times are compared with a scan of the
-partitions' rows, and with the transfer of as many extents as the plan examined, in the same run. The server
-is a private one with durable settings unless `--catalog` names another one, which must be empty.
+partitions' rows, and with the transfer of as many extents as the plan examined, in the same run. `idle_look`
+is what a watcher does between two polls while nothing has changed: all ingestion files wait for more. The
+server is a private one with durable settings unless `--catalog` names another one, which must be empty.
 """
 
 from __future__ import annotations
 
 import resource
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,9 +30,16 @@ from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.retention import expire
+from maintenance.settings import GarbageSettings
+from object_store.local.store import LocalStore
+from object_store.open import StoreConfig
 from planner.planner import plan
 from planner.settings import PlannerSettings
 from planner.snapshot_loader import load_snapshot
+from siltstone.compaction.compactor import plan_jobs
+from siltstone.compaction.pause import waiting_pause
+from siltstone.compaction.shared_look import settings_key
+from siltstone.context import AppContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +48,18 @@ if TYPE_CHECKING:
     from planner.snapshot import Snapshot
 
 INGESTION_FILES = 500
+_FAR = 10**15
+# Nothing waits long enough, so that no look is due.
+_PATIENT = PlannerSettings(
+    paced=True,
+    min_ingestion_files=_FAR,
+    max_job_files=_FAR,
+    min_ingestion_bytes=_FAR,
+    max_job_input_bytes=_FAR,
+    max_job_extents=_FAR,
+    max_plan_extents=_FAR,
+    max_ingestion_age_ms=_FAR,
+)
 
 
 @dataclass(frozen=True)
@@ -134,6 +155,25 @@ def _timed(call: Callable[[], object], rounds: int) -> dict[str, float]:
     return {"p50_s": round(median(seconds), 3), "processor_s": round(median(processor), 3)}
 
 
+def _rest(context: AppContext) -> None:
+    """Record a look that found nothing to do."""
+    looks = context.catalog.looks
+    settings = settings_key(_PATIENT)
+    look_id = looks.begin(settings, looks.last(settings))
+    assert look_id is not None
+    looks.finish(look_id, context.clock.now_ms() + _PATIENT.max_look_age_ms)
+
+
+def _poll(context: AppContext) -> None:
+    """Do what a watcher does in a poll without a job."""
+    context.catalog.sessions.check_schema()
+    assert waiting_pause(context) is None
+    planned = plan_jobs(context, _PATIENT, GarbageSettings(), slots=4, shares_looks=True)
+    assert not planned.waiting
+    assert not planned.is_elsewhere
+    assert context.catalog.planning.backlog().ingestion_files == INGESTION_FILES
+
+
 def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
     """Plan, expire, and read the same data with plain queries."""
     clock = SystemClock()
@@ -150,11 +190,22 @@ def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
         return snapshot
 
     with (
+        tempfile.TemporaryDirectory() as directory,
         open_catalog(url, clock, SystemIds(clock)) as catalog,
+        closing(LocalStore(Path(directory), SystemIds(clock))) as store,
         psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True) as connection,
     ):
         loading = _timed(lambda: load(catalog), rounds)
         planning = _timed(lambda: seen.update(jobs=len(plan(catalog, clock, settings).jobs)), rounds)
+        context = AppContext(
+            catalog=catalog,
+            store=store,
+            store_config=StoreConfig(directory),
+            clock=catalog.clock,
+            ids=SystemIds(clock),
+        )
+        _rest(context)
+        idle = _timed(lambda: _poll(context), rounds)
         retention = _timed(lambda: expire(catalog), rounds)
         scan = _timed(
             lambda: connection.execute("SELECT sum(dirty_bytes) FROM partitions").fetchall(), rounds
@@ -170,6 +221,7 @@ def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
         "looked_at": seen,
         "snapshot": loading,
         "plan": planning,
+        "idle_look": idle,
         "retention_round": retention,
         "scan_partitions": scan,
         "transfer_same_extents": transfer,
@@ -199,7 +251,14 @@ def main(*, as_json: bool, quick: bool, url: str | None) -> None:
     print(
         f"{report['partitions']:,} partitions, {report['extents']:,} extents; looked at {report['looked_at']}"
     )
-    for name in ("snapshot", "plan", "retention_round", "scan_partitions", "transfer_same_extents"):
+    for name in (
+        "snapshot",
+        "plan",
+        "idle_look",
+        "retention_round",
+        "scan_partitions",
+        "transfer_same_extents",
+    ):
         print(f"{name:>22}: p50 {report[name]['p50_s']} s, processor {report[name]['processor_s']} s")
     print(
         f"planning takes {report['ratio_to_transfer']} times that transfer; peak {report['peak_rss_mib']} MiB"

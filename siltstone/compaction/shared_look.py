@@ -49,7 +49,7 @@ def look(context: AppContext, planner: PlannerSettings, slots: int) -> LookOutco
 def shared_look(context: AppContext, planner: PlannerSettings, slots: int) -> LookOutcome:
     """Look if it is due and no other watcher does, and leave the outcome to the others."""
     looks = context.catalog.looks
-    settings = sha256(repr(planner).encode()).hexdigest()
+    settings = settings_key(planner)
     last = looks.last(settings)
     if not last.is_running and not last.is_due and not _has_ingestion(context, planner, last.now_ms):
         return LookOutcome()
@@ -64,6 +64,11 @@ def shared_look(context: AppContext, planner: PlannerSettings, slots: int) -> Lo
         raise
     looks.finish(look_id, _next_ms(outcome.submission, last.now_ms, planner))
     return outcome
+
+
+def settings_key(planner: PlannerSettings) -> str:
+    """Return what identifies settings in the catalog's record of the last look."""
+    return sha256(repr(planner).encode()).hexdigest()
 
 
 def _has_ingestion(context: AppContext, planner: PlannerSettings, now_ms: int) -> bool:
