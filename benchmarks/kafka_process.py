@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from typing import Self
 
+    from prometheus_client.metrics_core import Metric
+
 _STOP_SECONDS = 60.0
 
 
@@ -78,20 +80,32 @@ class AgentProcess:
 
     def metrics(self) -> dict[str, float]:
         """Return all samples by name; samples that differ in labels are added up."""
-        text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
         found: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
+        for family in self._families():
             for sample in family.samples:
                 if "le" not in sample.labels:
                     found[sample.name] = found.get(sample.name, 0.0) + sample.value
         return found
 
+    def requests_to_store(self, kind: str, purpose: str) -> tuple[int, int]:
+        """Return the requests of a kind and purpose, and the bytes that they brought."""
+        labels = {"kind": kind, "purpose": purpose}
+        samples = [
+            sample for family in self._families() for sample in family.samples if sample.labels == labels
+        ]
+        found = {sample.name: int(sample.value) for sample in samples}
+        names = ("siltstone_store_requests_total", "siltstone_store_bytes_in_total")
+        return found.get(names[0], 0), found.get(names[1], 0)
+
+    def _families(self) -> list[Metric]:
+        text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
+        return list(text_string_to_metric_families(text))
+
     def buckets(self, name: str) -> dict[float, float]:
         """Return the cumulative counts of a histogram by upper bound in seconds."""
-        text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
         return {
             float(sample.labels["le"]): sample.value
-            for family in text_string_to_metric_families(text)
+            for family in self._families()
             if family.name == name
             for sample in family.samples
             if sample.name.endswith("_bucket")
@@ -125,26 +139,33 @@ class Cluster:
         return seconds
 
     @contextmanager
-    def agent(self, *, put_delay_ms: int = 0, **changes: Any) -> Iterator[AgentProcess]:  # noqa: ANN401  # any setting
+    def agent(
+        self,
+        *,
+        put_delay_ms: int = 0,
+        get_delay_ms: int = 0,
+        **changes: Any,  # noqa: ANN401  # any setting
+    ) -> Iterator[AgentProcess]:
         """Yield an agent with default settings except for the given ones.
 
-        `put_delay_ms` is added to each PUT, as a remote store would.
+        `put_delay_ms` is added to each PUT, and `get_delay_ms` to each GET, as by a remote store.
         """
         settings = AgentSettings(http_port=0, kafka_host="127.0.0.1", kafka_port=0, **changes)
-        arguments = (settings, self._store, self._postgres.url, put_delay_ms)
+        delays = {"put_delay_ms": put_delay_ms, "get_delay_ms": get_delay_ms}
+        arguments = (settings, self._store, self._postgres.url, delays)
         with _spawned(_serve_agent, arguments) as (process, addresses):
             yield AgentProcess(addresses["kafka"], addresses["http"], process)
 
 
 def _serve_agent(
-    addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str, put_delay_ms: int
+    addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str, delays: dict[str, int]
 ) -> None:
     def open_slow_store(*arguments: Any, **options: Any) -> SlowStore:  # noqa: ANN401  # those of open_store
-        return SlowStore(open_store(*arguments, **options), put_delay_ms)
+        return SlowStore(open_store(*arguments, **options), **delays)
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with ExitStack() as replaced:
-        if put_delay_ms:
+        if any(delays.values()):
             replaced.enter_context(patch.object(agent.process, "open_store", open_slow_store))
         agent.process.run(settings, store_config=store, catalog_url=url, on_ready=addresses.send)
 
