@@ -28,6 +28,7 @@ The rule knows nothing of files, threads or timers. Its times are seconds of a m
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -70,16 +71,16 @@ class _LearntTime:
     """A time that samples rarely exceed, by the rule of RFC 6298."""
 
     def __init__(self) -> None:
-        self._mean = 0.0
+        self.mean = 0.0
         self._deviation = 0.0
 
     @property
     def seconds(self) -> float:
-        return _MEANS * self._mean + _DEVIATIONS * self._deviation
+        return _MEANS * self.mean + _DEVIATIONS * self._deviation
 
     def learn(self, sample: float, weight: float) -> None:
-        error = sample - self._mean
-        self._mean += _MEAN_WEIGHT * weight * error
+        error = sample - self.mean
+        self.mean += _MEAN_WEIGHT * weight * error
         self._deviation += _DEVIATION_WEIGHT * weight * (abs(error) - self._deviation)
 
 
@@ -133,7 +134,7 @@ class EarlyCloseRule:
         self._unacknowledged: Counter[int] = Counter()  # requests by idempotent producer
         self._acknowledged_at = now
         # The latest arrival that mattered, and the size of the open file after it
-        self._mark_at = now
+        self._mark_at = -math.inf
         self._mark_size = 0
         self._opened_at = now
         self._size = 0
@@ -188,7 +189,11 @@ class EarlyCloseRule:
         if self._mark_at >= self._acknowledged_at:
             self._gap.learn(min(gap, limits.max_idle_seconds), weight)
         else:
-            self._reaction.learn(min(now - self._acknowledged_at, limits.max_idle_seconds), weight)
+            reaction = min(now - self._acknowledged_at, limits.max_idle_seconds)
+            self._reaction.learn(reaction, weight)
+            # Producers with one request at a time show no gaps, but they must not keep a long one for ever.
+            if reaction < self._gap.mean:
+                self._gap.learn(reaction, weight)
         self._mark_at = now
         self._mark_size = self._size
 

@@ -151,6 +151,23 @@ def test_after_an_acknowledgement_the_idle_time_is_that_of_a_response() -> None:
     assert rule.due_at(99.905, 0) == pytest.approx(99.905 + 1.5 * 0.004, rel=1e-5)
 
 
+def test_the_time_before_the_first_request_teaches_no_gap() -> None:
+    rule = EarlyCloseRule(limits(), 0.0)
+    send(rule, (100.0, 100 * KIB))
+    assert rule.idle_seconds == 0.002
+
+
+def test_a_long_gap_is_unlearnt_by_producers_of_one_request_at_a_time() -> None:
+    rule = EarlyCloseRule(limits(), 0.0)
+    send(rule, *[(0.1 * number, 100 * KIB) for number in range(100)])
+    assert rule.idle_seconds > 0.1
+    for number in range(100, 160):
+        rule.closed(100 * KIB)
+        rule.acknowledged(0.1 * number, {})
+        send(rule, (0.1 * number + 0.002, 100 * KIB))
+    assert rule.idle_seconds < 0.005
+
+
 def test_small_requests_do_not_teach_the_gaps_of_large_ones() -> None:
     rule = EarlyCloseRule(limits(), 0.0)
     for number in range(1, 1000):
