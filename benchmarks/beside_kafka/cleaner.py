@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from statistics import median
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE
 from benchmarks.dedupe_data import make_pool
 from benchmarks.local_cleaner import clean, make_cleanable, make_requests
 from benchmarks.local_tier import opened
-from object_format.codecs.codec import Codec
+from object_format.codecs.codec import Codec, compress, decompress
+from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +41,8 @@ _BATCH_BYTES = 16 * 1024
 _TOTAL_RECORDS = {136: 4_000_000, 1024: 500_000}
 _RECORDS_PER_KEY = 4
 _LOG = "cleaned-0"
+_CODEC_BITS = 7
+_LIMIT_ROUNDS = 3
 _LIMIT_SECONDS = 300.0
 _GOAL = 6.0
 
@@ -72,22 +76,19 @@ def compare(
     for case in cases:
         count = int(_TOTAL_RECORDS[case.record_bytes] * share)
         root = directory / f"{case.record_bytes}-{case.codec}"
+        described = {"records": count, **case.described()}
         try:
-            yield Comparison(
-                "cleaner",
-                {"records": count, **case.described()},
-                _samples(root, case, count, kafka, rounds),
-                _GOAL,
-                "s",
-            )
+            size = _write(root / "original" / _LOG, case, count)
+            limit = _codec_seconds(root / "original" / _LOG) if case.codec != "none" else None
+            samples = _samples(root, size, count, kafka, rounds)
+            yield Comparison("cleaner", described, samples, _GOAL, "s", limit)
         except LoadError as error:
-            yield Comparison("cleaner", case.described(), {}, _GOAL, "s", failure=str(error))
+            yield Comparison("cleaner", described, {}, _GOAL, "s", failure=str(error))
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _samples(root: Path, case: Case, count: int, kafka: JavaProcess, rounds: int) -> dict[str, list[Sample]]:
-    size = _write(root / "original" / _LOG, case, count)
+def _samples(root: Path, size: int, count: int, kafka: JavaProcess, rounds: int) -> dict[str, list[Sample]]:
     samples: dict[str, list[Sample]] = {KAFKA: [], SILTSTONE: []}
     for number in range(rounds + 1):
         for name, found in samples.items():
@@ -130,6 +131,26 @@ def _records(count: int, record_bytes: int) -> tuple[list[bytes], list[bytes]]:
     chosen_keys = rng.integers(0, len(keys), count).tolist()
     chosen_values = rng.integers(0, len(values), count).tolist()
     return [keys[number] for number in chosen_keys], [values[number] for number in chosen_values]
+
+
+def _codec_seconds(directory: Path) -> float:
+    """Return the time of the compression library alone: each batch opened once, and a quarter of it written.
+
+    A cleaner that keeps one record of each key cannot do with less. Kafka's and ours open most batches twice.
+    """
+    taken = []
+    (path,) = (each for each in directory.glob("*.log") if each.stat().st_size)
+    data = memoryview(path.read_bytes())
+    for _ in range(_LIMIT_ROUNDS):
+        at, begin = 0, process_time()
+        while at < len(data):
+            end = at + LENGTH_OVERHEAD + int.from_bytes(data[at + BATCH_LENGTH : at + LENGTH_OVERHEAD], "big")
+            codec = Codec(data[at + ATTRIBUTES + 1] & _CODEC_BITS)
+            records = memoryview(decompress(codec, data[at + BATCH_OVERHEAD : end]))
+            compress(codec, records[: len(records) // _RECORDS_PER_KEY])
+            at = end
+        taken.append(process_time() - begin)
+    return median(taken)
 
 
 def _clean(directory: Path, count: int) -> float:

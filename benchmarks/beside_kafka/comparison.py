@@ -28,7 +28,7 @@ class Sample:
 class Comparison:
     """The samples of both servers with one load, and the least ratio that is wanted.
 
-    `unit` is `MB/s`, where more is better, or `s`, where less is.
+    `unit` is `MB/s`, where more is better, or `s`, where less is. No server can be better than `limit`.
     """
 
     part: str
@@ -36,6 +36,7 @@ class Comparison:
     samples: Mapping[str, Sequence[Sample]]
     goal: float | None = None
     unit: str = "MB/s"
+    limit: float | None = None
     failure: str = ""
 
     def figures(self) -> dict[str, Any]:
@@ -48,6 +49,9 @@ class Comparison:
         ours, theirs = row[SILTSTONE]["median"], row[KAFKA]["median"]
         ratio = ours / theirs if self.unit == "MB/s" else theirs / ours
         row["ratio"] = round(ratio, 2)
+        if self.limit:
+            most = self.limit / theirs if self.unit == "MB/s" else theirs / self.limit
+            row |= {"limit": round(self.limit, 3), "ratio_of_limit": round(most, 2)}
         if self.goal is not None:
             row |= {"goal": self.goal, "met": ratio >= self.goal}
         parts = [each.counters for each in self.samples[SILTSTONE] if each.counters]
@@ -160,6 +164,7 @@ def _line(row: Mapping[str, Any]) -> str:
     if "failure" in row:
         return f"| {what} | {row['failure']} | | | | | | | |"
     goal = f"{row['goal']}, {'met' if row['met'] else 'missed'}" if "goal" in row else ""
+    goal += f"; at most {row['ratio_of_limit']}" if "limit" in row else ""
     cells = [what]
     cells += [_spread(row[name], row["unit"]) for name in (KAFKA, SILTSTONE)]
     cells += [f"{row['ratio']:.2f}", goal]

@@ -71,4 +71,5 @@ def test_both_cleaners_clean_the_same_log(tmp_path: Path) -> None:
     figures = compared.figures()
     assert figures["case"] == {"records": 8000, "record_bytes": 136, "codec": "lz4"}
     assert figures["kafka"]["median"] > 0
+    assert figures["limit"] > 0
     assert list(tmp_path.iterdir()) == []
