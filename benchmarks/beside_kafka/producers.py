@@ -173,14 +173,17 @@ class _Cell:
         return max(int(self._per_second[server.name] * self._seconds), 100)
 
     def _load(self, server: Server, records: int) -> Load:
-        load = self._clients.produce(
-            server.client_settings,
-            self.topic,
-            clients=self._case.clients,
-            records=records,
-            record_bytes=self._case.record_bytes,
-            codec=self._case.codec,
-            seconds=self._seconds * _TIMES_LONGER + _GRACE_SECONDS,
-        )
+        try:
+            load = self._clients.produce(
+                server.client_settings,
+                self.topic,
+                clients=self._case.clients,
+                records=records,
+                record_bytes=self._case.record_bytes,
+                codec=self._case.codec,
+                seconds=self._seconds * _TIMES_LONGER + _GRACE_SECONDS,
+            )
+        except LoadError as error:
+            raise LoadError(f"{server.name}, {records} records of each client: {error}") from error
         self._per_second[server.name] = records / load.seconds
         return load
