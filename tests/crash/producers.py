@@ -17,6 +17,8 @@ from tests.agent.kafka.work import Work
 from tests.crash.clients import IDENTITY, MESSAGE_TIMEOUT_SECONDS, QUICK, TIMEOUT_SECONDS, start_client
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from confluent_kafka import KafkaError, Message
 
     from tests.crash.clients import Workload
@@ -162,11 +164,15 @@ class ConfluentProducer(_Sender):
         """Handle the events of this time; librdkafka's poll returns after the first."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._producer.poll(left)
+            with self._fatal_errors_noted():
+                self._producer.poll(left)
 
     def _flush(self) -> None:
         end = time.monotonic() + TIMEOUT_SECONDS
-        while self._producer.flush(0.5):
+        left = 1
+        while left:
+            with self._fatal_errors_noted():
+                left = self._producer.flush(0.5)
             self._replace_failed()
             if self.abandoned.is_set():
                 self._producer.purge()
@@ -174,6 +180,16 @@ class ConfluentProducer(_Sender):
             if time.monotonic() > end:
                 self.ledger.report(f"{self._full_name}: records did not arrive in {TIMEOUT_SECONDS} s")
                 return
+
+    @contextlib.contextmanager
+    def _fatal_errors_noted(self) -> Iterator[None]:
+        """Treat a fatal error that a call raises like one that is reported."""
+        try:
+            yield
+        except KafkaException as failure:
+            if not failure.args[0].fatal():
+                raise
+            self._fatal = failure.args[0]
 
     def _note_error(self, error: KafkaError) -> None:
         if error.fatal():
@@ -185,7 +201,8 @@ class ConfluentProducer(_Sender):
             return
         self.ledger.report(f"{self._full_name} failed: {self._fatal}")
         self._producer.purge()
-        self._producer.flush(1)
+        with self._fatal_errors_noted():
+            self._producer.flush(1)
         self._begin()
 
     def _send(self) -> None:
