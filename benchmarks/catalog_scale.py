@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
@@ -83,13 +83,13 @@ class Server:
 
     def processor_seconds(self) -> float:
         """Return the processor time of all server processes, including ended ones."""
-        own = self._postmaster.cpu_times()
-        seconds = own.children_user + own.children_system
+        seconds = 0.0
         for each in [self._postmaster, *self._postmaster.children()]:
-            with psutil.Process.oneshot(each):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile: the postmaster has its time
                 times = each.cpu_times()
                 seconds += times.user + times.system
-        return float(seconds)
+        own = self._postmaster.cpu_times()
+        return float(seconds + own.children_user + own.children_system)
 
     def position(self) -> str:
         """Return the end of the WAL, which is made durable up to there."""
