@@ -37,7 +37,10 @@ RECORDS = 16
 _SECTION_BYTES = 8192
 _WAIT_SECONDS = 0.1
 _READ_PARTITIONS = 10
-_PATIENT = DatabaseLimits(connect_seconds=60, lock_seconds=120)
+# Many sessions share the interpreter of a process, so that one may be silent for seconds.
+_PATIENT = DatabaseLimits(
+    connect_seconds=60, lock_seconds=120, silent_client_seconds=60, frozen_client_seconds=120
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,8 @@ PARTITIONS = (10, 100, 1000)
 _HOUR_FILES = 4 * 3600
 _HOUR_PARTITIONS = 100
 _START_SECONDS = 0.2
+_WARM_UP_FILES = 8  # of each session: psycopg prepares statements after some executions
+_MAX_WARM_UP_SECONDS = 120.0
 _SETTINGS = {
     "max_connections": "500",
     "shared_buffers": "512MB",
@@ -271,6 +273,16 @@ def measure(  # the options of the command
                 ]
             server.copy_tables()
             with _cluster(server, url, topic_ids, count, readers) as cluster:
+                cluster.run(
+                    Case(
+                        begin=0,
+                        seconds=_MAX_WARM_UP_SECONDS,
+                        partitions=min(partitions),
+                        sessions=count,
+                        idempotent=True,
+                        files=_WARM_UP_FILES,
+                    )
+                )
                 for size, shared, idempotent in _cases(count, partitions):
                     case = Case(
                         begin=0,
