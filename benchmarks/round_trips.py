@@ -3,12 +3,16 @@
     python -m benchmarks.round_trips [--json] [--quick] [--only PART …]
 
 The agent is a separate process with an embedded catalog, a local directory as its object store, and a flush
-interval of 20 ms. Every client has one request in flight.
+interval of 20 ms unless a part says otherwise. Every client has one request in flight.
 
 - `produce`: requests with one record and acks=all on a plain socket. `librdkafka` is the same with that
   client (linger.ms=0). `rest_ms` is the median without the flush interval. The parts are means: `buffer` is
   the wait for the flush, `put` the upload with its wake-ups, `commit` the commit with its
   wake-ups, and `other` everything else: building the file, the response, the network.
+- `low_rate`: the same requests on a plain socket with the default flush interval of 250 ms, and a PUT that
+  takes 0, 30 and 100 ms longer. `over_ms` is the 99th percentile without the flush interval and without the
+  99th percentile of the PUT, at most 10 ms on a machine without other load. `put_p99_ms`, `commit_p99_ms` and
+  `other_p99_ms` are 99th percentiles of the parts of the same round trips.
 - `groups`: requests of a member that is alone in its group: JoinGroup, SyncGroup, Heartbeat, OffsetCommit and
   OffsetFetch.
 - `first`: processor time of a new agent until it serves, the times of the first requests of their kinds, and
@@ -33,6 +37,7 @@ import orjson
 
 from agent.group_settings import GroupSettings
 from agent.kafka.codec import Struct
+from agent.settings import AgentSettings
 from benchmarks import kafka_loads
 from benchmarks.kafka_process import Cluster
 from benchmarks.kafka_wire import Wire, request_frame
@@ -44,8 +49,9 @@ if TYPE_CHECKING:
 
     from benchmarks.kafka_process import AgentProcess
 
-PARTS = ("produce", "groups", "first", "idle")
+PARTS = ("produce", "low_rate", "groups", "first", "idle")
 _FLUSH_INTERVAL_MS = 20
+_PUT_DELAYS_MS = (0, 30, 100)
 _PRODUCE, _JOIN, _SYNC, _HEARTBEAT, _COMMIT, _FETCH = 9, 5, 3, 3, 7, 5
 _TOPIC, _GROUP = "small", "round-trips"
 _WARM_UP = 30
@@ -126,6 +132,38 @@ def _produce(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any
             raise RuntimeError("a record was not acknowledged")
 
     return {"wire": wired, "librdkafka": _with_parts(_Meter(cluster, agent).measure(produce, count))}
+
+
+def _low_rate(cluster: Cluster, _agent: AgentProcess, count: int) -> dict[str, Any]:
+    return {f"PUT + {delay} ms": _low_rate_trips(cluster, delay, count) for delay in _PUT_DELAYS_MS}
+
+
+def _low_rate_trips(cluster: Cluster, delay: int, count: int) -> dict[str, Any]:
+    """Measure the parts of each round trip; metrics are read between two of them."""
+    trips: list[dict[str, float]] = []
+    with cluster.agent(put_delay_ms=delay) as agent, Wire(agent.address) as wire:
+        producer = _Producer(wire)
+        for number in range(-_WARM_UP // 3, count):
+            before = agent.metrics()
+            begin = perf_counter()
+            producer.send()
+            total = (perf_counter() - begin) * 1000
+            after = agent.metrics()
+            parts = {
+                name: (after[key] - before[key]) * 1000
+                for name in ("buffer", "put", "commit")
+                for key in (f"siltstone_ingestion_{name}_seconds_sum",)
+            }
+            if number >= 0:
+                trips.append({"total": total, **parts, "other": total - sum(parts.values())})
+    p99 = {name: quantiles([trip[name] for trip in trips], n=100)[98] for name in trips[0]}
+    interval = AgentSettings().flush_interval_ms
+    return {
+        "over_ms": round(p99["total"] - interval - p99["put"], 1),
+        "p50_ms": round(median(trip["total"] for trip in trips), 1),
+        "p99_ms": round(p99["total"], 1),
+        **{f"{name}_p99_ms": round(p99[name], 1) for name in ("put", "commit", "other")},
+    }
 
 
 def _with_parts(figures: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +316,7 @@ def _idle(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
     return {"alone": alone, "with_members": with_members}
 
 
-_STEPS = {"produce": _produce, "groups": _groups, "first": _first, "idle": _idle}
+_STEPS = {"produce": _produce, "low_rate": _low_rate, "groups": _groups, "first": _first, "idle": _idle}
 
 
 @click.command(help=__doc__)
