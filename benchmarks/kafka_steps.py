@@ -142,7 +142,12 @@ class _Bench:
     def __init__(self) -> None:
         clock = SystemClock()
         ids = SystemIds(clock)
-        settings = AgentSettings(flush_interval_ms=60_000, flush_bytes=128 * 2**20, bounds_cache_ms=_DAY_MS)
+        settings = AgentSettings(
+            flush_interval_ms=60_000,
+            flush_bytes=128 * 2**20,
+            early_puts_per_second=0,  # a step publishes the file itself
+            bounds_cache_ms=_DAY_MS,
+        )
         topic = Topic(
             topic_id=ids.new_uuid(),
             name=_NAME,
