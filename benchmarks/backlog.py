@@ -19,7 +19,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -80,11 +80,12 @@ class Load:
 
 
 class Place(NamedTuple):
-    """Catalog, store and topic of one round."""
+    """Catalog, store and topic of one round, and what to write there."""
 
     catalog: str
     store: str
     topic_id: UUID
+    load: Load
 
 
 class Rates(NamedTuple):
@@ -95,7 +96,7 @@ class Rates(NamedTuple):
     jobs: int = 0
 
 
-def serve_agents(pipe: Connection, load: Load, agents: int) -> None:
+def serve_agents(pipe: Connection, agents: int) -> None:
     """Write and commit the files of some agents whenever a place arrives; send the number of seconds."""
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -110,7 +111,8 @@ def serve_agents(pipe: Connection, load: Load, agents: int) -> None:
                 session_id = ids.new_uuid()
                 catalog.sessions.register(session_id, "a benchmark")
                 files = [
-                    build_file(load, place.topic_id, session_id, ids.new_uuid()) for _ in range(load.files)
+                    build_file(place.load, place.topic_id, session_id, ids.new_uuid())
+                    for _ in range(place.load.files)
                 ]
                 ready.append(files)
             pipe.send("built")
@@ -183,7 +185,7 @@ def build_file(load: Load, topic_id: UUID, session_id: UUID, file_id: UUID) -> t
     return commit, parts
 
 
-def arrive(agents: list[Connection], place: Place, load: Load) -> Rates:
+def arrive(agents: list[Connection], place: Place) -> Rates:
     """Let all agents write their files at once."""
     for pipe in agents:
         pipe.send(place)
@@ -192,7 +194,7 @@ def arrive(agents: list[Connection], place: Place, load: Load) -> Rates:
     for pipe in agents:
         pipe.send("go")
     seconds = max(pipe.recv() for pipe in agents)
-    return Rates(load.total_files / seconds)
+    return Rates(place.load.total_files / seconds)
 
 
 def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rates:
@@ -249,22 +251,20 @@ class Bench:
             context = AppContext(
                 catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=self._ids
             )
-            arrival = arrive(agents, Place(url, str(self._directory / name), topic.topic_id), load)
+            arrival = arrive(agents, Place(url, str(self._directory / name), topic.topic_id, load))
             return arrival, drain(context, session, load)
 
 
 def measure(url: str, directory: Path, load: Load, workers: tuple[int, ...], rounds: int) -> dict[str, Any]:
-    """Measure all numbers of workers; the first round of each only starts Spark's processes."""
+    """Measure all numbers of workers; a small first round of each starts Spark's processes."""
     bench = Bench(url, directory)
     cases = []
     with ExitStack() as opened:
-        agents = [
-            opened.enter_context(worker(serve_agents, load, AGENTS // _PROCESSES)) for _ in range(_PROCESSES)
-        ]
+        agents = [opened.enter_context(worker(serve_agents, AGENTS // _PROCESSES)) for _ in range(_PROCESSES)]
         for slots in workers:
             with SparkSessionManager(SparkSettings(master=f"local[{slots}]")) as session:
                 session.start()
-                bench.round(agents, session, load)
+                bench.round(agents, session, replace(load, files=1))
                 cases.append(
                     case_of(slots, load, [bench.round(agents, session, load) for _ in range(rounds)])
                 )

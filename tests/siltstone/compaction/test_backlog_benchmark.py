@@ -20,7 +20,7 @@ def test_the_benchmark_compacts_all_files_that_arrive(catalog_url: str, tmp_path
     session = InProcessSession(2)
     session.start()
     with ThreadPoolExecutor(1) as threads:
-        agents = threads.submit(serve_agents, theirs, load, 10)
+        agents = threads.submit(serve_agents, theirs, 10)
         assert ours.recv() == "ready"
         rounds = [Bench(catalog_url, tmp_path).round([ours], session, load)]
         ours.send(None)
