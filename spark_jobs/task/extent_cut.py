@@ -89,7 +89,7 @@ class ExtentCutter:
             ],
             np.int64,
         ).reshape(-1, 2)
-        if np.any(self._bounds[1:, 0] <= self._bounds[:-1, 1]):
+        if len(extents) > 1 and np.any(self._bounds[1:, 0] <= self._bounds[:-1, 1]):
             raise CorruptDataError(
                 f"two extents of {extents[0].object_name} claim the same batches of partition"
                 f" {extents[0].topic_id}/{extents[0].partition}"
