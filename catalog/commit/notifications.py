@@ -1,10 +1,11 @@
 """Notifications of commits, and the connection that receives them.
 
 Partitions are divided into buckets. A watcher listens to the buckets that it wants, on a channel each, and
-registers them in `commit_listeners` for a minute at a time. An announcement notifies only the channels of
-partitions with a registered watcher. So its work depends on the agents that read these partitions, and it
-sends nothing if there are none. PostgreSQL (up to 18) wakes the server processes of all watchers that listen
-to any channel, but only those of the channel send anything to their agents.
+registers them in `commit_listeners` for a minute at a time. An announcement contains only partitions of
+buckets with a registered watcher, and is not sent if there are none. It notifies the channels of up to four
+buckets. If there are more, it notifies one channel to which all watchers listen, because a server process
+reads every notification and compares its channel with all of its own. PostgreSQL (up to 18) wakes the server
+processes of all watchers that listen to any channel. Watchers that want nothing listen to none.
 
 A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
 holds it until they are durable, so commits would wait for each other. A separate transaction that waits for
@@ -52,8 +53,11 @@ BUCKETS: Final = 256
 ALL_BUCKETS: Final = frozenset(range(BUCKETS))
 LEASE_SECONDS: Final = 60
 _RENEW_SECONDS: Final = 20.0
-# A payload has less than 8,000 bytes: this many partitions always fit.
-_PARTITIONS_PER_PAYLOAD: Final = 150
+_MAX_CHANNELS: Final = 4
+# A payload has less than 8,000 bytes: less than 3,500 bytes of buckets, and one more bucket.
+_BYTES_PER_PAYLOAD: Final = 3500
+_MAX_PARTITIONS_OF_BUCKET: Final = 75
+_MAX_PARTITIONS: Final = 4800
 _MAX_NOTIFICATIONS: Final = 10_000
 _POLL_SECONDS: Final = 1.0
 
@@ -77,17 +81,20 @@ def bucket_of(partition: PartitionId) -> int:
     return (partition.topic_id.int + partition.partition) % BUCKETS
 
 
-def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[tuple[int, str]]:
-    """Return the buckets of `partitions` with a payload each, without partitions if there are too many."""
+def encode_partitions(partitions: Iterable[PartitionId]) -> list[tuple[int, str]]:
+    """Return the buckets of `partitions` with their part of a payload, which is empty if it would be long."""
     by_bucket: dict[int, list[PartitionId]] = {}
-    for partition in sorted(set(partitions)):
+    distinct = sorted(set(partitions))
+    for partition in distinct:
         by_bucket.setdefault(bucket_of(partition), []).append(partition)
-    return [(bucket, f"{origin.hex}!{_topics_of(some)}") for bucket, some in by_bucket.items()]
+    is_short = len(distinct) <= _MAX_PARTITIONS
+    return [
+        (bucket, _topics_of(some) if is_short and len(some) <= _MAX_PARTITIONS_OF_BUCKET else "")
+        for bucket, some in by_bucket.items()
+    ]
 
 
 def _topics_of(partitions: list[PartitionId]) -> str:
-    if len(partitions) > _PARTITIONS_PER_PAYLOAD:
-        return ""
     return ";".join(
         f"{topic_id.hex}:{','.join(str(each.partition) for each in group)}"
         for topic_id, group in groupby(partitions, key=attrgetter("topic_id"))
@@ -96,12 +103,15 @@ def _topics_of(partitions: list[PartitionId]) -> str:
 
 def announce(database: Database, partitions: Iterable[PartitionId], origin: UUID) -> int:
     """Notify the registered watchers of commits by `origin`; return the number of bytes."""
-    payloads = encode_partitions(partitions, origin)
+    payloads = encode_partitions(partitions)
     if not payloads:
         return 0
     params = {
         "channel": CHANNEL,
         "origin": origin,
+        "prefix": f"{origin.hex}!",
+        "max_channels": _MAX_CHANNELS,
+        "bytes": _BYTES_PER_PAYLOAD,
         "now_ms": database.injected_now_ms,
         "buckets": arrays.integers([bucket for bucket, _ in payloads]),
         "payloads": [payload for _, payload in payloads],

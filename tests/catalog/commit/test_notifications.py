@@ -43,31 +43,49 @@ _SELF, _OTHER = UUID(int=77), UUID(int=78)
 
 @given(st.sets(_PARTITIONS, min_size=1, max_size=400))
 def test_payloads_contain_their_partitions(partitions: set[PartitionId]) -> None:
-    payloads = encode_partitions(partitions, _SELF)
-    assert all(len(payload) < 8000 for _, payload in payloads)
-    decoded = [decode_partitions(payload) for _, payload in payloads]
+    parts = encode_partitions(partitions)
+    decoded = [decode_partitions(f"{_SELF.hex}!{part}") for _, part in parts]
     assert {origin for origin, _ in decoded} == {_SELF}
     assert frozenset().union(*(each or () for _, each in decoded)) == partitions
-    for bucket, (_, some) in zip((bucket for bucket, _ in payloads), decoded, strict=True):
+    for (bucket, _), (_, some) in zip(parts, decoded, strict=True):
         assert {bucket_of(each) for each in some or ()} == {bucket}
 
 
-def test_the_longest_payloads_fit_a_notification() -> None:
-    partitions = [PartitionId(UUID(int=BUCKETS * number), 2**31 - 1) for number in range(150)]
-    ((_, payload),) = encode_partitions(partitions, _SELF)
-    assert len(payload) < 8000
-
-
 def test_a_payload_for_too_many_partitions_names_none() -> None:
-    ((_, payload),) = encode_partitions((PartitionId(UUID(int=BUCKETS * n), 0) for n in range(151)), _SELF)
-    assert decode_partitions(payload) == (_SELF, None)
-    assert encode_partitions([], _SELF) == []
-    for payload in ("", "no", "ab:1", f"{UUID(int=1).hex}:x", f"x!{UUID(int=1).hex}:1"):
+    ((_, short),) = encode_partitions(PartitionId(UUID(int=BUCKETS * n), 2**31 - 1) for n in range(75))
+    assert len(short) < 3500
+    ((_, payload),) = encode_partitions(PartitionId(UUID(int=BUCKETS * n), 0) for n in range(76))
+    assert payload == ""
+    assert {
+        payload for _, payload in encode_partitions(PartitionId(UUID(int=1), n) for n in range(5000))
+    } == {""}
+    assert encode_partitions([]) == []
+    for payload in ("", "no", "ab:1", f"{UUID(int=1).hex}:x", f"x!{UUID(int=1).hex}:1", f"{_SELF.hex}!;;"):
         assert decode_partitions(payload)[1] is None
     origin, partitions = decode_partitions(f"{UUID(int=1).hex}:4")
     assert (origin, partitions) == (None, frozenset({PartitionId(UUID(int=1), 4)})), (
         "the format of an earlier version"
     )
+
+
+def test_a_wide_file_is_announced_in_few_notifications(scene: Scene, catalog_url: str) -> None:
+    topic = scene.topic(partitions=1000)
+    keys = frozenset(PartitionId(topic.topic_id, number) for number in range(1000))
+    watcher = scene.catalog.watcher()
+    assert watcher.wait(0) is None
+    with psycopg.connect(catalog_url, autocommit=True) as other:
+        other.execute(b"LISTEN siltstone_commits")
+        assert scene.catalog.commits.announce(keys, _OTHER) < 20_000
+        sent = list(other.notifies(timeout=120, stop_after=4))
+    assert frozenset().union(*(decode_partitions(each.payload)[1] or () for each in sent)) == keys
+    received: set[PartitionId] = set()
+    while len(received) < len(keys):
+        received |= _partitions(watcher.wait(120))
+    assert received == keys
+    scene.catalog.commits.announce((PartitionId(topic.topic_id, number) for number in range(5000)), _OTHER)
+    while (changes := watcher.wait(120)) is not None:
+        assert changes == Changes()
+    watcher.close()
 
 
 def _partitions(changes: Changes | None) -> frozenset[PartitionId]:
