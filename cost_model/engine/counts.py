@@ -12,13 +12,15 @@ UPLOAD_PART_BYTES: Final = 8 * 2**20
 class Counts:
     """Requests, bytes and jobs since the start.
 
-    A multipart upload is one create, its parts and one completion. `ingested_bytes` are written by agents,
-    `read_bytes` and `written_bytes` by jobs. `fetch_bytes` are read from objects for consumers.
+    A job writes an object of at most one part with a PUT (`put_compaction`). A multipart upload is one
+    create, its parts and one completion. `ingested_bytes` are written by agents, `read_bytes` and
+    `written_bytes` by jobs. `fetch_bytes` are read from objects for consumers.
     """
 
     ingested_bytes: float = 0.0
     ingestion_extents: float = 0.0
     put_ingest: float = 0.0
+    put_compaction: float = 0.0
     multipart_create: float = 0.0
     multipart_part: float = 0.0
     multipart_complete: float = 0.0
@@ -59,9 +61,22 @@ class Counts:
         """Jobs of all kinds."""
         return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs + self.clustering_jobs
 
+    @property
+    def written_objects(self) -> float:
+        """Objects that jobs write."""
+        return self.put_compaction + self.multipart_create
+
+    @property
+    def upload_requests(self) -> float:
+        """Requests with which jobs write objects."""
+        return self.put_compaction + self.multipart_create + self.multipart_part + self.multipart_complete
+
     def upload(self, size: float, objects: float) -> None:
-        """Count `objects` multipart uploads with `size` bytes in total."""
+        """Count the requests that write `objects` equal objects with `size` bytes in total."""
         each = size / objects
+        if each <= UPLOAD_PART_BYTES:
+            self.put_compaction += objects
+            return
         self.multipart_create += objects
         self.multipart_complete += objects
         self.multipart_part += objects * max(1, -(-each // UPLOAD_PART_BYTES))

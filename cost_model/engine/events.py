@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from core.errors import InvalidInputError
+from cost_model.engine.agent_events import Agents, Maintenance
 from cost_model.engine.compaction import JobExpansion, apply_job
 from cost_model.engine.counts import Counts, Sample
 from cost_model.engine.measurements import (
     DAY_SECONDS,
     add_rows,
-    count_garbage_collection,
-    fetches_per_second,
     sample_of,
 )
 from cost_model.engine.outcome import Outcome
 from cost_model.engine.scaled_model import unscaled_log
-from cost_model.engine.simulated_log import Arrival, SimulatedFile, SimulatedLog
 from cost_model.engine.snapshot import snapshot_of
 from cost_model.engine.steady_rates import SteadyRates, steady_rates_of
 from cost_model.workload.definition import MEGABYTE
@@ -33,7 +31,7 @@ from planner.snapshot import Spent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from catalog.model import PartitionId
+    from cost_model.engine.simulated_log import SimulatedLog
     from cost_model.workload.definition import Workload
     from planner.settings import PlannerSettings
 
@@ -49,30 +47,11 @@ class _System:
     workload: Workload
     settings: PlannerSettings
     log: SimulatedLog
-    generator: np.random.Generator
+    agents: Agents
+    maintenance: Maintenance
     now_ms: int = 0
     backlog_bytes: float = 0.0
     spent: deque[tuple[int, int, int]] = field(default_factory=deque)
-    dead: deque[tuple[int, SimulatedFile]] = field(default_factory=deque)
-
-    def write_files(self, begun_ms: int, now_ms: int, counts: Counts) -> None:
-        """Append one file for each agent that received anything."""
-        seconds = (now_ms - begun_ms) / 1000
-        by_agent: list[dict[PartitionId, Arrival]] = [{} for _ in range(self.workload.agents)]
-        shared = self.workload.agents_of_partition
-        for number, (key, part) in enumerate(self.log.partitions.items()):
-            topic = part.topic
-            rate = topic.records_per_second / topic.batch_records / shared * seconds
-            for zone, batches in enumerate(self.generator.poisson(rate, shared)):
-                if batches:
-                    agent = (number * shared + zone) % self.workload.agents
-                    by_agent[agent][key] = Arrival(records=int(batches) * topic.batch_records)
-        for arrivals in by_agent:
-            if arrivals:
-                file = self.log.append(arrivals, begun_ms, now_ms)
-                counts.put_ingest += 1
-                counts.ingestion_extents += len(arrivals)
-                counts.ingested_bytes += file.view.size
 
     def compact(self, counts: Counts) -> None:
         """Plan and apply jobs, unless tasks are still busy with earlier ones."""
@@ -90,21 +69,14 @@ class _System:
             before = counts.read_bytes + counts.written_bytes
             apply_job(self.log, job, self.now_ms, counts, expansion)
             self.backlog_bytes += counts.read_bytes + counts.written_bytes - before
-
-    def delete_dead_files(self) -> int:
-        """Delete files that have been dead for `grace_seconds`, and return their number."""
-        self.dead.extend((self.now_ms, file) for file in self.log.take_dead_files())
-        deleted = 0
-        while self.dead and self.dead[0][0] <= self.now_ms - self.workload.grace_seconds * 1000:
-            self.dead.popleft()
-            deleted += 1
-        return deleted
+            self.maintenance.job_ended(self.now_ms)
 
     def sample(self, counts: Counts, rates: SteadyRates) -> Sample:
         """Return a sample of the state before the next plan."""
         sample = sample_of(self.log, self.now_ms / 1000 / DAY_SECONDS)
-        sample.objects += len(self.dead)
-        sample.stored_bytes += sum(file.view.size for _, file in self.dead)
+        dead = self.maintenance.dead
+        sample.objects += len(dead)
+        sample.stored_bytes += sum(file.view.size for _, file in dead)
         sample.waiting_files = len(self.log.ingestion)
         sample.open_bytes = self.backlog_bytes
         per_second = counts.jobs / max(self.now_ms / 1000, 1.0)
@@ -118,6 +90,7 @@ def simulate_events(
     policy: str = "default",
     *,
     seed: int = 0,
+    max_samples: int = _SAMPLES,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
     """Simulate every event; raise InvalidInputError if there are too many."""
@@ -131,13 +104,21 @@ def simulate_events(
             remedy="leave out --exact, or simulate fewer days, agents, partitions or records",
         )
     generator = np.random.default_rng(seed)
-    system = _System(workload, settings, unscaled_log(workload, settings, generator), generator)
+    log = unscaled_log(workload, settings, generator)
+    system = _System(
+        workload,
+        settings,
+        log,
+        Agents(workload, log, rates.flush_seconds, generator),
+        Maintenance(workload, generator),
+    )
     outcome = Outcome(policy=policy, workload=workload, rates=rates, exact=True)
     plans = max(1, int(workload.seconds / workload.planning_seconds))
-    counts, sample_interval = Counts(), max(1, plans // _SAMPLES)
+    counts, sample_interval = Counts(), max(1, plans // max_samples)
     for number in range(1, plans + 1):
         step = Counts()
-        _write_until(system, rates, round(number * workload.planning_seconds * 1000), step)
+        system.now_ms = round(number * workload.planning_seconds * 1000)
+        system.agents.write_until(system.now_ms, step)
         system.log.expire(system.now_ms)
         if number % sample_interval == 0 or number == plans:
             outcome.samples.append(system.sample(counts, rates))
@@ -146,18 +127,6 @@ def simulate_events(
         system.compact(step)
         moved = workload.tasks * workload.task_mb_per_second * MEGABYTE * workload.planning_seconds
         system.backlog_bytes = max(0.0, system.backlog_bytes - moved) if moved else 0.0
-        reads, read_bytes = fetches_per_second(workload, rates)
-        step.get_fetch = reads * workload.planning_seconds
-        step.fetch_bytes = read_bytes * workload.planning_seconds
-        count_garbage_collection(step, system.delete_dead_files(), workload.planning_seconds)
+        system.maintenance.run_until(system.now_ms, log.take_dead_files(), step)
         counts = counts.plus(step)
     return outcome
-
-
-def _write_until(system: _System, rates: SteadyRates, until_ms: int, counts: Counts) -> None:
-    """Append all files that agents write up to a time, flush by flush."""
-    flush_ms = max(1, round(rates.flush_seconds * 1000))
-    while system.now_ms < until_ms:
-        end_ms = min(system.now_ms + flush_ms, until_ms)
-        system.write_files(system.now_ms, end_ms, counts)
-        system.now_ms = end_ms

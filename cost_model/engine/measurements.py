@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from cost_model.engine.counts import Counts, Sample
 from cost_model.engine.simulated_log import SECTION_BYTES
-from cost_model.engine.steady_rates import arrival_probability, stored_bytes_per_second
+from cost_model.engine.steady_rates import (
+    partitions_of_agent,
+    presence,
+    sections_per_file,
+    stored_bytes_per_second,
+)
+from maintenance.settings import GarbageSettings
 from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
@@ -21,9 +27,11 @@ COALESCING_GAP_BYTES: Final = 64 * 1024
 LISTS_PER_JOB: Final = 2
 """Garbage collection lists a job's prefix when the job ends, and again before it deletes the job's row."""
 
-DELETE_BATCH_OBJECTS: Final = 1000
+OWNER_KEEP_SECONDS: Final = GarbageSettings().owner_keep_ms / 1000
+DELETE_BATCH_OBJECTS: Final = GarbageSettings().batch
 DAY_SECONDS: Final = 86_400
 RESPONSES_KEPT_SECONDS: Final = 3_600
+_ALMOST_ONE: Final = 1 - 1e-12
 
 
 def sample_of(log: SimulatedLog, day: float) -> Sample:
@@ -54,8 +62,10 @@ def _ideal(part: SimulatedPartition) -> int:
 def add_rows(sample: Sample, workload: Workload, files_per_second: float, jobs_per_second: float) -> None:
     """Add up the rows of the catalog.
 
-    They are extents, files, topics, partitions, producers, sessions, the jobs of a day and saved responses.
+    They are extents, files, topics, partitions, producers, sessions, the jobs of a day and the saved
+    responses of an hour, or fewer at the beginning.
     """
+    seconds = sample.day * DAY_SECONDS
     topics = sum(each.topics for each in workload.topics)
     agents = workload.agents_of_partition
     sample.rows = (
@@ -64,8 +74,8 @@ def add_rows(sample: Sample, workload: Workload, files_per_second: float, jobs_p
         + topics
         + workload.partition_count * (1 + agents)  # an idempotent producer for each agent and partition
         + workload.agents
-        + jobs_per_second * DAY_SECONDS
-        + files_per_second * RESPONSES_KEPT_SECONDS
+        + jobs_per_second * min(DAY_SECONDS, seconds)
+        + files_per_second * min(RESPONSES_KEPT_SECONDS, seconds)
     )
 
 
@@ -100,26 +110,32 @@ def fetches_per_second(workload: Workload, rates: SteadyRates) -> tuple[float, f
 
     A consumer group has one consumer for each partition, in any zone, served by its own zone's agent of the
     partition. That agent has its own records in memory. It reads the records of other zones' agents from
-    their objects, and neighbouring sections in one request if they are at most 64 KiB apart.
+    their objects, and neighbouring sections in one request if they are at most 64 KiB apart, with the bytes
+    between them.
     """
     if not workload.zone_aware or workload.zones == 1:
         return 0.0, 0.0
-    flush = rates.flush_seconds
     zones, agents = workload.zones, workload.agents / workload.zones
-    wanted = wanted_bytes = 0.0  # sections and bytes per second that the consumers of one other zone read
+    by_file = wanted_bytes = absent = 0.0
     for topic in workload.topics:
         read = 1 - (1 - 1 / zones) ** topic.consumers
-        wanted += read * topic.partition_count * zones * arrival_probability(topic, flush, zones) / flush
+        # Sections of a file that the consumers of one other zone read, and bytes per second
+        by_file += read * sections_per_file(workload, topic, rates.flush_seconds)
         wanted_bytes += read * stored_bytes_per_second(topic)
-    by_file = wanted / rates.files
-    by_agent = max(by_file / agents, 1e-12)
-    asked = agents * -math.expm1(by_file * math.log1p(-1 / agents)) if agents > 1 else min(1.0, by_file)
-    gap = rates.stored_bytes / rates.files / (by_agent + 1)
-    ranges = asked * (1 + max(0.0, by_file / max(asked, 1e-12) - 1) * math.exp(-COALESCING_GAP_BYTES / gap))
-    return (zones - 1) * rates.files * ranges, (zones - 1) * wanted_bytes
+        each = read / agents * partitions_of_agent(workload, topic)
+        absent += each * math.log1p(-min(presence(workload, topic, rates.flush_seconds), _ALMOST_ONE))
+    asked = max(agents * -math.expm1(absent), 1e-12)  # agents that read the file, each for its share
+    pairs = max(0.0, by_file / asked - 1)  # of neighbouring sections that an agent reads
+    unread = (rates.stored_bytes - wanted_bytes) / rates.files
+    gap = max(unread, 1.0) / (pairs + 2)
+    near = COALESCING_GAP_BYTES / gap
+    ranges = 1 + pairs * math.exp(-near)
+    between = pairs * gap * (1 - math.exp(-near) * (1 + near))  # read, but not wanted
+    read_bytes = wanted_bytes + rates.files * asked * between
+    return (zones - 1) * rates.files * asked * ranges, (zones - 1) * read_bytes
 
 
-def count_garbage_collection(counts: Counts, dead: float, seconds: float) -> None:
+def count_garbage_collection(counts: Counts, dead: float, seconds: float, planning_seconds: float) -> None:
     """Count the requests of garbage collection for `dead` objects.
 
     Agents run one round of each task per interval, whatever their number, because a task has one lease.
@@ -130,4 +146,6 @@ def count_garbage_collection(counts: Counts, dead: float, seconds: float) -> Non
     # Unfinished uploads, the prefixes of jobs, and in a sweep with jobs whether there are old names.
     counts.list_gc += sweeps + listed + min(sweeps, listed)
     counts.deleted_objects += dead
-    counts.delete_calls += min(dead, max(rounds, dead / DELETE_BATCH_OBJECTS))
+    # Files die when jobs are published, so a round between two plans finds nothing to delete.
+    bursts = min(rounds, seconds / planning_seconds, counts.jobs)
+    counts.delete_calls += min(dead, max(bursts, dead / DELETE_BATCH_OBJECTS))

@@ -86,8 +86,8 @@ def _round(workload: Workload, runs: Sequence[ModelRun], begun_ms: int, now_ms: 
         each.record_dead_files()
     # Objects that were written but no longer exist are dead.
     more = sum(each.compacted_objects for each in runs) - before
-    dead = rates.files * seconds * rates.capacity + max(0.0, counts.multipart_create - more)
-    count_garbage_collection(counts, dead, seconds)
+    dead = rates.files * seconds * rates.capacity + max(0.0, counts.written_objects - more)
+    count_garbage_collection(counts, dead, seconds, workload.planning_seconds)
     return counts
 
 

@@ -28,12 +28,14 @@ PLAN_SECONDS_PER_EXTENT: Final = 40e-6
 class SteadyRates:
     """Rates of the whole system per second; an ingestion job takes the files of `job_seconds`.
 
-    An agent closes a file every `flush_seconds` while batches arrive.
+    An agent opens a file with its first batch, and closes it `flush_seconds` later: a file and the pause
+    before it take `file_seconds`.
     `capacity` is the share of the written files that the planner can take; below 1 the backlog grows.
     `passes` is how often an ingestion job reads its input.
     """
 
     flush_seconds: float
+    file_seconds: float
     files: float
     extents: float
     stored_bytes: float
@@ -56,15 +58,10 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
     """Return the rates of a workload under some settings."""
     flush = _flush_seconds(workload)
     stored = sum(stored_bytes_per_second(each) for each in workload.topics)
-    batches = sum(
-        each.partition_count * each.records_per_second / each.batch_records for each in workload.topics
-    )
-    files = workload.agents / flush * -math.expm1(-batches / workload.agents * flush)
-    agents = workload.agents_of_partition
-    extents = sum(
-        each.partition_count * agents * arrival_probability(each, flush, agents) / flush
-        for each in workload.topics
-    )
+    batches = _batches_per_second(workload)
+    file_seconds = flush + workload.agents / batches
+    files = workload.agents / file_seconds
+    extents = sum(sections_per_file(workload, each, flush) for each in workload.topics) * files
     planned = min(settings.max_plan_files, max(1.0, settings.max_plan_extents * files / extents))
     plan_seconds = PLAN_SECONDS + PLAN_SECONDS_PER_EXTENT * planned * extents / files
     bounds = (
@@ -78,6 +75,7 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
         interval = max(interval, min(settings.max_ingestion_age_ms / 1000, *enough))
     return SteadyRates(
         flush_seconds=flush,
+        file_seconds=file_seconds,
         files=files,
         extents=extents,
         stored_bytes=stored,
@@ -88,10 +86,37 @@ def steady_rates_of(workload: Workload, settings: PlannerSettings) -> SteadyRate
 
 
 def _flush_seconds(workload: Workload) -> float:
-    """Return how often an agent closes a file: by time or by size, whichever is earlier, and early."""
+    """Return how long a file of an agent is open: for the interval, until it is full, or closed early."""
     stored = sum(stored_bytes_per_second(each) for each in workload.topics)
     by_size = workload.flush_bytes * workload.agents / stored
     return min(workload.flush_interval_ms / 1000, by_size) / early_close_factor(workload)
+
+
+def sections_per_file(workload: Workload, topic: TopicClass, flush: float) -> float:
+    """Return the mean number of sections of a class in a file that is open for `flush` seconds."""
+    return partitions_of_agent(workload, topic) * presence(workload, topic, flush)
+
+
+def partitions_of_agent(workload: Workload, topic: TopicClass) -> float:
+    """Return how many partitions of a class one agent receives batches of."""
+    return topic.partition_count * workload.agents_of_partition / workload.agents
+
+
+def presence(workload: Workload, topic: TopicClass, flush: float) -> float:
+    """Return the probability that a file has a section of a partition that its agent serves.
+
+    The first batch of a file is of the partition, or one of the later ones is.
+    """
+    rate = topic.records_per_second / topic.batch_records / workload.agents_of_partition
+    first = rate * workload.agents / _batches_per_second(workload)
+    later = arrival_probability(topic, flush, workload.agents_of_partition)
+    return first + (1 - first) * later
+
+
+def _batches_per_second(workload: Workload) -> float:
+    return sum(
+        each.partition_count * each.records_per_second / each.batch_records for each in workload.topics
+    )
 
 
 def stored_bytes_per_second(topic: TopicClass) -> float:

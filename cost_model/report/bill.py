@@ -66,13 +66,12 @@ def siltstone_bill(outcome: Outcome, prices: Prices, *, express: bool) -> Bill:
 
 def _store_lines(outcome: Outcome, store: StorePrices) -> list[BillLine]:
     month, stored = outcome.month, outcome.mean("stored_bytes")
-    parts = month.multipart_create + month.multipart_part + month.multipart_complete
     gets = month.get_compaction + month.get_gc
     put, get = store.put_thousand / 1000, store.get_thousand / 1000
     lines = [
         BillLine(term="storage", calculation=f"{stored / GB:,.0f} GB", dollars=store.storage(stored)),
         _requests("PUT by agents", month.put_ingest, put),
-        _requests("uploads by jobs, in parts", parts, put),
+        _requests("PUT and parts of uploads by jobs", month.upload_requests, put),
         _requests("LIST by garbage collection", month.list_gc, put),
         _requests("GET by jobs", gets, get),
         _requests("GET for consumers", month.get_fetch, get),

@@ -94,6 +94,7 @@ FIGURES: Final = (
     _month("merging_jobs", "per month: merging jobs"),
     _month("clustering_jobs", "per month: clustering jobs"),
     _month("put_ingest", "per month: PUT by agents"),
+    _month("put_compaction", "per month: PUT of objects of one part by jobs"),
     _month("multipart_create", "per month: multipart uploads by jobs"),
     _month("multipart_part", "per month: parts of these uploads"),
     _month("get_compaction", "per month: GET by jobs"),

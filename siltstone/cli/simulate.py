@@ -144,8 +144,11 @@ def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
 def _policies(
     settings: Settings, files: tuple[Path, ...], changes: tuple[str, ...]
 ) -> list[tuple[str, PlannerSettings]]:
-    """Return the current planner settings and those to compare with, each with its name."""
-    base = settings.planner
+    """Return the current planner settings and those to compare with, each with its name.
+
+    They are those of a watcher, which lets small amounts of new data wait.
+    """
+    base = replace(settings.planner, paced=True)
     return [
         ("current", base),
         *((file.stem, policy_from_file(file, base)) for file in files),

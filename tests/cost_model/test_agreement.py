@@ -59,10 +59,13 @@ def test_samples_of_both_simulations_agree(
         ("written_bytes", 0.25),
         ("read_bytes", 0.35),
         ("get_compaction", 0.35),
-        ("multipart_create", 0.15),
-        ("multipart_part", 0.2),
+        ("get_fetch", 0.2),
+        ("fetch_bytes", 0.2),
+        ("written_objects", 0.15),
+        ("upload_requests", 0.2),
         ("deleted_objects", 0.05),
-        ("list_gc", 0.1),
+        ("delete_calls", 0.1),
+        ("get_gc", 0.02),
     ],
 )
 def test_counts_of_both_simulations_agree(
@@ -82,14 +85,16 @@ def test_both_simulations_agree_if_cleaning_and_clustering_need_separate_jobs() 
     for name, tolerance in (
         ("written_bytes", 0.25),
         ("read_bytes", 0.35),
-        ("get_compaction", 0.45),
-        ("multipart_create", 0.15),
-        ("multipart_part", 0.2),
+        ("get_compaction", 0.5),
+        ("get_fetch", 0.2),
+        ("fetch_bytes", 0.2),
+        ("written_objects", 0.15),
+        ("upload_requests", 0.2),
         ("cleaning_jobs", 0.5),
         ("clustering_jobs", 0.5),
         ("merging_jobs", 0.5),
         ("deleted_objects", 0.05),
-        ("list_gc", 0.15),
+        ("delete_calls", 0.1),
     ):
         assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
 

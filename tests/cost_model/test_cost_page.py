@@ -17,7 +17,7 @@ _PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "cost.md"
 
 def test_the_page_shows_the_simulated_figures() -> None:
     """Only the smallest workload is simulated; `make cost` updates all."""
-    outcome = simulate_rounds(load_workload("trial"), PlannerSettings(), "default")
+    outcome = simulate_rounds(load_workload("trial"), PlannerSettings(paced=True), "default")
     page = _PAGE.read_text()
     assert block_of(page, "trial") == markdown([outcome], load_prices())
     assert block_of(with_block(page, "trial", "other"), "trial") == "other"
