@@ -14,6 +14,7 @@ from pathlib import Path
 
 _PARTS = {
     "__main__",
+    "beside_reality",
     "catalog_load",
     "cost",
     "measuring",

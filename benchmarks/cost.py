@@ -3,6 +3,7 @@
 The table of early closes is written each time.
 
 Each workload takes a few minutes. Arguments select workloads: `python -m benchmarks.cost trial changelog`.
+`--beside-reality` compares the simulation with a running system instead (`benchmarks.beside_reality.run`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from benchmarks.beside_reality import run as beside_reality
 from cost_model.engine.policies import policy_from_text
 from cost_model.engine.rounds import simulate_rounds
 from cost_model.report.document import markdown, with_block
@@ -24,6 +26,7 @@ WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")
 COMPARED: Final = {"platform": "section_bytes=1"}
 """Policy to compare with the default, by workload: it never merges short extents."""
 
+BESIDE_REALITY: Final = "--beside-reality"
 _DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "explanation" / "cost.md"
 
 
@@ -33,7 +36,7 @@ def main() -> None:
     table = early_close_markdown(load_workload("defaults"), prices)
     _DOCUMENT.write_text(with_block(_DOCUMENT.read_text(), "early closes", table))
     for name in sys.argv[1:] or WORKLOADS:
-        workload, base = load_workload(name), PlannerSettings()
+        workload, base = load_workload(name), PlannerSettings(paced=True)
         policies = [("default", base)]
         if name in COMPARED:
             policies.append(("unclustered", policy_from_text(COMPARED[name], base)))
@@ -47,4 +50,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if BESIDE_REALITY in sys.argv:
+        sys.exit(beside_reality.main([each for each in sys.argv[1:] if each != BESIDE_REALITY]))
     main()
