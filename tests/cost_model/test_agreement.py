@@ -80,7 +80,7 @@ def test_both_simulations_agree_if_cleaning_and_clustering_need_separate_jobs() 
     exact = simulate_events(SHORT, SHORT_SETTINGS, seed=1)
     aggregated = simulate_rounds(SHORT, SHORT_SETTINGS)
     assert exact.month.clustering_jobs > 2 * exact.month.cleaning_jobs > 40_000
-    for name, tolerance in (("rows", 0.1), ("extents", 0.35), ("live_bytes", 0.05), ("stored_bytes", 0.1)):
+    for name, tolerance in (("rows", 0.15), ("extents", 0.35), ("live_bytes", 0.05), ("stored_bytes", 0.1)):
         assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
     for name, tolerance in (
         ("written_bytes", 0.25),
