@@ -2,8 +2,8 @@
 
 Each shard has a queue, in which one thread commits the parts of files in the order of their submission. A
 part has the sections of one shard. Its commit is today's commit of a file: one transaction, idempotent by
-file id. The parts of a file are committed in parallel, and a shard that is away delays its own queue only. The
-queue repeats a commit before it begins the next one, so that a producer's batches keep their order.
+file id. The parts of a file are committed in parallel, and a shard that is away delays its own queue only.
+The queue repeats a commit before it begins the next one, so that a producer's batches keep their order.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ class ShardedGarbage:
         report = GarbageReport()
         for shard in self._shards:
             try:
+                shard.catalog.expiry.expire_commit_results()
                 self._collect_dead(shard, report)
                 self._sweep(shard, report)
             except CatalogUnavailableError as error:
