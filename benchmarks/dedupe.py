@@ -7,8 +7,10 @@ newest section first in pass 1, oldest first in pass 2. Figures are medians of f
 `--quick`) per second of processor time, so that other processes have little effect. Each round also copies
 the blocks to one buffer; `ratio_to_copy` is the throughput of both passes divided by that of this copy. The
 time of the early filter (`object_format.dedupe.early_filter`) is part of pass 1. If it leaves nothing to pass
-2, `pass2_records_per_s` is null. Bytes are those of the stored input. `key_table` fills a table of 128 MiB
-with distinct keys; its `inserts_per_s_full` is the rate of the last hundredth.
+2, `pass2_records_per_s` is null. Bytes are those of the stored input. For compressed cases,
+`codec_records_per_s` is the limit that the libraries set: each round also decompresses all stored batches and
+compresses the records of the result, and does nothing else. `key_table` fills a table of 128 MiB with
+distinct keys; its `inserts_per_s_full` is the rate of the last hundredth.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,16 +28,19 @@ import numpy.typing as npt
 
 from benchmarks.dedupe_data import Case, Section, make_sections
 from benchmarks.measuring import machine, median_of_sums, seconds_by_round
-from object_format.codecs.codec import Codec
+from object_format.buffers import readable
+from object_format.codecs.codec import Codec, compress
 from object_format.dedupe import (
     EarlyFilter,
     KeyTable,
     RewriteOptions,
     SurvivorFinder,
     Survivors,
-    filter_batches,
+    rewrite_batches,
 )
 from object_format.kernels.dedupe.fingerprints import WORDS
+from object_format.record_batch.decompression import Scratch, open_batches
+from object_format.record_batch.headers import scan_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 TABLE_BYTES = 134_217_728
 _SEED = bytes(range(16))
 _NOW = 1_700_000_100_000
+_OPTIONS = RewriteOptions(delete_horizon_ms=_NOW)
 _ROUNDS = 5
 _QUICK_ROUNDS = 3
 
@@ -95,6 +102,9 @@ class _Passes:
         self._table = table
         self._copied = memoryview(bytearray(1 << 20))
         self._early_filter = EarlyFilter()
+        self.keep_written = False
+        self._scratch = Scratch()
+        self._written: list[bytes] = []
         self.survivors: Survivors | None = None
         self.bytes_in = sum(len(block) for section in sections for block in section.blocks)
         self.bytes_out = 0
@@ -105,7 +115,7 @@ class _Passes:
                 self._copied[: len(block)] = block
 
     def first(self) -> None:
-        self._early_filter.begin_partition(RewriteOptions(delete_horizon_ms=_NOW))
+        self._early_filter.begin_partition(_OPTIONS)
         finder = SurvivorFinder(
             self._table,
             _SEED,
@@ -134,15 +144,41 @@ class _Passes:
                 filtered = (
                     done.filtered
                     if done
-                    else filter_batches(
-                        block,
-                        self.survivors,
-                        offset_shift=section.shift,
-                        leader_epoch=0,
-                        delete_horizon_ms=_NOW,
+                    else rewrite_batches(
+                        block, self.survivors, _OPTIONS, offset_shift=section.shift, leader_epoch=0
                     )
                 )
                 self.bytes_out += filtered.size
+                if self.keep_written:
+                    self._written += map(bytes, filtered.buffers)
+
+    def prepare_codec(self) -> None:
+        """Keep the uncompressed records of the result for `compress`."""
+        self.keep_written = True
+        self.first()
+        self.second()
+        self.keep_written = False
+        written, self._written = self._written, []
+        for buffer in written:
+            data = readable(buffer)
+            for records, run in open_batches(data, scan_batches(data), self._scratch):
+                self._written += [
+                    records[start:end].tobytes()
+                    for start, end in zip(run["records_start"], run["records_end"], strict=True)
+                ]
+
+    def decompress(self) -> None:
+        """Decompress all stored batches."""
+        for section in self._sections:
+            for block in section.blocks:
+                data = readable(block)
+                for _opened in open_batches(data, scan_batches(data), self._scratch):
+                    pass
+
+    def compress(self, codec: Codec) -> None:
+        """Compress the records of the result."""
+        for records in self._written:
+            compress(codec, records)
 
 
 def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
@@ -152,6 +188,9 @@ def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
         "pass1": passes.first,
         "pass2": passes.second,
     }
+    if case.codec is not Codec.NONE:
+        passes.prepare_codec()
+        steps |= {"decompress": passes.decompress, "compress": partial(passes.compress, case.codec)}
     taken = seconds_by_round(steps, rounds)
     both = median_of_sums(taken["pass1"], taken["pass2"])
     survivors = passes.survivors
@@ -172,6 +211,11 @@ def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
         "pass1_records_per_s": round(case.records / statistics.median(taken["pass1"])),
         "pass2_records_per_s": None if early else round(case.records / statistics.median(taken["pass2"])),
         "both_records_per_s": round(case.records / both),
+        "codec_records_per_s": (
+            round(case.records / median_of_sums(taken["decompress"], taken["compress"]))
+            if "compress" in taken
+            else None
+        ),
         "both_mb_per_s": round(passes.bytes_in / both / 1e6),
         "copy_mb_per_s": round(passes.bytes_in / statistics.median(taken["copy"]) / 1e6),
         "ratio_to_copy": round(statistics.median(taken["copy"]) / both, 4),
@@ -214,17 +258,22 @@ def print_table(key_table: dict[str, int], cases: list[dict[str, Any]]) -> None:
         f" {key_table['inserts_per_s'] / 1e6:.1f} M inserts/s,"
         f" {key_table['inserts_per_s_full'] / 1e6:.1f} M/s when nearly full"
     )
-    print(f"{'M records/s':<64}{'pass 1':>8}{'pass 2':>8}{'both':>8}{'MB/s':>8}{'copy':>8}{'ratio':>8}")
+    print(
+        f"{'M records/s':<64}{'pass 1':>8}{'pass 2':>8}{'both':>8}{'codec':>8}"
+        f"{'MB/s':>8}{'copy':>8}{'ratio':>8}"
+    )
     for case in cases:
-        millions = "".join(_in_millions(case[f"{name}_records_per_s"]) for name in ("pass1", "pass2", "both"))
+        rates = [case[f"{name}_records_per_s"] for name in ("pass1", "pass2", "both", "codec")]
+        absent = ("", "early", "", "-")
+        millions = "".join(map(_in_millions, rates, absent))
         print(
             f"{case['name']:<64}{millions}{case['both_mb_per_s']:>8,}{case['copy_mb_per_s']:>8,}"
             f"{case['ratio_to_copy']:>8.3f}"
         )
 
 
-def _in_millions(rate: int | None) -> str:
-    return f"{'early':>8}" if rate is None else f"{rate / 1e6:>8.2f}"
+def _in_millions(rate: int | None, absent: str) -> str:
+    return f"{absent:>8}" if rate is None else f"{rate / 1e6:>8.2f}"
 
 
 def main() -> None:

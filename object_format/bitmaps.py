@@ -8,10 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.kernels.bitmaps.roaring import index_range, serialize, serialized_size
-
-_WINDOW: Final = 1 << 18
-"""Width of a `BitmapWindow` in values; up to 2 MiB as an array."""
+from object_format.kernels.bitmaps.roaring import serialize, serialized_size
 
 _RANGE: Final = 1 << 20
 """Width of the range that `values_between` intersects at a time, which takes microseconds."""
@@ -71,51 +68,3 @@ def bitmap_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
         window.add_range(found, end)
         found = next_value(bitmap, end)
     return bitmap & window
-
-
-class BitmapWindow:
-    """View of an immutable bitmap for queries of mostly ascending ranges.
-
-    It keeps part of the bitmap as an array, so that a range needs a binary search instead of a walk through
-    containers.
-    """
-
-    def __init__(self, bitmap: BitMap64) -> None:
-        self._bitmap = bitmap
-        self._values = np.empty(0, np.int64)
-        self._first = self._end = 0
-        self.empty = not bitmap
-
-    def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Return the values in [first, last], ascending."""
-        if self.empty:
-            return self._values
-        if last - first >= _WINDOW:
-            return values_between(self._bitmap, first, last)
-        if first < self._first or last >= self._end:
-            self._first, self._end = first, first + _WINDOW
-            self._values = values_between(self._bitmap, first, first + _WINDOW - 1)
-        start, end = index_range(self._values, first, last)
-        return self._values[start:end]
-
-    def count(self, first: int, last: int) -> int:
-        """Return the number of values in [first, last]."""
-        return int(self._bitmap.range_cardinality(first, last + 1))
-
-
-class ArrayWindow:
-    """The interface of `BitmapWindow` for values in an ascending array."""
-
-    def __init__(self, values: npt.NDArray[np.int64]) -> None:
-        self._values = values
-        self.empty = not values.size
-
-    def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Return the values in [first, last], ascending."""
-        start, end = index_range(self._values, first, last)
-        return self._values[start:end]
-
-    def count(self, first: int, last: int) -> int:
-        """Return the number of values in [first, last]."""
-        start, end = index_range(self._values, first, last)
-        return int(end - start)

@@ -16,7 +16,6 @@ import numpy as np
 from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
-from object_format.bitmaps import next_value
 from object_format.kernels.bitmaps.complement import (
     CONTAINER,
     COOKIE_WITH_RUNS,
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from typing_extensions import Buffer
+
+    from object_format.offset_set import OffsetSet
 
 
 _GROUP: Final = 1 << 32
@@ -73,7 +74,7 @@ def _check_range(base_offset: int, last_offset: int) -> None:
         )
 
 
-def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> SectionHoles:
+def holes_between(survivors: OffsetSet, base_offset: int, last_offset: int) -> SectionHoles:
     """Return the offsets of [base_offset, last_offset] that are not in `survivors`.
 
     The result is relative to `base_offset`, and each container has its smallest form. Time grows with the
@@ -91,7 +92,7 @@ def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> Se
     return SectionHoles(writer.finish(), writer.holes, span)
 
 
-def _ranges(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
+def _ranges(survivors: OffsetSet, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
     """Yield (start, end, whether the range has no survivor), relative to `base_offset`.
 
     Ranges start at container boundaries and do not cross group boundaries. A range with survivors is at most
@@ -100,7 +101,7 @@ def _ranges(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[
     start = 0
     while start < span:
         group_end = min(span, start - start % _GROUP + _GROUP)
-        next_survivor = next_value(survivors, base_offset + start)
+        next_survivor = survivors.next_offset(base_offset + start)
         holes_end = group_end if next_survivor is None else next_survivor - base_offset
         end = holes_end - holes_end % CONTAINER if holes_end < group_end else group_end
         all_holes = end > start
@@ -128,11 +129,11 @@ class _HolesWriter:
         self._reserve(start, end, SINGLE_RUN_BYTES)
         self._write_complement(np.empty(0, np.int64), start, end)
 
-    def add(self, survivors: BitMap64, base_offset: int, start: int, end: int) -> None:
+    def add(self, survivors: OffsetSet, base_offset: int, start: int, end: int) -> None:
         """Append a range that has survivors."""
         window = BitMap64()
         window.add_range(base_offset + start, base_offset + end)
-        survivors_here = survivors & window
+        survivors_here = survivors.bitmap_between(base_offset + start, base_offset + end - 1)
         if len(survivors_here) == end - start:
             return
         self._reserve(start, end, MAX_CONTAINER_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from object_format.dedupe.early_filter import EarlyFilter
-from object_format.dedupe.filter import filter_batches
+from object_format.dedupe.filter import filter_batches, rewrite_batches
 from object_format.dedupe.key_table import KeyTable, key_capacity
 from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, delete_horizon
 from object_format.dedupe.survivor_finder import MAX_RETAINED_RECORDS, SurvivorFinder
@@ -20,4 +20,5 @@ __all__ = [
     "delete_horizon",
     "filter_batches",
     "key_capacity",
+    "rewrite_batches",
 ]

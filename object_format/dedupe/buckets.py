@@ -102,8 +102,8 @@ class BucketSplitter:
     def feed(self, batches: Buffer, *, offset_shift: int) -> Iterator[Blob]:
         """Add complete batches in offset order. Raises MalformedBatchError."""
         array = readable(batches)
-        rows = self._fingerprinter.rows_of(array, offset_shift)
-        for _full in self._fingerprinter.fill(self._columns, array, rows, offset_shift=offset_shift):
+        found = self._fingerprinter.scan(array, offset_shift)
+        for _full in self._fingerprinter.fill(self._columns, array, found, offset_shift=offset_shift):
             yield from self.flush()
 
     def flush(self) -> Iterator[Blob]:

@@ -13,22 +13,20 @@ they are not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs.native import SCRATCH_BYTES, native_codec_table
 from object_format.dedupe.filter import MAX_RECORDS, SurvivorWindows, filter_rows, within_one_epoch
 from object_format.dedupe.recompression import write_checksums
 from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, new_totals, sum_up_filtered
 from object_format.errors import MalformedBatchError
-from object_format.kernels.batches.headers import sum_up
 from object_format.kernels.codecs.native import compress_batches, decompress_rows
 from object_format.kernels.dedupe.rewrite import filter_opened
+from object_format.offset_set import ArrayWindow
 from object_format.record_batch.decompression import (
     UNTIMED,
     CodecTimers,
@@ -41,7 +39,7 @@ from object_format.record_batch.headers import offset_range
 if TYPE_CHECKING:
     from object_format.codecs.native import CodecTable
     from object_format.dedupe.survivors import SurvivingOffsets
-    from object_format.record_batch.headers import BatchRows
+    from object_format.record_batch.headers import BatchRows, OrderedBatches
 
 MAX_RETAINED_BYTES: Final = 32 << 20
 """Memory for the stored batches of one section and their rows.
@@ -204,7 +202,7 @@ class EarlyFilter:
     def retain(
         self,
         data: Bytes,
-        rows: BatchRows,
+        batches: OrderedBatches,
         *,
         offset_shift: int,
         leader_epoch: int,
@@ -218,12 +216,12 @@ class EarlyFilter:
         """
         section = self.sections[-1]
         section.pieces.append(None)
-        compressed, records = sum_up(rows)
+        rows, is_large = batches.rows, batches.record_count > MAX_RECORDS
         if data.size > MAX_PIECE_BYTES or (
-            compressed and records > MAX_RECORDS and rows["record_count"].max() > MAX_RECORDS
+            batches.compressed and is_large and rows["record_count"].max() > MAX_RECORDS
         ):
             self.give_up()
-        if self._full or not compressed or records > MAX_RECORDS:
+        if self._full or not batches.compressed or is_large:
             return None
         copied_bytes = 0 if is_stable else data.size
         if (
@@ -240,7 +238,9 @@ class EarlyFilter:
             copy[:] = data
             data = readable(copy.data)
         piece_index = len(section.pieces) - 1
-        return RetainedPiece(piece_index, data, rows, offset_shift, leader_epoch, origin, records)
+        return RetainedPiece(
+            piece_index, data, rows, offset_shift, leader_epoch, origin, batches.record_count
+        )
 
     def open(self, piece: RetainedPiece) -> OpenRuns | None:
         """Open a piece until `close`; return None if it is not suitable or does not fit."""
@@ -279,7 +279,7 @@ class EarlyFilter:
         self._reserved -= piece.data.size
         if self._gave_up:
             return
-        options = self._options if exact else replace(self._options, delete_horizon_ms=None)
+        options = self._options if exact else self._options._replace(delete_horizon_ms=None)
         options = within_one_epoch(options, piece.data, piece.rows, piece.leader_epoch)
         filtered = self._filtered_natively(piece, surviving, options) or self._filtered_generally(
             piece, surviving, options
@@ -347,13 +347,13 @@ class EarlyFilter:
     def _keep(self, filtered: FilteredBatches) -> FilteredBatches:
         """Copy the buffers to the output memory."""
         if not filtered.size:
-            return replace(filtered, buffers=())
+            return filtered._replace(buffers=())
         kept = self._output.take(filtered.size)
         at = 0
         for buffer in filtered.buffers:
             kept[at : at + len(buffer)] = buffer
             at += len(buffer)
-        return replace(filtered, buffers=(kept.data,))
+        return filtered._replace(buffers=(kept.data,))
 
 
 def _filter_natively(

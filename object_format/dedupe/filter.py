@@ -6,21 +6,20 @@ three kinds of batches are opened: those that lose some records, those whose tom
 
 Neither pass verifies the checksums of batches. The agent verified them before it stored the batches. Since
 then, the checksum of the segment file's block covers the same bytes, and a task verifies it for everything
-that it reads. The structure of records is validated nevertheless, so that nothing is read out of bounds.
-Rewritten batches get a new checksum.
+that it reads. Pass 1 validates the structure of records. Pass 2 reads a record only up to its key, and
+validates what it reads, so that nothing is accessed out of bounds. Rewritten batches get a new checksum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_format.dedupe.long_batches import LongBatch
@@ -33,11 +32,11 @@ from object_format.kernels.batches.layout import (
     CONTROL,
     DELETE_HORIZON,
     LEADER_EPOCH,
-    SMALLEST_RECORD,
 )
 from object_format.kernels.dedupe.filter import ACTION_MASK, COPY, FILTER, MAX_GROWTH, SET_HORIZON, plan_rows
 from object_format.kernels.dedupe.merge import assemble, mark_small_batches, plan_merges
 from object_format.kernels.dedupe.rewrite import filter_opened
+from object_format.offset_set import ArrayWindow, SetWindow
 from object_format.record_batch.decompression import (
     ArraySlot,
     CodecTimers,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
     from object_format.dedupe.survivors import Survivors
 
-Window = BitmapWindow | ArrayWindow
+Window = SetWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, ArraySlot]]]
 """Signature of `decompress_batches`, except for the memory that the records are written to."""
 
@@ -131,21 +130,32 @@ def filter_batches(
     `merged_codec`, or keep their codec if it is None. `scratch` is memory for decompression that the caller
     shares with other users. Raises MalformedBatchError, also if a survivor is missing.
     """
+    options = RewriteOptions(delete_horizon_ms, merge, merged_codec, max_batch_bytes)
+    return rewrite_batches(
+        batches,
+        survivors,
+        options,
+        offset_shift=offset_shift,
+        leader_epoch=leader_epoch,
+        scratch=scratch,
+    )
+
+
+def rewrite_batches(
+    batches: Buffer,
+    survivors: Survivors,
+    options: RewriteOptions,
+    *,
+    offset_shift: int,
+    leader_epoch: int,
+    scratch: Scratch | None = None,
+) -> FilteredBatches:
+    """Do the work of `filter_batches` for callers with many buffers and the same options."""
     array = readable(batches)
     found = scan_ordered_batches(array, offset_shift, 0)
     windows = SurvivorWindows(survivors.offset_window, survivors.tombstone_window)
-    options = within_one_epoch(
-        RewriteOptions(
-            delete_horizon_ms=delete_horizon_ms,
-            merge=merge,
-            merged_codec=merged_codec,
-            max_batch_bytes=max_batch_bytes,
-        ),
-        array,
-        found.rows,
-        leader_epoch,
-    )
-    if found.rows.size and not found.compressed and not merged_codec and not _may_be_long(array, found.rows):
+    options = within_one_epoch(options, array, found.rows, leader_epoch)
+    if not (found.compressed or options.merged_codec or found.record_count > MAX_RECORDS) and found.rows.size:
         return _filter_uncompressed(array, found, windows, options, offset_shift, leader_epoch)
     memory = scratch or thread_scratch()
     return filter_rows(
@@ -201,7 +211,7 @@ def within_one_epoch(
         return options
     first, last = (int(rows["position"][index]) + LEADER_EPOCH for index in (0, -1))
     is_same = data[first : first + 4].tobytes() == data[last : last + 4].tobytes()
-    return options if is_same else replace(options, merge=False)
+    return options if is_same else options._replace(merge=False)
 
 
 def is_long(rows: BatchRows) -> bool:
@@ -287,10 +297,10 @@ def _filter_uncompressed(
 ) -> FilteredBatches:
     """Do the work of `filter_rows` with one kernel call, if all batches are and stay uncompressed."""
     first, last = batches.first_offset, batches.next_offset - 1
-    kept = windows.offsets.between(first, last)
+    kept = windows.offsets.around(first, last)
     set_horizon = options.delete_horizon_ms is not None and not windows.tombstones.empty
     totals = new_totals()
-    out = np.empty(array.size + MAX_GROWTH * kept.size, np.uint8)
+    out = np.empty(array.size + MAX_GROWTH * min(kept.size, batches.record_count), np.uint8)
     rewritten = np.empty((batches.rows.size, 4), np.int64)
     fault, position, length, count = filter_opened(
         array,
@@ -299,7 +309,7 @@ def _filter_uncompressed(
         offset_shift,
         leader_epoch,
         kept,
-        windows.tombstones.between(first, last) if set_horizon else kept[:0],
+        windows.tombstones.around(first, last) if set_horizon else kept[:0],
         set_horizon,
         options.delete_horizon_ms or 0,
         options.merge,
@@ -314,11 +324,6 @@ def _filter_uncompressed(
     out.resize(length, refcheck=False)
     saved = write_checksums(out.data, rewritten[:count])
     return sum_up_filtered((out.data,) if length else (), totals, saved, length)
-
-
-def _may_be_long(array: Bytes, rows: BatchRows) -> bool:
-    """Return True if the records may be too many for one call. The size in bytes usually rules it out."""
-    return array.size > MAX_RECORDS * SMALLEST_RECORD and is_long(rows)
 
 
 def _opened(run: _FilterRun, plan: _Plan) -> Iterator[tuple[int, int, ArraySlot]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from object_format.buffers import Bytes
     from object_format.dedupe.key_table import Flags, Words
-    from object_format.record_batch.headers import BatchRows
+    from object_format.record_batch.headers import BatchRows, OrderedBatches
 
 _SEED: Final = struct.Struct("<QQ")
 
@@ -80,21 +80,26 @@ class Fingerprinter:
         """Allow the next batches to have any offsets."""
         self._next_offset = 0
 
-    def rows_of(self, array: Bytes, offset_shift: int) -> BatchRows:
-        """Return the rows of the next complete batches.
+    def scan(self, array: Bytes, offset_shift: int) -> OrderedBatches:
+        """Return the next complete batches.
 
         Raises MalformedBatchError, also if the batches do not follow the previous ones.
         """
         batches = scan_ordered_batches(array, offset_shift, self._next_offset)
         self._next_offset = batches.next_offset
-        return batches.rows
+        return batches
 
-    def fill(self, columns: Columns, array: Bytes, rows: BatchRows, *, offset_shift: int) -> Iterator[None]:
+    def fill(
+        self, columns: Columns, array: Bytes, batches: OrderedBatches, *, offset_shift: int
+    ) -> Iterator[None]:
         """Append the records of batches to `columns`; yield whenever the columns are full.
 
         The caller frees or adds capacity before it continues. Raises MalformedBatchError.
         """
-        for opened, run in open_batches(array, rows, self.scratch):
+        runs = (
+            open_batches(array, batches.rows, self.scratch) if batches.compressed else [(array, batches.rows)]
+        )
+        for opened, run in runs:
             if opened is not array:
                 self.max_opened_bytes = max(self.max_opened_bytes, opened.size)
             cursor = np.zeros(4, np.int64)

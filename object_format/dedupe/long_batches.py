@@ -19,8 +19,8 @@ from object_format.kernels.dedupe.long_batches import filter_chunk, measure_chun
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from object_format.bitmaps import ArrayWindow, BitmapWindow
     from object_format.buffers import Bytes
+    from object_format.offset_set import ArrayWindow, SetWindow
     from object_format.record_batch.headers import BatchRows
 
 CHUNK_OFFSETS: Final = 1 << 18
@@ -51,7 +51,7 @@ class LongBatch:
         self,
         records: Bytes,
         rows: BatchRows,
-        survivors: BitmapWindow | ArrayWindow,
+        survivors: SetWindow | ArrayWindow,
         *,
         offset_shift: int,
         horizon: int | None,

@@ -39,7 +39,7 @@ def write_checksums(batches: memoryview, rewritten: RewrittenRows) -> int:
     """Write the checksums of all rewritten batches; return the number of bytes that merging saved."""
     saved = 0
     for start, end, _codec, unmerged_size in rewritten.tolist():
-        write_checksum(batches, start, end - start)
+        write_checksum(batches, start, end)
         if unmerged_size:
             saved += unmerged_size - (end - start)
     return saved

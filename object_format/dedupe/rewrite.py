@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,7 @@ def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
     return horizon_ms if horizon_ms <= _MAX_MS else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteOptions:
+class RewriteOptions(NamedTuple):
     """How pass 2 writes the survivors; see `filter_batches`."""
 
     delete_horizon_ms: int | None
@@ -68,8 +66,7 @@ _NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).m
 """Number of batches and records, lowest and highest timestamp."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilteredBatches:
+class FilteredBatches(NamedTuple):
     """Result of pass 2: batches with absolute offsets, in order, ready to be written.
 
     `max_timestamp` is exact. `min_timestamp` is exact for opened batches. For a batch that was copied

@@ -115,11 +115,11 @@ class SurvivorFinder:
         if not self._in_section:
             raise FatalError("batches are fed outside a section")
         array = readable(batches)
-        rows = self._fingerprinter.rows_of(array, offset_shift)
-        if self._early_filter is not None and rows.size:
+        found = self._fingerprinter.scan(array, offset_shift)
+        if self._early_filter is not None and found.rows.size:
             piece = self._early_filter.retain(
                 array,
-                rows,
+                found,
                 offset_shift=offset_shift,
                 leader_epoch=leader_epoch,
                 is_stable=self._unique_keys,
@@ -128,7 +128,7 @@ class SurvivorFinder:
             if piece is not None:
                 self._take_piece(piece, self._early_filter)
                 return
-        for _full in self._fingerprinter.fill(self._retained, array, rows, offset_shift=offset_shift):
+        for _full in self._fingerprinter.fill(self._retained, array, found, offset_shift=offset_shift):
             self._make_space()
         if self._early_filter is not None and self._fingerprinter.max_opened_bytes > MAX_OPEN_BYTES:
             self._early_filter.give_up()

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap64
 
-from object_format.bitmaps import BitmapWindow, bitmap_between, bitmap_of
 from object_format.kernels.dedupe.key_table import (
     COUNT_INVALID,
     COUNT_KEYS,
@@ -18,6 +16,7 @@ from object_format.kernels.dedupe.key_table import (
     collect,
     count_survivors,
 )
+from object_format.offset_set import OffsetSet, SetWindow
 
 if TYPE_CHECKING:
     from object_format.dedupe.key_table import Flags, KeyTable, Words
@@ -34,24 +33,24 @@ class Survivors:
     `tombstones` is the subset of `offsets` whose records have no value. `keys` is the number of keys in the
     table, and `keys_outside_table` the number of records that survive because their keys did not fit.
     `records_invalid` counts records without a key. `max_buffer_bytes` is the largest amount of memory for
-    retained or opened records. The windows give pass 2 access to both bitmaps, which must not change any
+    retained or opened records. The windows give pass 2 access to both sets, which must not change any
     more.
     """
 
-    offsets: BitMap64
-    tombstones: BitMap64
+    offsets: OffsetSet
+    tombstones: OffsetSet
     records_in: int
     keys: int
     keys_outside_table: int
     tombstones_dropped: int
     records_invalid: int
     max_buffer_bytes: int
-    offset_window: BitmapWindow = field(init=False, repr=False, compare=False)
-    tombstone_window: BitmapWindow = field(init=False, repr=False, compare=False)
+    offset_window: SetWindow = field(init=False, repr=False, compare=False)
+    tombstone_window: SetWindow = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.offset_window = BitmapWindow(self.offsets)
-        self.tombstone_window = BitmapWindow(self.tombstones)
+        self.offset_window = SetWindow(self.offsets)
+        self.tombstone_window = SetWindow(self.tombstones)
 
     @property
     def exact(self) -> bool:
@@ -67,8 +66,8 @@ class Survivors:
         """Return the survivors with offsets in [first, last]; the counts are not changed."""
         return replace(
             self,
-            offsets=bitmap_between(self.offsets, first, last),
-            tombstones=bitmap_between(self.tombstones, first, last),
+            offsets=self.offsets.restricted(first, last),
+            tombstones=self.tombstones.restricted(first, last),
         )
 
 
@@ -80,10 +79,10 @@ class SurvivingOffsets(NamedTuple):
 
 
 class _Pending:
-    """Offsets that are collected and added to a bitmap in bulk."""
+    """Offsets that are collected and added to a set in bulk."""
 
     def __init__(self) -> None:
-        self.bitmap = BitMap64()
+        self._set = OffsetSet()
         self._parts: list[npt.NDArray[np.int64]] = []
         self._count = 0
 
@@ -96,22 +95,22 @@ class _Pending:
         self._parts.append(offsets)
         self._count += offsets.size
 
-    def take(self) -> BitMap64:
-        """Return all offsets as a bitmap, and start again."""
+    def take(self) -> OffsetSet:
+        """Return all offsets, and start again."""
         self._flush()
-        bitmap, self.bitmap = self.bitmap, BitMap64()
-        bitmap.run_optimize()
-        return bitmap
+        offsets, self._set = self._set, OffsetSet()
+        offsets.pack()
+        return offsets
 
     def _flush(self) -> None:
         if self._parts:
-            self.bitmap |= bitmap_of(np.concatenate(self._parts[::-1]))
+            self._set.add(np.concatenate(self._parts[::-1]))
         self._parts.clear()
         self._count = 0
 
 
 class SurvivorCollector:
-    """Collects the survivors that a key table determines in bitmaps.
+    """Collects the survivors that a key table determines.
 
     The table is cleared first; `expected_keys` is that of `KeyTable.clear`.
     """

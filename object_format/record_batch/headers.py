@@ -232,13 +232,14 @@ def scan_until_malformed(data: Bytes) -> tuple[BatchRows, int, int]:
 class OrderedBatches(NamedTuple):
     """Batches with ascending absolute offsets in [first_offset, next_offset).
 
-    `compressed` is the number of compressed batches.
+    `compressed` is the number of compressed batches, and `record_count` the sum of the headers' counts.
     """
 
     rows: BatchRows
     first_offset: int
     next_offset: int
     compressed: int
+    record_count: int
 
 
 def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> OrderedBatches:
@@ -247,10 +248,10 @@ def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> Ordered
     Without batches, `next_offset` is `lowest`. Raises MalformedBatchError if a batch overlaps the previous
     one or exceeds the range of offsets.
     """
-    rows, first_offset, next_offset, compressed, fault, position = scan_ordered(data, offset_shift, lowest)
+    *found, fault, position = scan_ordered(data, offset_shift, lowest)
     if fault:
         raise MalformedBatchError.at(fault, position)
-    return OrderedBatches(rows, first_offset, next_offset, compressed)
+    return OrderedBatches(*found)
 
 
 def offset_range(rows: BatchRows, offset_shift: int) -> tuple[int, int]:
@@ -366,13 +367,12 @@ def _stamp(data: Buffer, position: int, max_timestamp: int, timestamp_type: Time
         attributes |= LOG_APPEND_TIME
     struct.pack_into(">h", array.data, position + ATTRIBUTES, attributes)
     struct.pack_into(">q", array.data, position + MAX_TIMESTAMP, max_timestamp)
-    write_checksum(array.data, position, header.size)
+    write_checksum(array.data, position, position + header.size)
 
 
-def write_checksum(data: memoryview, position: int, size: int) -> None:
-    """Compute the CRC of the batch at `position` and store it in the header; `data` has format "B"."""
-    crc = crc32c.crc32c(data[position + ATTRIBUTES : position + size])
-    _CRC.pack_into(data, position + CRC, crc)
+def write_checksum(data: memoryview, start: int, end: int) -> None:
+    """Compute the CRC of the batch data[start:end] and store it in the header; `data` has format "B"."""
+    _CRC.pack_into(data, start + CRC, crc32c.crc32c(data[start + ATTRIBUTES : end]))
 
 
 __all__ = [

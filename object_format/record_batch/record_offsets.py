@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap64
 
-from object_format.bitmaps import bitmap_of
 from object_format.buffers import readable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.offsets import full_ranges, record_offsets, spread_ranges
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.decompression import Scratch, decompress_batches, runs_by_compression
 from object_format.record_batch.headers import record_error, scan_batches
 
@@ -44,9 +43,9 @@ class _Pending:
         self.offsets = np.empty(_PENDING_OFFSETS, np.int64)
         self.count = 0
 
-    def flush(self, bitmap: BitMap64) -> None:
-        """Move all offsets to `bitmap`."""
-        bitmap |= bitmap_of(self.offsets[: self.count])
+    def flush(self, found: OffsetSet) -> None:
+        """Move all offsets to `found`."""
+        found.add(self.offsets[: self.count])
         self.count = 0
 
 
@@ -58,7 +57,7 @@ class RecordOffsets:
 
     def __init__(self, scratch: Scratch | None = None) -> None:
         self._scratch = scratch or Scratch()
-        self._bitmap = BitMap64()
+        self._found = OffsetSet()
         self._in_ranges, self._in_gapped = _Pending(), _Pending()
         self._ranges = np.empty((_RANGES, 2), np.int64)
         self._next_offset = 0
@@ -85,19 +84,19 @@ class RecordOffsets:
             gaps = (rows["record_count"] > 0) & (rows["record_count"] <= rows["last_offset_delta"])
             self._add_gapped(array, rows, np.flatnonzero(gaps), offset_shift)
 
-    def take(self) -> BitMap64:
+    def take(self) -> OffsetSet:
         """Return all offsets and start again; the next batches may have any offsets."""
         for pending in (self._in_ranges, self._in_gapped):
-            pending.flush(self._bitmap)
-        bitmap, self._bitmap = self._bitmap, BitMap64()
+            pending.flush(self._found)
+        found, self._found = self._found, OffsetSet()
         self._next_offset = 0
-        bitmap.run_optimize()
-        return bitmap
+        found.pack()
+        return found
 
     def _add_ranges(self, ranges: npt.NDArray[np.int64]) -> None:
         are_long = ranges[:, 1] - ranges[:, 0] >= _LONG_RANGE - 1
         for first, last in ranges[are_long].tolist():
-            self._bitmap.add_range(first, last + 1)
+            self._found.add_range(first, last + 1)
         short = ranges[~are_long]
         cursor = np.zeros(2, np.int64)
         pending = self._in_ranges
@@ -105,7 +104,7 @@ class RecordOffsets:
             pending.count = spread_ranges(short, cursor, pending.offsets, pending.count)
             if cursor[0] == len(short):
                 return
-            pending.flush(self._bitmap)
+            pending.flush(self._found)
 
     def _add_gapped(
         self, array: Bytes, rows: BatchRows, gapped: npt.NDArray[np.int64], offset_shift: int
@@ -132,4 +131,4 @@ class RecordOffsets:
                 raise record_error(fault, rows[indexes[cursor[0]]], position)
             if cursor[0] == indexes.size:
                 return
-            pending.flush(self._bitmap)
+            pending.flush(self._found)

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pyroaring import BitMap64
-
 from catalog.model import JobResult
-from object_format.bitmaps import bitmap_between
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketSplitter, BucketSurvivorFinder
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.shuffle.plan import keys_expected
@@ -233,11 +231,11 @@ def _survivor_rows(
     survivors: Survivors, judge: int, partition_index: int, runs: Iterable[_SeenRun]
 ) -> Iterator[SurvivorRow]:
     """Yield the bitmaps cut by run, newest run first; a run without survivors gets none."""
-    end = survivors.offsets.max() + 1 if survivors.offsets else 0
+    end = survivors.offsets.max() + 1 if len(survivors.offsets) else 0
     for run in runs:
         first, end, last = run.first_offset, run.first_offset, end
-        offsets = bitmap_between(survivors.offsets, first, last - 1)
-        if not offsets:
+        offsets = survivors.offsets.restricted(first, last - 1)
+        if not len(offsets):
             continue
         yield SurvivorRow(
             run.share,
@@ -247,7 +245,7 @@ def _survivor_rows(
             run.number,
             survivors.keys_outside_table,
             offsets.serialize(),
-            bitmap_between(survivors.tombstones, first, last - 1).serialize(),
+            survivors.tombstones.restricted(first, last - 1).serialize(),
         )
 
 
@@ -260,8 +258,10 @@ class ShareInput:
 
     arrivals: ReceivedRows = field(default_factory=ReceivedRows)
     reports: list[Report] = field(default_factory=list)
-    offsets: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
-    tombstones: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    offsets: defaultdict[tuple[int, int], OffsetSet] = field(default_factory=lambda: defaultdict(OffsetSet))
+    tombstones: defaultdict[tuple[int, int], OffsetSet] = field(
+        default_factory=lambda: defaultdict(OffsetSet)
+    )
     outside: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, row: SurvivorRow) -> None:
@@ -274,8 +274,8 @@ class ShareInput:
             self.reports.append(Report.unpack(row.data))
             return
         key = row.partition_index, row.run
-        self.offsets[key] |= BitMap64.deserialize(bytes(row.data))
-        self.tombstones[key] |= BitMap64.deserialize(bytes(row.tombstones))
+        self.offsets[key].update(OffsetSet.deserialize(bytes(row.data)))
+        self.tombstones[key].update(OffsetSet.deserialize(bytes(row.tombstones)))
         self.outside[key] += row.outside
 
     def survivors(self, run: Run) -> Survivors | None:
@@ -284,8 +284,8 @@ class ShareInput:
             return None
         key = run.partition_index, run.number
         return Survivors(
-            offsets=self.offsets.pop(key, BitMap64()),
-            tombstones=self.tombstones.pop(key, BitMap64()),
+            offsets=self.offsets.pop(key, OffsetSet()),
+            tombstones=self.tombstones.pop(key, OffsetSet()),
             records_in=run.work.records_in,
             keys=0,
             keys_outside_table=self.outside[key],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
-from object_format.dedupe import RewriteOptions, delete_horizon, filter_batches
+from object_format.dedupe import RewriteOptions, delete_horizon, rewrite_batches
 from object_format.dedupe.early_filter import FilteredSection
 from object_format.holes import holes_between
 from object_format.record_batch.decompression import Scratch
@@ -17,11 +17,10 @@ from spark_jobs.task.output_files import OutputPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyroaring import BitMap64
-
     from catalog.model import Extent, JobPartition, JobSpec
     from object_format.dedupe import FilteredBatches, Survivors
     from object_format.dedupe.early_filter import FilteredPiece
+    from object_format.offset_set import OffsetSet
     from object_format.segment_file import SegmentFileWriter
     from spark_jobs.task.arrangement import PartitionWork
     from spark_jobs.task.counts import TaskCounts
@@ -103,15 +102,12 @@ class PartitionWriter:
                     add(here.filtered, here.records_in)
                     return
                 with self._counts.timed("kernels_ms"):
-                    filtered = filter_batches(
+                    filtered = rewrite_batches(
                         piece.batches,
                         survivors,
+                        rewriting,
                         offset_shift=extent.offset_shift,
                         leader_epoch=extent.leader_epoch,
-                        delete_horizon_ms=rewriting.delete_horizon_ms,
-                        merge=rewriting.merge,
-                        merged_codec=rewriting.merged_codec,
-                        max_batch_bytes=rewriting.max_batch_bytes,
                         scratch=self._scratch,
                     )
                 add(filtered, piece.record_count)
@@ -147,7 +143,7 @@ class PartitionWriter:
         self._end_section(work, section, offsets, unique_keys=work.unique_keys)
 
     def _end_section(
-        self, work: PartitionWork, section: _Section, offsets: BitMap64, *, unique_keys: bool
+        self, work: PartitionWork, section: _Section, offsets: OffsetSet, *, unique_keys: bool
     ) -> None:
         end_offset = self._inputs.end_offset(work)
         if end_offset > section.base_offset:
@@ -178,7 +174,7 @@ class _Section:
         """Write batches; the caller may reuse the buffer on return."""
         self._open().append(batches)
 
-    def end(self, last_offset: int, offsets: BitMap64, *, unique_keys: bool) -> None:
+    def end(self, last_offset: int, offsets: OffsetSet, *, unique_keys: bool) -> None:
         """Write the end of the section; `offsets` are the offsets that have a record."""
         self._open().end_section(
             base_offset=self.base_offset,

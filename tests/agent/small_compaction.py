@@ -18,6 +18,7 @@ from catalog.model import (
 )
 from catalog.topics.extents import ExtentRequest
 from object_format.holes import holes_between
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import Record, decode_batches, encode_records
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
@@ -183,7 +184,9 @@ def _write_section(
         min_timestamp=min((record.timestamp for record in kept), default=-1),
         max_timestamp=max((record.timestamp for record in kept), default=-1),
         unique_keys=True,
-        holes=holes_between(BitMap64(record.offset for record in kept), partition.base_offset, last),
+        holes=holes_between(
+            OffsetSet.of(BitMap64(record.offset for record in kept)), partition.base_offset, last
+        ),
     )
     return OutputExtent(
         topic_id=partition.topic_id,

@@ -16,6 +16,7 @@ from object_format.dedupe import (
 )
 from object_format.dedupe.buckets import BucketSplitter, BucketSurvivorFinder, read_blob
 from object_format.errors import MalformedBatchError
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.records import decode_batches
 from tests.fuzz.harness import fuzz
 from tests.fuzz.samples import NOW, logs, with_records
@@ -96,14 +97,14 @@ def check_buckets(data: bytes) -> None:
     except MalformedBatchError:
         assert survivors_of(data) is None
         return
-    found = BitMap64()
+    found = OffsetSet()
     exact = True
     for bucket in (0, 1):
         finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
         for blob in reversed([each for each in blobs if each.bucket == bucket]):
             finder.feed(blob.data)
         survivors = finder.finish()
-        found |= survivors.offsets
+        found.update(survivors.offsets)
         exact &= survivors.exact
     whole = survivors_of(data)
     assert whole is not None
@@ -118,8 +119,8 @@ def one_input(data: bytes) -> None:
         check_early_filter(batches)
         check_buckets(batches)
     others = Survivors(
-        offsets=BitMap64(data[:40]),
-        tombstones=BitMap64(data[:9]) & BitMap64(data[:40]),
+        offsets=OffsetSet.of(BitMap64(data[:40])),
+        tombstones=OffsetSet.of(BitMap64(data[:9]) & BitMap64(data[:40])),
         records_in=0,
         keys=0,
         keys_outside_table=0,

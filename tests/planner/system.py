@@ -20,6 +20,7 @@ from catalog.model import (
     SectionCommit,
 )
 from object_format.holes import holes_between
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.records import Record, decode_batches, encode_batch, encode_records
 from object_format.segment_file import ForwardReader, SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
@@ -216,7 +217,7 @@ class System:
             min_timestamp=min(times),
             max_timestamp=max(times),
             unique_keys=part.deduplicate,
-            holes=holes_between(offsets, part.base_offset, last),
+            holes=holes_between(OffsetSet.of(offsets), part.base_offset, last),
         )
         return OutputExtent(
             topic_id=part.topic_id,

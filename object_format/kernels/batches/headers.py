@@ -175,22 +175,22 @@ def first_out_of_order(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
 def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
     """Return rows of batches with offsets ascending from `lowest` on, their first offset and the next offset.
 
-    Also returns the number of compressed batches, and fault and position of an invalid one.
+    Also returns the number of compressed batches and of records, and fault and position of an invalid batch.
     """
     data = borrowed(data)
     count, fault, position = count_batches(data)
     rows = np.empty(count, BATCH_ROW)
     read_headers(data, rows)
     first = next_offset = np.int64(lowest)
-    compressed = 0
+    compressed = records = 0
     if count and fault == _NONE:
         disorder = first_out_of_order(rows, shift, lowest)
         if disorder >= 0:
             fault, position = _OFFSET_RANGE, rows[disorder].position
-        compressed, _records = sum_up(rows)
+        compressed, records = sum_up(rows)
         first = rows[0].base_offset + shift
         next_offset = rows[count - 1].base_offset + rows[count - 1].last_offset_delta + 1 + shift
-    return rows, first, next_offset, compressed, fault, position
+    return rows, first, next_offset, compressed, records, fault, position
 
 
 @njit(nogil=True, cache=True)

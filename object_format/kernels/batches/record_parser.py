@@ -86,6 +86,29 @@ def parse_any_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True, forceinline=True)
+def parse_head(data: ByteArray, at: Integer, limit: Integer) -> Integers:
+    """Parse a record up to its key without a look at the rest, for records that were parsed before.
+
+    Returns the first six values of `parse_record`, and the position of the key length.
+    """
+    if limit - at >= _SHORT_HEAD:
+        length, body, longer = read_short_varint(data, at)
+        delta, offset_at, more = read_short_varint(data, body + 1)
+        longer |= more
+        offset_delta, key_at, more = read_short_varint(data, offset_at)
+        end = body + length
+        if longer | more == 0 and key_at < end <= limit:
+            return _NONE, end, body, delta, offset_at, offset_delta, key_at
+    fault, end, body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_any_record(
+        data, at, limit
+    )
+    key_at = np.int64(at)
+    if fault == _NONE:
+        _offset, key_at = read_varint(data, offset_at, end)
+    return fault, end, body, delta, offset_at, offset_delta, key_at
+
+
+@njit(nogil=True, cache=True, forceinline=True)
 def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
     """Parse the record at `at`, which must end at or before `limit`.
 

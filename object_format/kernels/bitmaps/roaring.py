@@ -32,7 +32,7 @@ def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
     """Return the index after the values that equal the one at `start` in all but their low `bits`."""
     high = values[start] >> bits
     end = start + 1
-    while end < values.size and values[end] >> bits == high:
+    while end < values.size and values[np.uint64(end)] >> bits == high:
         end += 1
     return end
 
@@ -64,8 +64,24 @@ def serialized_size(values: IntArray) -> Integer:
 def store_little_endian(out: ByteArray, at: Integer, value: Integer, width: Integer) -> Integer:
     """Write an integer and return the position after it."""
     for i in range(width):
-        out[at + i] = (value >> (8 * i)) & 0xFF
+        out[np.uint64(at + i)] = np.uint8((value >> (8 * i)) & 0xFF)
     return at + width
+
+
+@njit(nogil=True, cache=True)
+def store_bits(values: IntArray, first: Integer, end: Integer, out: ByteArray, at: Integer) -> None:
+    """Write the low 16 bits of values[first:end] as a bitmap container, word by word."""
+    out[at : at + MAX_CONTAINER_BYTES] = 0
+    word_at = 0
+    word = np.uint64(0)
+    for k in range(first, end):
+        low = values[np.uint64(k)] & 0xFFFF
+        if low >> 6 != word_at:
+            store_little_endian(out, at + 8 * word_at, np.int64(word), 8)
+            word_at = low >> 6
+            word = np.uint64(0)
+        word |= np.uint64(1) << np.uint64(low & 63)
+    store_little_endian(out, at + 8 * word_at, np.int64(word), 8)
 
 
 @njit(nogil=True, cache=True)
@@ -89,12 +105,9 @@ def serialize_group(
         positions = store_little_endian(out, positions, at - start, 4)
         if stop - i <= MAX_IN_ARRAY:
             for k in range(i, stop):
-                at = store_little_endian(out, at, values[k] & 0xFFFF, 2)
+                at = store_little_endian(out, at, values[np.uint64(k)] & 0xFFFF, 2)
         else:
-            out[at : at + MAX_CONTAINER_BYTES] = 0
-            for k in range(i, stop):
-                low = values[k] & 0xFFFF
-                out[at + (low >> 3)] |= 1 << (low & 7)
+            store_bits(values, i, stop, out, at)
             at += MAX_CONTAINER_BYTES
         i = stop
     return at

@@ -24,8 +24,8 @@ _TRAILING = int(Fault.TRAILING_BYTES)
 
 _WORD_BYTES = 8
 _LINE = 64
-_AHEAD = 28
-"""Records ahead of the current one whose memory is prefetched."""
+_AHEAD = 56
+"""Records ahead of the current one whose memory is prefetched: 8 KiB of small records."""
 
 _UNEVEN = 48
 """Difference in words from which hashing keys one by one may be faster.

@@ -200,7 +200,9 @@ def find_survivors(
     for n in range(count):
         if n + _AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _AHEAD))
-            prefetch(table, np.int64(home_index(home_slots, words[ahead])))
+            slot = np.int64(home_index(home_slots, words[ahead]))
+            prefetch(table, slot)
+            prefetch(table, slot + WORDS - 1)  # in another cache line for one slot in eight
         if keys > crowded and n + _CROWDED_AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _CROWDED_AHEAD))
             slot = np.int64(home_index(home_slots, words[ahead]))

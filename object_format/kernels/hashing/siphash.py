@@ -1,7 +1,9 @@
-"""SipHash-2-4 with 128 bits of output: a keyed hash whose collisions cannot be computed without the key.
+"""SipHash-1-3 with 128 bits of output: a keyed hash whose collisions cannot be computed without the key.
 
 Source: J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF" (2012), and the 128-bit variant
-of the reference implementation with its published vectors (vectors_sip128).
+of the reference implementation. The fewer rounds are those of the hash tables of Python and Rust. Without the
+key, the best known collisions have a probability of 2^-167 (C. Dobraunig, F. Mendel and M. Schläffer,
+"Differential Cryptanalysis of SipHash", 2014), far below that of equal fingerprints by chance.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from numba import njit
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers
+
+WORD_ROUNDS = 1
+FINAL_ROUNDS = 3
+"""Rounds for each word of the input, and before each half of the output."""
 
 _V0 = np.uint64(0x736F6D6570736575)
 _V1 = np.uint64(0x646F72616E646F6D)
@@ -71,22 +77,22 @@ def siphash128(data: ByteArray, start: Integer, length: Integer, k0: Integer, k1
     for _ in range(length >> 3):
         word = load_word(data, at)
         v3 ^= word
-        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+        for _ in range(WORD_ROUNDS):
+            v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
         v0 ^= word
         at += 8
     word = np.uint64(length & 0xFF) << np.uint64(56)
     for i in range(length & 7):
         word |= np.uint64(data[np.uint64(at + i)]) << np.uint64(8 * i)
     v3 ^= word
-    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
-    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    for _ in range(WORD_ROUNDS):
+        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     v0 ^= word
     v2 ^= _EE
-    for _ in range(4):
+    for _ in range(FINAL_ROUNDS):
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     first = v0 ^ v1 ^ v2 ^ v3
     v1 ^= _DD
-    for _ in range(4):
+    for _ in range(FINAL_ROUNDS):
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     return first, v0 ^ v1 ^ v2 ^ v3

@@ -1,4 +1,4 @@
-"""SipHash-2-4 of eight keys at once, one per lane of a vector register; same steps as `siphash`.
+"""SipHash of eight keys at once, one per lane of a vector register; same steps as `siphash`.
 
 Nothing is checked here; `fingerprints.fingerprint_keys` does that.
 """
@@ -14,6 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from object_format.kernels.hashing.siphash import FINAL_ROUNDS, WORD_ROUNDS
 from object_format.kernels.runtime.intrinsics import element
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _rounds(builder: Opaque, state: list[Opaque], count: int) -> list[Opaque]:
 
 def _absorb(builder: Opaque, state: list[Opaque], word: Opaque) -> list[Opaque]:
     v0, v1, v2, v3 = state
-    v0, v1, v2, v3 = _rounds(builder, [v0, v1, v2, builder.xor(v3, word)], 2)
+    v0, v1, v2, v3 = _rounds(builder, [v0, v1, v2, builder.xor(v3, word)], WORD_ROUNDS)
     return [builder.xor(v0, word), v1, v2, v3]
 
 
@@ -96,7 +97,7 @@ def _finish(builder: Opaque, state: list[Opaque]) -> list[Opaque]:
     for half in range(2):
         if half:
             v1 = builder.xor(v1, _all(0xDD))
-        v0, v1, v2, v3 = _rounds(builder, [v0, v1, v2, v3], 4)
+        v0, v1, v2, v3 = _rounds(builder, [v0, v1, v2, v3], FINAL_ROUNDS)
         halves.append(builder.xor(builder.xor(v0, v1), builder.xor(v2, v3)))
     return halves
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 from typing_extensions import override
 
-from object_format.bitmaps import BitmapWindow, bitmap_between, bitmap_of, values_between
+from object_format.bitmaps import bitmap_between, bitmap_of, values_between
+from object_format.offset_set import OffsetSet, SetWindow
 
 CLUSTERS = st.lists(
     st.tuples(st.sampled_from([0, 65_530, 2**32 - 5, 2**40, 2**61]), st.integers(0, 9000), st.integers(1, 7)),
@@ -93,7 +94,7 @@ def test_lookups_of_ascending_ranges_are_linear(gap: int) -> None:
 
     def cost(count: int) -> int:
         bitmap = CountingBitmap(np.arange(0, count * gap, gap, dtype=np.uint64).tolist())
-        window = BitmapWindow(bitmap)
+        window = SetWindow(OffsetSet.of(bitmap))
         found = [window.between(first * gap, (first + 100) * gap - 1) for first in range(0, count, 100)]
         assert np.concatenate(found).tolist() == list(range(0, count * gap, gap))
         return bitmap.look_ups

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.holes import holes_between, no_holes, parse_holes, survivors_between
+from object_format.offset_set import OffsetSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def slow_holes(survivors: BitMap64, base: int, last: int) -> BitMap64:
 
 def _written(survivors: BitMap64, base: int, last: int) -> BitMap64:
     """Return the written holes, which must be consistent and equal to the library's bytes."""
-    holes = holes_between(survivors, base, last)
+    holes = holes_between(OffsetSet.of(survivors), base, last)
     data = b"".join(holes.parts)
     parsed = parse_holes(data, span=last - base + 1)
     assert (holes.count, holes.span) == (len(parsed), last - base + 1)
@@ -141,7 +142,7 @@ def test_scattered_survivors_take_few_bytes(gap: int) -> None:
     survivors = BitMap64(np.arange(0, 2000 * gap, gap, dtype=np.uint64))
     containers = (2000 * gap >> 16) + 1
 
-    holes = holes_between(survivors, 0, 2000 * gap - 1)
+    holes = holes_between(OffsetSet.of(survivors), 0, 2000 * gap - 1)
 
     assert sum(map(len, holes.parts)) <= 4 * 2000 + 15 * containers + 100
     assert max(map(len, holes.parts)) <= 1 << 20
@@ -159,20 +160,20 @@ def test_parsing_is_the_inverse_of_serializing(holes: BitMap64) -> None:
 
 
 def test_a_billion_consecutive_holes_take_little_space() -> None:
-    holes = holes_between(BitMap64([5]), 0, 10**9)
+    holes = holes_between(OffsetSet.of(BitMap64([5])), 0, 10**9)
 
     assert sum(map(len, holes.parts)) < 300_000
 
 
 def test_no_holes_are_eight_zero_bytes() -> None:
-    assert b"".join(holes_between(BitMap64([7]), 7, 7).parts) == bytes(8)
-    assert no_holes(1) == holes_between(BitMap64([7]), 7, 7)
+    assert b"".join(holes_between(OffsetSet.of(BitMap64([7])), 7, 7).parts) == bytes(8)
+    assert no_holes(1) == holes_between(OffsetSet.of(BitMap64([7])), 7, 7)
 
 
 @pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
 def test_an_invalid_range_is_rejected(base: int, last: int) -> None:
     with pytest.raises(InvalidInputError, match="cannot cover"):
-        holes_between(BitMap64(), base, last)
+        holes_between(OffsetSet.of(BitMap64()), base, last)
     with pytest.raises(InvalidInputError, match="cannot cover"):
         survivors_between(BitMap64(), base, last)
 

@@ -16,6 +16,7 @@ from object_format.codecs.codec import Codec
 from object_format.dedupe import filter as filtering
 from object_format.dedupe import filter_batches, long_batches
 from object_format.errors import Fault, MalformedBatchError
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.records import decode_batch, encode_batch
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
 
@@ -49,11 +50,13 @@ def test_chunks_do_not_change_the_result(
         ):
             found = filtered(data, survivors, shift=section.shift, horizon=horizon)
         assert b"".join(found.buffers) == b"".join(expected.buffers)
-        assert replace(found, buffers=(), buffer_bytes=0) == replace(expected, buffers=(), buffer_bytes=0)
+        assert found._replace(buffers=(), buffer_bytes=0) == expected._replace(buffers=(), buffer_bytes=0)
 
 
 def survivors_at(offsets: set[int], tombstones: set[int]) -> Survivors:
-    return replace(find([]), offsets=BitMap64(offsets), tombstones=BitMap64(tombstones))
+    return replace(
+        find([]), offsets=OffsetSet.of(BitMap64(offsets)), tombstones=OffsetSet.of(BitMap64(tombstones))
+    )
 
 
 def tombstones(codec: Codec, count: int = 50) -> bytes:

@@ -90,7 +90,7 @@ def test_fast_validation_equals_full_validation(log: list[model.Batch], data: st
         encoded[where] ^= data.draw(st.integers(1, 255), label="by")
         for position, header in _valid_headers(encoded):
             if data.draw(st.booleans(), label="with its checksum"):
-                write_checksum(memoryview(encoded), position, header.size)
+                write_checksum(memoryview(encoded), position, position + header.size)
     require_keys = data.draw(st.booleans(), label="keys are required")
     one_by_one = validate_batches(encoded, require_keys=require_keys)
     fast = fast_validate_batches(readable(encoded), require_keys=require_keys)

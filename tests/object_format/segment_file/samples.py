@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from object_format.holes import holes_between
+from object_format.offset_set import OffsetSet
 from object_format.segment_file import (
     FileHeader,
     FileSummary,
@@ -128,7 +129,7 @@ class WrittenFile:
 
 def holes_at(*holes: int, span: int) -> SectionHoles:
     """Return the holes of a section of `span` offsets without records at `holes`."""
-    return holes_between(BitMap64(range(span)) - BitMap64(holes), 0, span - 1)
+    return holes_between(OffsetSet.of(BitMap64(range(span)) - BitMap64(holes)), 0, span - 1)
 
 
 def write_section(writer: SegmentFileWriter, section: Section, kind: SegmentKind) -> SectionEntry:
@@ -139,7 +140,7 @@ def write_section(writer: SegmentFileWriter, section: Section, kind: SegmentKind
         buffer = bytearray(b"".join(encoded[start : start + step]))
         writer.append(buffer, stable=section.stable)
     low, high = section.timestamps
-    holes = holes_between(section.survivors, section.base_offset, section.last_offset)
+    holes = holes_between(OffsetSet.of(section.survivors), section.base_offset, section.last_offset)
     return writer.end_section(
         base_offset=section.base_offset,
         last_offset=section.last_offset,

@@ -9,6 +9,7 @@ import numpy as np
 from catalog.model import OutputExtent
 from object_format.bitmaps import bitmap_of
 from object_format.holes import holes_between
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
@@ -50,7 +51,7 @@ def write_sparse_section(log: ReferenceLog, partition_id: PartitionId, count: in
         min_timestamp=1000,
         max_timestamp=1000,
         unique_keys=True,
-        holes=holes_between(offsets, 0, end - 1),
+        holes=holes_between(OffsetSet.of(offsets), 0, end - 1),
     )
     log.sizes[file_id] = writer.finish().size
     log.store.put(name, pieces, purpose=Purpose.COMPACTION)
