@@ -10,10 +10,10 @@ For each partition, in the order of sections in segment files:
    filtered completely are not read again. Records of different retention windows go into different files.
 
 Each pass has one stream per input. It opens a stream at the first section that it needs, and closes it after
-the last one. So each input file costs two ranged GETs, however many partitions it has, or one GET if one pass
-suffices. Memory does not depend on the size of files: it holds the key table, one buffer for each open
-stream, upload parts for each cleanup policy and window, the bitmap of one partition, and the batches that
-pass 1 has filtered early.
+the last one. A thread reads ahead: the next bytes of each stream, and the start of the next input. So each
+input file costs two ranged GETs, however many partitions it has, or one GET if one pass suffices. Memory does
+not depend on the size of files: it holds the key table, two buffers for each open stream, upload parts for
+each cleanup policy and window, the bitmap of one partition, and the batches that pass 1 has filtered early.
 
 This module knows neither Spark nor the catalog. Outputs become visible only after every partition is done and
 the records read agree with the catalog's counts. They become part of the log only when the catalog publishes
@@ -22,7 +22,9 @@ the result.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from catalog.model import JobResult
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 _STREAM_BUFFERS = 64 << 20  # bytes, shared by all open streams
 _MAX_STREAM_BUFFER = 1 << 20
 _MIN_STREAM_BUFFER = 64 << 10
+_STREAMS_OF_ONE_PARTITION = 2
 _TABLE_BYTES_PER_RECORD = 24  # so that the table is at most half full
 _MIN_TABLE_BYTES = 1 << 16
 
@@ -109,9 +112,19 @@ class _Task:
         pass2_uses = input_uses(self._work, deduplicated_only=False)
         self._inputs = pass2_uses.keys()
         self._counts.add("input_files", len(pass2_uses))
-        read_size = stream_buffer(len(pass1_uses) + len(pass2_uses))
+        # Inputs of a single partition are open one after the other; only the next one is requested early.
+        streams = _STREAMS_OF_ONE_PARTITION if len(self._work) == 1 else len(pass1_uses) + len(pass2_uses)
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._pass1, self._pass2 = (
-            InputPass(spec, store, uses, read_size=read_size, check=self._hooks.check, counts=self._counts)
+            InputPass(
+                spec,
+                store,
+                uses,
+                read_size=stream_buffer(2 * streams),
+                check=self._hooks.check,
+                counts=self._counts,
+                thread=self._reading,
+            )
             for uses in (pass1_uses, pass2_uses)
         )
         self._writer = PartitionWriter(spec, self._pass2, self._outputs, self._counts)
@@ -150,6 +163,7 @@ class _Task:
         finally:
             self._pass1.close()
             self._pass2.close()
+            self._reading.shutdown()
 
     def _make_table(self) -> KeyTable | None:
         """Return one key table for all partitions, sized for the largest; None if none is needed."""
@@ -172,9 +186,10 @@ class _Task:
             scratch=self._scratch,
         )
 
-        for part in reversed(work.parts):
-            if not part.has_bytes:
-                continue
+        parts = [part for part in reversed(work.parts) if part.has_bytes]
+        for part, following in zip_longest(parts, parts[1:]):
+            self._pass1.prefetch(part)
+            self._pass1.prefetch(following)
             finder.begin_section(unique_keys=all(extent.unique_keys for extent in part.extents))
             for piece, extent, location in self._pass1.pieces(work, part):
                 with self._counts.timed("kernels_ms"), self._pass1.located(location):

@@ -20,6 +20,7 @@ from spark_jobs.task.section_stream import SectionStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor
 
     from catalog.model import Extent, JobInput, JobSpec
     from object_store.interface import ObjectStore
@@ -45,12 +46,16 @@ class InputPass:
         read_size: int,
         check: Callable[[], None],
         counts: TaskCounts,
+        thread: Executor | None = None,
     ) -> None:
+        """With `thread`, each stream reads ahead there."""
         self._inputs = spec.inputs
         self._store = store
         self._check = check
         self._streams = {
-            index: SectionStream(store, spec.inputs[index], end=use.end, read_size=read_size, counts=counts)
+            index: SectionStream(
+                store, spec.inputs[index], end=use.end, read_size=read_size, counts=counts, thread=thread
+            )
             for index, use in uses.items()
         }
         self._uses = uses
@@ -58,6 +63,12 @@ class InputPass:
         for index, use in uses.items():
             self._closings[use.last_position].append(index)
         self.largest_buffer = 0
+
+    def prefetch(self, part: InputPart | None) -> None:
+        """Request the input of a part that will be read, if it was not requested before."""
+        stream = None if part is None else self._streams.get(part.input_index)
+        if part is not None and stream is not None:
+            stream.prefetch(part)
 
     def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:
         """Pass the part's batches to `take`, extent by extent; they are valid only during the call.

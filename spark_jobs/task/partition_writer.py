@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from core.errors import CorruptDataError
@@ -87,6 +88,10 @@ class PartitionWriter:
             self._counts.add("merged_bytes_saved", filtered.merged_bytes_saved)
             self._counts.at_least("largest_buffer_bytes", filtered.buffer_bytes)
 
+        to_read = [
+            part for index, part in enumerate(work.parts) if not ahead.get(index, _NOTHING).is_complete
+        ]
+        following = chain(to_read[1:], repeat(None))
         for index, part in enumerate(work.parts):
             done = ahead.get(index, _NOTHING)
             if done.is_complete:
@@ -112,6 +117,8 @@ class PartitionWriter:
                     )
                 add(filtered, piece.record_count)
 
+            self._inputs.prefetch(part)
+            self._inputs.prefetch(next(following))
             self._inputs.read(work, part, take)
         if section.record_count != len(survivors.offsets):
             raise CorruptDataError(
@@ -132,7 +139,9 @@ class PartitionWriter:
             section.append(piece.batches)
             section.add(piece.record_count, extent.min_timestamp, extent.max_timestamp)
 
-        for part in work.parts:
+        for part, following in zip_longest(work.parts, work.parts[1:]):
+            self._inputs.prefetch(part)
+            self._inputs.prefetch(following)
             self._inputs.read(work, part, take)
         self._counts.at_least("largest_buffer_bytes", found.max_opened_bytes)
         offsets = found.take()

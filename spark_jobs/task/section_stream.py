@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.segment_file import SECTION_START_LENGTH, RangeReader, SectionIndex
 from object_store.accounting import Purpose
+from spark_jobs.task.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Executor
     from uuid import UUID
 
     from catalog.model import JobInput, PartitionId
     from object_format.segment_file import DataBlock
     from object_store.interface import ForwardStream, ObjectStore
     from spark_jobs.task.arrangement import InputPart
-    from spark_jobs.task.counts import TaskCounts
+    from spark_jobs.task.counts import TaskCounts, TimedSource
 
 
 class SectionStream:
@@ -33,14 +35,23 @@ class SectionStream:
     """
 
     def __init__(
-        self, store: ObjectStore, job_input: JobInput, *, end: int, read_size: int, counts: TaskCounts
+        self,
+        store: ObjectStore,
+        job_input: JobInput,
+        *,
+        end: int,
+        read_size: int,
+        counts: TaskCounts,
+        thread: Executor | None = None,
     ) -> None:
+        """With `thread`, up to `read_size` more bytes are read there in advance."""
         self._store = store
         self._input = job_input
         self._end = end
         self._read_size = read_size
         self._counts = counts
-        self._source: ForwardStream | None = None
+        self._thread = thread
+        self._source: ForwardStream | ReadAhead | None = None
         self._reader: RangeReader | None = None
         self._entered: tuple[PartitionId, int | None] | None = None
         self._closed = self._was_opened = False
@@ -54,6 +65,14 @@ class SectionStream:
     def was_opened(self) -> bool:
         """Return True if the object was requested."""
         return self._was_opened
+
+    def prefetch(self, part: InputPart) -> None:
+        """Request the object for its first part, if that has bytes and bytes can be read in advance."""
+        if self._thread is None or self._closed or self._was_opened or part.cut_before or not part.has_bytes:
+            return
+        self._open(part.data_start - SECTION_START_LENGTH)
+        if isinstance(self._source, ReadAhead):
+            self._source.start()
 
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:
         """Advance to the part's first block and return its offset; None if the part has no block."""
@@ -136,13 +155,19 @@ class SectionStream:
             name = self._input.object_name
             position = max(position, 0)
             self._was_opened = True
-            self._source = self._store.open_stream(name, position, self._end, purpose=Purpose.COMPACTION)
+            read_size = min(self._read_size, self._end - position)
+            source = self._store.open_stream(name, position, self._end, purpose=Purpose.COMPACTION)
+            timed: ReadAhead | TimedSource
+            if self._thread is None:
+                self._source, timed = source, self._counts.timed_source(source)
+            else:
+                self._source = timed = ReadAhead(source, self._thread, read_size, self._counts)
             self._reader = RangeReader(
-                self._counts.timed_source(self._source),
+                timed,
                 name=name,
                 file_id=self._input.file_id,
                 position=position,
-                read_size=min(self._read_size, self._end - position),
+                read_size=read_size,
             )
         return self._reader
 

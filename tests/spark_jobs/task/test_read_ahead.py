@@ -1,0 +1,147 @@
+"""A task reads the next bytes while it computes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from catalog.model import PartitionId
+from core.clock import ManualClock
+from core.ids import SeededIds
+from object_store.errors import StoreUnavailableError
+from object_store.local.store import LocalStore
+from object_store.local.streams import LocalStream
+from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.counts import TaskCounts
+from spark_jobs.task.read_ahead import ReadAhead
+from tests.spark_jobs.reference_log import ReferenceLog, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from object_store.accounting import Purpose
+
+FILES = 5
+
+
+class _Source:
+    """A stream of a few bytes that fails at `fails_at`."""
+
+    resumes = 0
+
+    def __init__(self, data: bytes, fails_at: int | None = None) -> None:
+        self.rest = memoryview(data)
+        self.fails_at = fails_at
+        self.reads = 0
+        self.is_closed = False
+
+    def readinto(self, target: memoryview) -> int:
+        self.reads += 1
+        if self.reads == self.fails_at:
+            raise StoreUnavailableError("the store is gone")
+        count = min(7, len(target), len(self.rest))
+        target[:count], self.rest = self.rest[:count], self.rest[count:]
+        return count
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def _ahead(source: _Source, thread: ThreadPoolExecutor, size: int = 10) -> ReadAhead:
+    return ReadAhead(source, thread, size, TaskCounts(None, ManualClock()))
+
+
+@pytest.mark.parametrize("size", [1, 3, 10])
+@pytest.mark.parametrize("step", [1, 4, 100])
+def test_the_bytes_are_those_of_the_source(thread: ThreadPoolExecutor, size: int, step: int) -> None:
+    source = _Source(bytes(range(100)))
+    ahead = _ahead(source, thread, size)
+    target, found = memoryview(bytearray(step)), b""
+    while count := ahead.readinto(target):
+        found += bytes(target[:count])
+    assert ahead.readinto(target) == 0
+    ahead.close()
+    assert (found, source.is_closed) == (bytes(range(100)), True)
+
+
+def test_an_error_is_raised_when_its_bytes_are_requested(thread: ThreadPoolExecutor) -> None:
+    source = _Source(bytes(100), fails_at=2)
+    ahead = _ahead(source, thread)
+    target = memoryview(bytearray(7))
+    assert ahead.readinto(target) == 7
+    with pytest.raises(StoreUnavailableError):
+        ahead.readinto(target)
+    ahead.close()
+    assert source.is_closed
+
+
+def test_closing_ignores_the_error_of_bytes_that_were_not_requested(thread: ThreadPoolExecutor) -> None:
+    source = _Source(bytes(100), fails_at=1)
+    ahead = _ahead(source, thread)
+    ahead.start()
+    ahead.close()
+    assert source.is_closed
+
+
+class _LoggedStream(LocalStream):
+    reads: list[int]
+    number: int
+
+    @override
+    def readinto(self, target: memoryview) -> int:
+        self.reads.append(self.number)
+        return super().readinto(target[:100])
+
+
+class _LoggedStore(LocalStore):
+    """A store that numbers its streams, which return at most 100 bytes at a time, and logs each read."""
+
+    def __init__(self, root: Path, ids: SeededIds) -> None:
+        super().__init__(root, ids)
+        self.streams = 0
+        self.reads: list[int] = []
+
+    @override
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> LocalStream:
+        stream = _LoggedStream(self._root, name, (position, end), self._counts, purpose)
+        stream.reads, stream.number = self.reads, self.streams
+        self.streams += 1
+        return stream
+
+
+@pytest.mark.parametrize(("policy", "passes"), [("compact", 2), ("delete", 1)])
+def test_the_next_input_is_requested_before_the_current_one_has_been_read(
+    tmp_path: Path, policy: str, passes: int
+) -> None:
+    """Each input is requested once in each pass, so the number of requests is the same."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
+    key = PartitionId(log.create_topic(policy), 0)
+    for number in range(FILES):
+        log.ingest({key: [batch((b"a", b"%d" % number), (b"%d" % number, bytes(1000)))]})
+    spec = log.job()
+    store = _LoggedStore(tmp_path, ids)
+
+    result = run_compaction(spec, store, attempt_id=ids.new_uuid(), clock=clock, ids=ids)
+
+    log.publish(spec, result)
+    log.check()
+    assert result.counts["get_requests"] == store.streams == passes * FILES
+    for first in range(0, store.streams, FILES):
+        for number, following in pairwise(range(first, first + FILES)):
+            second_read = store.reads.index(number, store.reads.index(number) + 1)
+            assert store.reads.index(following) < second_read
