@@ -187,7 +187,7 @@ def test_no_history_deletes_too_early_or_keeps_for_ever(cluster: Cluster) -> Non
     run_state_machine_as_test(
         ShardedMachine,
         settings=settings(
-            max_examples=settings().max_examples // 4,
+            max_examples=settings().max_examples // 5,
             stateful_step_count=20,
             suppress_health_check=[HealthCheck.too_slow],
             deadline=None,
