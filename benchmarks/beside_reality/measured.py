@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
@@ -12,11 +12,16 @@ from benchmarks.beside_reality.processes import AGENT, WATCHER
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
 from cost_model.engine.counts import Counts, Sample
+from cost_model.engine.events import ObservedRound
 from object_store.names import IDENTITY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_TIMES: Final = (
+    "SELECT created_ms, coalesce(finished_ms, 9223372036854775807) FROM jobs"
+    " WHERE state IN ('running', 'completed') ORDER BY created_ms"
+)
 _TABLES: Final = (
     "extents",
     "files",
@@ -147,6 +152,28 @@ def catalog_state(url: str) -> CatalogState:
     assert live is not None
     assert waiting is not None
     return CatalogState(dict(zip(_TABLES, rows, strict=True)), live[0], waiting[0], dict(jobs))
+
+
+def observed_rounds(url: str, begun_ms: int) -> list[ObservedRound]:
+    """Return the rounds of the watcher since a moment."""
+    with psycopg.connect(connection_string(url, DatabaseLimits())) as connection:
+        times = connection.execute(_TIMES).fetchall()
+    return group_rounds([(created - begun_ms, finished - begun_ms) for created, finished in times])
+
+
+def group_rounds(jobs: Iterable[tuple[int, int]]) -> list[ObservedRound]:
+    """Return the rounds of jobs, given the times at which each was created and finished, in order.
+
+    A watcher plans again when all jobs of a round have ended.
+    """
+    rounds: list[ObservedRound] = []
+    for created, finished in jobs:
+        if rounds and created < rounds[-1].published_ms:
+            last = rounds[-1]
+            rounds[-1] = replace(last, published_ms=max(last.published_ms, finished))
+        else:
+            rounds.append(ObservedRound(planned_ms=created, published_ms=finished))
+    return rounds
 
 
 def figures_of(

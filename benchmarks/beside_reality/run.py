@@ -1,6 +1,6 @@
 """Compare the counted requests and bytes of a small running system with the simulation of the same workload.
 
-    python -m benchmarks.cost --beside-reality [--minutes M] [--quick] [--json]
+    python -m benchmarks.cost --beside-reality [--minutes M] [--quick] [--observed-rounds] [--json]
 
 Three agents in three zones, a watcher, PostgreSQL and an S3 server run on loopback. Producers send 60 batches
 of 3 KB per second to 18 partitions in all: a topic with retention, and two compacted ones with uniform and
@@ -17,6 +17,10 @@ for each kind:
 - `verdict`: `agrees` within 5 %; `random` if the difference is larger, but within two standard deviations.
   Random arrivals, and the phases of jobs and of periodic tasks, make these counts different in each run.
   Otherwise `differs`, and the exit code is 1.
+
+A watcher looks for work every second, and makes a job of a hundred files. On a busy machine, a job takes
+longer than the files of the next one need to arrive, which no simulation knows. With `--observed-rounds`, the
+simulated watcher plans and publishes jobs when the real one did, but decides itself what they do.
 
 A run is invalid, and fails, if a batch was rejected, if requests failed or were sent again, or if more than
 1 % of the files were closed early: the producers' rates are too low for that, unless the machine stalls.
@@ -38,11 +42,12 @@ import psutil
 
 from benchmarks.beside_reality.clients import Clients
 from benchmarks.beside_reality.comparison import TOLERANCE, compare
-from benchmarks.beside_reality.measured import catalog_state, figures_of, tally
+from benchmarks.beside_reality.measured import catalog_state, figures_of, observed_rounds, tally
 from benchmarks.beside_reality.processes import running_system
 from benchmarks.beside_reality.simulated import simulations
 from benchmarks.beside_reality.workload import SETTINGS, Duration, workload
 from benchmarks.measuring import machine
+from core.clock import SystemClock
 from core.quantities import human_bytes
 
 if TYPE_CHECKING:
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from benchmarks.beside_reality.comparison import Row
     from benchmarks.beside_reality.measured import Figures
     from benchmarks.beside_reality.processes import RunningSystem
+    from cost_model.engine.events import ObservedRound
     from cost_model.workload.definition import Workload
 
 _WARM_UP_SECONDS: Final = 120.0
@@ -63,8 +69,8 @@ _EARLY_SHARE: Final = 0.01
 
 def measure(
     defined: Workload, duration: Duration, directory: Path, *, seed: int = 1, compact: bool = True
-) -> tuple[Figures, dict[str, Any]]:
-    """Run the workload; return its figures, and facts about the run.
+) -> tuple[Figures, list[ObservedRound], dict[str, Any]]:
+    """Run the workload; return its figures, the rounds of the watcher, and facts about the run.
 
     The warm-up ends at least its time after the first job, because the start of Spark takes a while. Without
     `compact` there is no watcher.
@@ -72,7 +78,7 @@ def measure(
     with running_system(defined, SETTINGS, directory, compact=compact) as system:
         clients = Clients(defined, system.kafka, seed)
         with clients.running():
-            begun = time.monotonic()
+            begun, begun_ms = time.monotonic(), SystemClock().now_ms()
             if compact:
                 _wait_for_first_job(system, clients)
             _run_for(duration.warm_up_seconds, clients)
@@ -85,6 +91,7 @@ def measure(
             end = tally(system.s3.requests())
             ended = time.monotonic() - begun
             state = catalog_state(system.catalog_url)
+            rounds = observed_rounds(system.catalog_url, begun_ms)
             facts = {
                 "warm_up_seconds": warmed_up,
                 "measured_seconds": ended - warmed_up,
@@ -98,7 +105,7 @@ def measure(
                 },
                 **{name: value - before[name] for name, value in _agents_did(system).items()},
             }
-    return figures_of(begin, end, jobs_before, state), facts
+    return figures_of(begin, end, jobs_before, state), rounds, facts
 
 
 def _agents_did(system: RunningSystem) -> dict[str, float]:
@@ -165,6 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="measured time [default: 10]")
     parser.add_argument("--quick", action="store_true", help="measure two minutes after a short warm-up")
+    parser.add_argument(
+        "--observed-rounds", action="store_true", help="simulate jobs at the times of the real ones"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     duration = Duration(
@@ -173,9 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, _interrupt)
     with tempfile.TemporaryDirectory(prefix="siltstone-reality-") as directory:
-        reality, facts = measure(workload(duration), duration, Path(directory))
+        reality, rounds, facts = measure(workload(duration), duration, Path(directory))
     taken = Duration(warm_up_seconds=facts["warm_up_seconds"], measured_seconds=facts["measured_seconds"])
-    rows = compare(reality, simulations(workload(taken), SETTINGS, taken))
+    observed = rounds if options.observed_rounds else None
+    rows = compare(reality, simulations(workload(taken), SETTINGS, taken, observed=observed))
     invalid = problems(facts, reality.counts.put_ingest)
     differing = [row.label for row in rows if row.verdict == "differs"]
     if options.json:

@@ -29,10 +29,11 @@ from planner.policy import make_plan
 from planner.snapshot import Spent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cost_model.engine.simulated_log import SimulatedLog
     from cost_model.workload.definition import Workload
+    from planner.plan import PlannedJob
     from planner.settings import PlannerSettings
 
 MAX_EVENTS: Final = 50_000_000
@@ -40,9 +41,20 @@ _SAMPLES: Final = 240
 _HOUR_MS: Final = 3_600_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRound:
+    """A round of jobs of a running system: when they were planned, and when the last was published."""
+
+    planned_ms: int
+    published_ms: int
+
+
 @dataclass(slots=True)
 class _System:
-    """State of the system; `spent` has the time of each planned job, its moved bytes and its cost."""
+    """State of the system; `spent` has the time of each planned job, its moved bytes and its cost.
+
+    `running` are the jobs of an observed round that are not published yet.
+    """
 
     workload: Workload
     settings: PlannerSettings
@@ -52,19 +64,38 @@ class _System:
     now_ms: int = 0
     backlog_bytes: float = 0.0
     spent: deque[tuple[int, int, int]] = field(default_factory=deque)
+    running: Sequence[PlannedJob] | None = None
 
     def compact(self, counts: Counts) -> None:
         """Plan and apply jobs, unless tasks are still busy with earlier ones."""
-        if self.backlog_bytes > 0:
-            return
+        if self.backlog_bytes <= 0:
+            self._apply(self._plan(), counts)
+
+    def follow(self, rounds: deque[ObservedRound], counts: Counts) -> None:
+        """Plan and apply the jobs of the observed rounds whose times have come."""
+        while rounds:
+            if self.running is None:
+                if rounds[0].planned_ms > self.now_ms:
+                    return
+                self.running = self._plan()
+            if rounds[0].published_ms > self.now_ms:
+                return
+            rounds.popleft()
+            self._apply(self.running, counts)
+            self.running = None
+
+    def _plan(self) -> Sequence[PlannedJob]:
         while self.spent and self.spent[0][0] <= self.now_ms - _HOUR_MS:
             self.spent.popleft()
         spent = Spent(
             moved_bytes=sum(each[1] for each in self.spent), nanodollars=sum(each[2] for each in self.spent)
         )
         plan = make_plan(snapshot_of(self.log, self.now_ms, self.settings, spent=spent), self.settings)
+        return plan.jobs
+
+    def _apply(self, jobs: Sequence[PlannedJob], counts: Counts) -> None:
         expansion = JobExpansion()
-        for job in plan.jobs:
+        for job in jobs:
             self.spent.append((self.now_ms, job.score.moved_bytes, job.score.nanodollars))
             before = counts.read_bytes + counts.written_bytes
             apply_job(self.log, job, self.now_ms, counts, expansion)
@@ -91,9 +122,14 @@ def simulate_events(
     *,
     seed: int = 0,
     max_samples: int = _SAMPLES,
+    observed: Sequence[ObservedRound] | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
-    """Simulate every event; raise InvalidInputError if there are too many."""
+    """Simulate every event; raise InvalidInputError if there are too many.
+
+    With `observed` rounds, jobs are planned and published at their times. Otherwise they are planned at each
+    interval, and published at once.
+    """
     rates = steady_rates_of(workload, settings)
     events = workload.seconds * (
         rates.extents + sum(each.records_per_second * each.partition_count / 100 for each in workload.topics)
@@ -112,6 +148,7 @@ def simulate_events(
         Agents(workload, log, rates.flush_seconds, generator),
         Maintenance(workload, generator),
     )
+    rounds = None if observed is None else deque(observed)
     outcome = Outcome(policy=policy, workload=workload, rates=rates, exact=True)
     plans = max(1, int(workload.seconds / workload.planning_seconds))
     counts, sample_interval = Counts(), max(1, plans // max_samples)
@@ -124,7 +161,10 @@ def simulate_events(
             outcome.samples.append(system.sample(counts, rates))
             outcome.history.append(counts.copy())
             progress(number / plans)
-        system.compact(step)
+        if rounds is None:
+            system.compact(step)
+        else:
+            system.follow(rounds, step)
         moved = workload.tasks * workload.task_mb_per_second * MEGABYTE * workload.planning_seconds
         system.backlog_bytes = max(0.0, system.backlog_bytes - moved) if moved else 0.0
         system.maintenance.run_until(system.now_ms, log.take_dead_files(), step)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from benchmarks.beside_reality.comparison import Row, compare
-from benchmarks.beside_reality.measured import Figures, tally
+from benchmarks.beside_reality.measured import Figures, group_rounds, tally
 from benchmarks.beside_reality.processes import AGENT, WATCHER
 from benchmarks.beside_reality.run import problems
 from benchmarks.beside_reality.simulated import simulations
 from benchmarks.beside_reality.workload import SETTINGS, Duration, workload
 from cost_model.engine.counts import Counts, Sample
+from cost_model.engine.events import ObservedRound
 
 _INGEST = "/reality/data/v2/80/ingest/session/file.seg"
 _COMPACT = "/reality/data/v2/81/compact/job/file.seg"
@@ -100,6 +101,26 @@ def test_a_run_with_early_closes_or_failed_requests_is_invalid() -> None:
     assert problems({"closed_early": 1.0, "failed_requests": 0, "retries": 0.0}, files=100) == []
     found = problems({"closed_early": 2.0, "failed_requests": 1, "retries": 0.0}, files=100)
     assert found == ["failed_requests is 1, not 0", "2 of 100 files were closed early"]
+
+
+def test_the_jobs_of_one_look_are_a_round() -> None:
+    found = group_rounds([(1000, 9000), (1020, 7000), (1040, 9500), (9700, 12_000)])
+    assert found == [
+        ObservedRound(planned_ms=1000, published_ms=9500),
+        ObservedRound(planned_ms=9700, published_ms=12_000),
+    ]
+
+
+def test_simulated_jobs_can_follow_those_of_a_running_system() -> None:
+    """One round takes all files of 15 s; a second one is not published within the measured time."""
+    duration = Duration(warm_up_seconds=10, measured_seconds=20)
+    rounds = [
+        ObservedRound(planned_ms=15_000, published_ms=22_000),
+        ObservedRound(planned_ms=23_000, published_ms=60_000),
+    ]
+    for each in simulations(workload(duration), SETTINGS, duration, runs=2, observed=rounds):
+        assert each.counts.jobs == 1
+        assert each.counts.get_compaction == pytest.approx(2 * 150, abs=60)
 
 
 def test_simulations_cover_the_measured_time() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def test_a_short_run_counts_the_requests_of_agents(tmp_path: Path) -> None:
     """Two agents write files, and read the files of each other for consumers."""
     duration = Duration(warm_up_seconds=0.5, measured_seconds=2.0)
-    figures, facts = measure(
+    figures, rounds, facts = measure(
         workload(duration, agents=2, batches_per_second=20), duration, tmp_path, compact=False
     )
     counts = figures.counts
@@ -24,4 +24,5 @@ def test_a_short_run_counts_the_requests_of_agents(tmp_path: Path) -> None:
     assert counts.get_compaction == counts.written_objects == figures.others == 0
     assert figures.sample.objects >= counts.put_ingest
     assert figures.sample.rows > 0
+    assert rounds == []
     assert facts["closed_early"] == facts["failed_requests"] == 0
