@@ -293,10 +293,22 @@ class WritePath:
         if self.early_close.take(now, self._in_flight):
             return "stalled" if self.early_close.has_stalled_producers() else "idle"
         due = self.early_close.due_at(now, self._in_flight)
-        # Arrivals usually postpone it, so the timer checks again instead of being replaced each time.
-        if due is not None and self._early_timer is None:
-            self._early_timer = asyncio.get_running_loop().call_later(due - now, self._early_timer_ended)
+        if due is not None:
+            self._set_early_timer(due - now)
         return ""
+
+    def _set_early_timer(self, seconds: float) -> None:
+        """Check the open file again after so many seconds at the latest.
+
+        Arrivals usually postpone the close, so a timer that ends earlier stays and checks again.
+        """
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._early_timer is not None:
+            if self._early_timer.when() <= at:
+                return
+            self._early_timer.cancel()  # a file before this one set it, or its producers were slower
+        self._early_timer = loop.call_at(at, self._early_timer_ended)
 
     def _early_timer_ended(self) -> None:
         self._early_timer = None

@@ -294,3 +294,21 @@ def test_a_held_back_file_is_closed_when_the_budget_allows_it() -> None:
 
     scene = run(scenario, local=True, early_puts_per_second=10)
     assert scene.closes == {"idle": 100}
+
+
+def test_a_file_does_not_wait_for_the_timer_of_the_file_before_it() -> None:
+    """The first one is closed before its long idle time; the second one follows an acknowledgement."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.produce(8, 100_000, window=8, gap=0.03)
+        scene.store.put_seconds = 0.02
+        begin = scene.clock.monotonic()
+        first = await scene.send(100_000)
+        idle_seconds = scene.path.early_close.idle_seconds
+        scene.path.flush()
+        await asyncio.sleep(0.01)
+        second = await scene.send(100_000)
+        await asyncio.gather(first, second)
+        assert scene.clock.monotonic() - begin < idle_seconds
+
+    run(scenario, put_seconds=0.3)
