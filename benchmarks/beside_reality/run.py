@@ -2,10 +2,10 @@
 
     python -m benchmarks.cost --beside-reality [--minutes M] [--quick] [--observed-rounds] [--json]
 
-Three agents in three zones, a watcher, PostgreSQL and an S3 server run on loopback. Producers send 60 batches
+Three agents in three zones, a watcher, PostgreSQL and an S3 server run on loopback. Producers send 18 batches
 of 3 KB per second to 18 partitions in all: a topic with retention, and two compacted ones with uniform and
 with Zipf-distributed keys. A consumer in each zone reads a third of the partitions at the tail. The flush
-interval is the default, so each agent writes somewhat more than three files per second. All requests are
+interval is a second, so that all processes and the S3 server leave most of two cores idle. All requests are
 counted at the S3 server, by kind, sender and object. Those of a warm-up (two minutes) do not count.
 
 Then every event of the same workload is simulated several times (`simulate --exact`). The table has a row
@@ -18,7 +18,7 @@ for each kind:
   Random arrivals, and the phases of jobs and of periodic tasks, make these counts different in each run.
   Otherwise `differs`, and the exit code is 1.
 
-A watcher looks for work every second, and makes a job of a hundred files. On a busy machine, a job takes
+A watcher looks for work every second, and makes a job of fifty files. On a busy machine, a job takes
 longer than the files of the next one need to arrive, which no simulation knows. With `--observed-rounds`, the
 simulated watcher plans and publishes jobs when the real one did, but decides itself what they do.
 

@@ -20,8 +20,11 @@ RECORD_BYTES: Final = 300
 KEY_BYTES: Final = 16
 BATCH_RECORDS: Final = 10
 LOOK_SECONDS: Final = 1.0
-SETTINGS: Final = PlannerSettings(min_ingestion_files=100, paced=True)
-"""Settings of the watcher: a job every ten seconds, so that ten minutes have some dozens."""
+FLUSH_INTERVAL_MS: Final = 1_000
+"""Four times the default, so that processes and S3 server together leave most of two cores idle."""
+
+SETTINGS: Final = PlannerSettings(min_ingestion_files=50, paced=True)
+"""Settings of the watcher: a job every twenty seconds, so that ten minutes have some dozens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Duration:
         return self.warm_up_seconds + self.measured_seconds
 
 
-def workload(duration: Duration, *, batches_per_second: float = 60.0, agents: int = 3) -> Workload:
+def workload(duration: Duration, *, batches_per_second: float = 18.0, agents: int = 3) -> Workload:
     """Return three topics that receive a third of the batches each; every agent is in a zone of its own."""
     mb_per_second = batches_per_second / 3 * BATCH_RECORDS * RECORD_BYTES / 1e6
     kind = TopicClass(
@@ -55,6 +58,7 @@ def workload(duration: Duration, *, batches_per_second: float = 60.0, agents: in
         days=duration.seconds / DAY_SECONDS,
         agents=agents,
         zones=agents,
+        flush_interval_ms=FLUSH_INTERVAL_MS,
         planning_seconds=LOOK_SECONDS,
         topics=(
             replace(kind, name="events", config={"retention.ms": "180000"}),

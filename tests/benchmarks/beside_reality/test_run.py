@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def test_a_short_run_counts_the_requests_of_agents(tmp_path: Path) -> None:
     """Two agents write files, and read the files of each other for consumers."""
-    duration = Duration(warm_up_seconds=0.5, measured_seconds=2.0)
+    duration = Duration(warm_up_seconds=0.5, measured_seconds=3.0)
     figures, rounds, facts = measure(
         workload(duration, agents=2, batches_per_second=20), duration, tmp_path, compact=False
     )
