@@ -111,7 +111,7 @@ class ConnectionStock:
                 self._grant(_Idle(connection, opened, now))
             else:
                 self._idle.append(_Idle(connection, opened, now))
-            self._count -= len(dropped)
+            self._remove(len(dropped))
         _close_all(dropped)
         self.close_idle()
 
@@ -122,7 +122,7 @@ class ConnectionStock:
         with self._lock:
             while self._idle and now - self._idle[0].since > self._idle_seconds:
                 dropped.append(self._idle.popleft().connection)
-            self._count -= len(dropped)
+            self._remove(len(dropped))
         _close_all(dropped)
 
     def discard_idle(self) -> None:
@@ -130,13 +130,14 @@ class ConnectionStock:
         with self._lock:
             discarded = [each.connection for each in self._idle]
             self._idle.clear()
-            self._count -= len(discarded)
+            self._remove(len(discarded))
         _close_all(discarded)
 
     def close(self) -> None:
         """Close all idle connections now, and the others when they are given back."""
         with self._lock:
             self._closed = True
+            self._let_open(len(self._waiters))  # which fails, because the stock is closed
         self.discard_idle()
 
     def _idle_or_waiter(self) -> tuple[_Idle | None, _Waiter | None]:
@@ -149,7 +150,7 @@ class ConnectionStock:
                     if _is_usable(idle.connection):
                         return idle, None
                     unusable.append(idle.connection)
-                    self._count -= 1
+                    self._remove(1)
                 if not self._count:
                     self._count += 1
                     return None, None
@@ -169,7 +170,7 @@ class ConnectionStock:
         except BaseException:  # a signal's handler has raised: no other thread gets what was granted
             with self._lock:
                 if waiter.is_granted:
-                    self._count -= 1
+                    self._remove(1)
                 else:
                     self._waiters.remove(waiter)
             if waiter.connection is not None:
@@ -198,13 +199,26 @@ class ConnectionStock:
         waiter.is_granted = True
         waiter.event.set()
 
+    def _remove(self, count: int) -> None:
+        """Count connections that are gone; threads that waited for them open others. With the lock."""
+        self._count -= count
+        self._let_open(min(len(self._waiters), self._usual_size - self._count) if count else 0)
+
+    def _let_open(self, count: int) -> None:
+        """Let the first waiters open a connection each. With the lock."""
+        for _ in range(count):
+            waiter = self._waiters.popleft()
+            waiter.is_granted = True
+            self._count += 1
+            waiter.event.set()
+
     def _open(self) -> CatalogConnection:
         """Open a connection, which is counted already."""
         try:
             connection = self._connect_unless_closed()
         except BaseException:
             with self._lock:
-                self._count -= 1
+                self._remove(1)
             raise
         with self._lock:
             self._opened[connection] = self._clock.monotonic()

@@ -37,9 +37,13 @@ class _Pools:
     def new(self, max_size: int, wait_seconds: float = 240) -> BoundedPool:
         return BoundedPool("tests", self.stock(), max_size=max_size, wait_seconds=wait_seconds)
 
-    def stock(self, usual_size: int = 1) -> ConnectionStock:
+    def stock(self, usual_size: int = 1, stuck_seconds: float = 0.02) -> ConnectionStock:
         return ConnectionStock(
-            self._open, self.clock, usual_size=usual_size, stuck_seconds=0.02, idle_seconds=_IDLE_SECONDS
+            self._open,
+            self.clock,
+            usual_size=usual_size,
+            stuck_seconds=stuck_seconds,
+            idle_seconds=_IDLE_SECONDS,
         )
 
     def _open(self) -> CatalogConnection:
@@ -264,3 +268,34 @@ def test_stuck_connections_of_one_pool_leave_those_of_another(pools: _Pools) -> 
         pass
     assert sum(not each.closed for each in pools.opened) == 1
     stuck.close()
+
+
+@pytest.mark.parametrize("is_stopping", [False, True], ids=["broken", "closed"])
+def test_a_thread_that_waits_for_a_usual_connection_is_woken_when_it_is_gone(
+    pools: _Pools, *, is_stopping: bool
+) -> None:
+    """It opens another one, or learns that the stock is closed; it does not wait for `stuck_seconds`."""
+    stock = pools.stock(usual_size=1, stuck_seconds=240)
+    one, other = (BoundedPool(name, stock, max_size=1, wait_seconds=240) for name in ("a", "b"))
+    outcomes: list[object] = []
+
+    def use() -> None:
+        try:
+            with other.connection() as connection:
+                outcomes.append(connection.execute("SELECT 1").fetchone())
+        except PoolClosedError:
+            outcomes.append("closed")
+
+    thread = threading.Thread(target=use)
+    with one.connection() as connection:
+        thread.start()
+        while not stock._waiters:
+            pass
+        thread.join(0.1)  # beyond the short wait
+        if is_stopping:
+            stock.close()
+        else:
+            connection.close()
+    thread.join(60)
+    assert outcomes == ["closed" if is_stopping else (1,)]
+    one.close()
