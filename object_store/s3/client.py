@@ -224,7 +224,6 @@ class S3Calls:
     def close(self) -> None:
         """Close all idle connections."""
         self._closed = True
-        self.hedger.close()
         self._client.close()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class Latencies:
 class Hedger:
     """Sends requests of a store, and hedges the slow ones. Thread-safe.
 
-    Requests are sent by the calling threads until it is known what is slow. From then on, threads of the
-    hedger send them, so that the caller can stop waiting for one of two.
+    Requests are sent by the calling threads until it is known what is slow. From then on, each call has a
+    thread of its own, so that the caller can stop waiting for one of two. These threads do not keep the
+    process alive.
     """
 
     def __init__(self, limits: S3Limits, counts: RequestCounts, clock: Clock) -> None:
@@ -67,7 +68,6 @@ class Hedger:
         self._latencies: dict[RequestKind, Latencies] = {}
         self._hedge_is_free = threading.Semaphore(1)
         self._abandoned = threading.Semaphore(_MAX_ABANDONED)
-        self._threads = ThreadPoolExecutor(limits.connections, thread_name_prefix="siltstone-s3")
 
     def send(self, kind: RequestKind, purpose: Purpose, request: Callable[[], T]) -> T:
         """Return the result of `request`, or of a second call of it; raise its error if all calls fail."""
@@ -86,7 +86,7 @@ class Hedger:
         if slow_seconds is None:
             return timed()
         deadline = self._clock.monotonic() + max(slow_seconds, self._limits.hedge_floor_seconds)
-        first = self._threads.submit(timed)
+        first = _started(timed)
         while not first.done() and (left := deadline - self._clock.monotonic()) > 0:
             wait([first], left)
         if first.done() or (second := self._hedge(first, timed)) is None:
@@ -108,11 +108,21 @@ class Hedger:
         if not self._abandoned.acquire(blocking=False):
             self._hedge_is_free.release()
             return None
-        hedge = self._threads.submit(request)
+        hedge = _started(request)
         hedge.add_done_callback(lambda _: self._hedge_is_free.release())
         slow.add_done_callback(lambda _: self._abandoned.release())
         return hedge
 
-    def close(self) -> None:
-        """Send nothing more; requests that are under way run to their end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+
+def _started(call: Callable[[], T]) -> Future[T]:
+    """Start a call in a new thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for the call gets its error
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="siltstone-s3", daemon=True).start()
+    return future
