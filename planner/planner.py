@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import JobSpec
@@ -13,6 +13,7 @@ from planner.policy import make_plan
 from planner.snapshot_loader import load_snapshot
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
     from catalog.open import Catalog
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
 
 REPLANS: Final = 3
+MAX_PLANS: Final = 32
+"""Plans of one look. Each takes up to a second, and other watchers wait for a look for a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +93,49 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
     )
 
 
+@dataclass(slots=True)
+class LookCursor:
+    """Sequence of the last ingestion file of a look that ended early; the next look continues behind it."""
+
+    after: int | None = None
+
+
 def plan_and_submit(
-    catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, *, slots: int = 1
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+    settings: PlannerSettings,
+    *,
+    slots: int = 1,
+    cursor: LookCursor | None = None,
+    stopped: threading.Event | None = None,
 ) -> Submission:
     """Plan and submit until `slots` jobs can be claimed, at most `max_look_jobs` of them.
 
     The first plan considers everything. If its jobs do not fill the slots, further plans consider the
     ingestion files that follow, until there are no more of them or the budget is used up. Files that a plan
     leaves are considered again by the next call, which begins with the oldest.
+
+    A call makes at most `MAX_PLANS` plans, and ends if `stopped` is set. After its first plan, the next call
+    with the same cursor then continues where this one ended, so files that no job can take hide no others.
     """
     slots = min(slots, settings.max_look_jobs)
+    cursor = cursor or LookCursor()
     done = Submission(jobs=(), lost=0)
     after: int | None = None
-    while True:
+    for _ in range(MAX_PLANS):
         step, after = _submit_step(catalog, clock, ids, settings, after)
         done = done.joined(step)
-        is_full = len(done.jobs) >= slots or catalog.jobs.claimable() >= slots
-        if after is None or done.deferred or is_full:
+        if after is None:
+            cursor.after = None
             return done
+        if done.deferred or len(done.jobs) >= slots or catalog.jobs.claimable() >= slots:
+            return done
+        after = max(after, cursor.after or after)
+        if stopped is not None and stopped.is_set():
+            break
+    cursor.after = after
+    return replace(done, is_complete=False)
 
 
 def _submit_step(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from catalog.jobs.circuit_breaker import CompactionPause
     from catalog.model import Job
     from maintenance.garbage_collection import GarbageReport, GarbageSettings
+    from planner.planner import LookCursor
     from planner.settings import PlannerSettings
     from siltstone.console import ProgressDisplay
     from siltstone.context import AppContext
@@ -206,10 +207,12 @@ def plan_jobs(
     *,
     slots: int = 1,
     shares_looks: bool = False,
+    cursor: LookCursor | None = None,
 ) -> PlannedJobs:
     """Plan and submit jobs for `slots` tasks, after releasing the jobs of runs that have stopped.
 
-    Nothing is planned if the queue has enough jobs, or if `shares_looks` and no look is due. Runs send
+    Nothing is planned if the queue has enough jobs, or if `shares_looks` and no look is due. `cursor` is
+    where the last look ended. Runs send
     heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its jobs. If
     there is nothing to run except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms`
     until these are released, the run sends a heartbeat, or `stopped` is set.
@@ -219,7 +222,7 @@ def plan_jobs(
     outcome = LookOutcome()
     waiting = _waiting(context)
     if waiting < min(slots, planner.max_look_jobs):
-        outcome = (shared_look if shares_looks else look)(context, planner, slots)
+        outcome = (shared_look if shares_looks else look)(context, planner, slots, cursor, stopped)
         waiting = _waiting(context)
     pause = stopped or threading.Event()
     for _ in range(round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS)):

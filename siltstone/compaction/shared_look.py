@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from core.errors import SiltstoneError
 from maintenance.retention import RetentionReport, expire
 from planner.pace import is_ingestion_due
-from planner.planner import Submission, plan_and_submit
+from planner.planner import LookCursor, Submission, plan_and_submit
 from planner.snapshot_loader import MINUTE_MS
 
 if TYPE_CHECKING:
+    import threading
+
     from planner.settings import PlannerSettings
     from siltstone.context import AppContext
 
@@ -39,14 +41,28 @@ class LookOutcome:
     is_elsewhere: bool = False
 
 
-def look(context: AppContext, planner: PlannerSettings, slots: int) -> LookOutcome:
-    """Plan and submit jobs for `slots` tasks; retention is applied first, so that no job rewrites for it."""
+def look(
+    context: AppContext,
+    planner: PlannerSettings,
+    slots: int,
+    cursor: LookCursor | None = None,
+    stopped: threading.Event | None = None,
+) -> LookOutcome:
+    """Apply retention, so that no job rewrites for it, and then plan as `plan_and_submit` does."""
     expired = expire(context.catalog)
-    submission = plan_and_submit(context.catalog, context.clock, context.ids, planner, slots=slots)
+    submission = plan_and_submit(
+        context.catalog, context.clock, context.ids, planner, slots=slots, cursor=cursor, stopped=stopped
+    )
     return LookOutcome(submission=submission, expired=expired)
 
 
-def shared_look(context: AppContext, planner: PlannerSettings, slots: int) -> LookOutcome:
+def shared_look(
+    context: AppContext,
+    planner: PlannerSettings,
+    slots: int,
+    cursor: LookCursor | None = None,
+    stopped: threading.Event | None = None,
+) -> LookOutcome:
     """Look if it is due and no other watcher does, and leave the outcome to the others."""
     looks = context.catalog.looks
     settings = settings_key(planner)
@@ -57,7 +73,7 @@ def shared_look(context: AppContext, planner: PlannerSettings, slots: int) -> Lo
     if look_id is None:
         return LookOutcome(is_elsewhere=True)
     try:
-        outcome = look(context, planner, slots)
+        outcome = look(context, planner, slots, cursor, stopped)
     except BaseException:
         with contextlib.suppress(SiltstoneError):
             looks.finish(look_id, _AT_ONCE)

@@ -29,6 +29,7 @@ from core.clock import SystemClock
 from core.errors import RetryableError, StaleStateError
 from core.outage import FIRST_PAUSE_SECONDS, Outage
 from object_store.errors import StoreAccessError
+from planner.planner import LookCursor
 from siltstone.compaction.compactor import (
     CompactionRun,
     check_session,
@@ -120,6 +121,7 @@ class Watcher:
             max_pause_seconds=interval_seconds,
         )
         self._session = session or new_session(settings)
+        self._cursor = LookCursor()
         self._log = structlog.get_logger("siltstone.compaction")
 
     def run(self, interrupts: Interrupts) -> WatcherStatus:
@@ -188,7 +190,15 @@ class Watcher:
     def _plan(self, slots: int, stopped: threading.Event) -> int:
         """Plan jobs for `slots` tasks; return the number of jobs that can be claimed."""
         garbage = self._settings.garbage_settings()
-        planned = plan_jobs(self._context, self._planner, garbage, stopped, slots=slots, shares_looks=True)
+        planned = plan_jobs(
+            self._context,
+            self._planner,
+            garbage,
+            stopped,
+            slots=slots,
+            shares_looks=True,
+            cursor=self._cursor,
+        )
         self._looks_elsewhere = planned.is_elsewhere
         self.status.run.add_plan(planned)
         self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred

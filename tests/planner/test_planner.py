@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,8 +12,9 @@ import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
 from core.errors import NotFoundError
+from planner import planner as planner_module
 from planner.plan import JobKind, Verdict
-from planner.planner import REPLANS, plan, plan_and_submit, submit
+from planner.planner import REPLANS, LookCursor, plan, plan_and_submit, submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
@@ -201,6 +204,39 @@ def test_files_that_no_job_can_take_do_not_stop_a_look(system: System, catalog_u
         connection.execute("UPDATE files SET format_version = 99 WHERE file_id = ANY (%s)", (files[:4],))
     jobs = submitted(system, PlannerSettings(max_plan_extents=16)).jobs
     assert [each.file_id for job in jobs for each in job.inputs] == files[4:]
+
+
+def test_a_long_look_ends_and_the_next_one_continues(
+    system: System, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job can take the oldest files. Behind the last file, a look begins at the oldest again."""
+    monkeypatch.setattr(planner_module, "MAX_PLANS", 2)
+    files = wide_files(system, 8)
+    settings = PlannerSettings(max_plan_extents=16)
+    cursor = LookCursor()
+    look = partial(
+        plan_and_submit, system.catalog, system.clock, system.ids, settings, slots=9, cursor=cursor
+    )
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE files SET format_version = 99 WHERE file_id = ANY (%s)", (files[:6],))
+    first = look()
+    assert (first.jobs, first.is_complete, cursor.after is None) == ((), False, False)
+    found = [look() for _ in range(3)]
+    assert [each.file_id for done in found for job in done.jobs for each in job.inputs] == files[6:]
+    assert cursor.after is None
+
+
+def test_a_look_ends_when_it_is_stopped(system: System, catalog_url: str) -> None:
+    files = wide_files(system, 8)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE files SET format_version = 99 WHERE file_id = ANY (%s)", (files[:4],))
+    stopped = threading.Event()
+    stopped.set()
+    settings = PlannerSettings(max_plan_extents=16)
+    done = plan_and_submit(
+        system.catalog, system.clock, system.ids, settings, slots=9, stopped=stopped, cursor=LookCursor()
+    )
+    assert (done.jobs, done.is_complete) == ((), False)
 
 
 def test_a_look_ends_with_the_largest_number_of_jobs(system: System) -> None:
