@@ -23,6 +23,7 @@ the result.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -114,16 +115,17 @@ class _Task:
         self._counts.add("input_files", len(pass2_uses))
         # Inputs of a single partition are open one after the other; only the next one is requested early.
         streams = _STREAMS_OF_ONE_PARTITION if len(self._work) == 1 else len(pass1_uses) + len(pass2_uses)
+        buffer_size, reads_ahead = stream_buffers(streams)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._pass1, self._pass2 = (
             InputPass(
                 spec,
                 store,
                 uses,
-                read_size=stream_buffer(2 * streams),
+                read_size=buffer_size,
                 check=self._hooks.check,
                 counts=self._counts,
-                thread=self._reading,
+                thread=self._reading if reads_ahead else None,
             )
             for uses in (pass1_uses, pass2_uses)
         )
@@ -158,12 +160,11 @@ class _Task:
 
     def close(self) -> None:
         """Close all streams and abort incomplete uploads."""
-        try:
+        with ExitStack() as last:
+            last.callback(self._reading.shutdown)
+            last.callback(self._pass2.close)
+            last.callback(self._pass1.close)
             self._outputs.abort()
-        finally:
-            self._pass1.close()
-            self._pass2.close()
-            self._reading.shutdown()
 
     def _make_table(self) -> KeyTable | None:
         """Return one key table for all partitions, sized for the largest; None if none is needed."""
@@ -236,6 +237,15 @@ class _Task:
 def table_bytes_for(records: int, limit: int) -> int:
     """Return the size of a key table for that many records of one partition, at most `limit`."""
     return min(limit, max(_MIN_TABLE_BYTES, _TABLE_BYTES_PER_RECORD * records))
+
+
+def stream_buffers(streams: int) -> tuple[int, bool]:
+    """Return the buffer size for each of that many streams, and whether there is memory to read ahead.
+
+    A stream that reads ahead has two buffers.
+    """
+    reads_ahead = 2 * streams * _MIN_STREAM_BUFFER <= _STREAM_BUFFERS
+    return stream_buffer(2 * streams if reads_ahead else streams), reads_ahead
 
 
 def stream_buffer(streams: int) -> int:

@@ -15,7 +15,7 @@ from core.ids import SeededIds
 from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from object_store.local.streams import LocalStream
-from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.compaction_task import run_compaction, stream_buffers
 from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.read_ahead import ReadAhead
 from tests.spark_jobs.reference_log import ReferenceLog, batch
@@ -145,3 +145,12 @@ def test_the_next_input_is_requested_before_the_current_one_has_been_read(
         for number, following in pairwise(range(first, first + FILES)):
             second_read = store.reads.index(number, store.reads.index(number) + 1)
             assert store.reads.index(following) < second_read
+
+
+@pytest.mark.parametrize(
+    ("streams", "ahead"), [(1, True), (100, True), (512, True), (513, False), (1024, False)]
+)
+def test_the_buffers_of_all_streams_fit_64_mib(streams: int, *, ahead: bool) -> None:
+    size, reads_ahead = stream_buffers(streams)
+    assert reads_ahead is ahead
+    assert streams * size * (2 if ahead else 1) <= 64 << 20
