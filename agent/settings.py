@@ -187,7 +187,9 @@ class AgentSettings:
         128 * MIB, "Memory for byte ranges that an agent read from the object store.", ge=0
     )
     bounds_cache_ms: int = internal(
-        1_000, "Time for which cached partition bounds are valid; notifications of commits update them."
+        1_000,
+        "Time for which cached partition bounds are valid; notifications of commits to partitions for which"
+        " fetches wait update them.",
     )
     extent_cache_ms: int = internal(
         20_000,

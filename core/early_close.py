@@ -94,13 +94,13 @@ class PutBudget:
     def __init__(self, puts_per_second: float, puts_per_gb: float, now: float) -> None:
         self._per_second = puts_per_second
         self._per_byte = puts_per_gb / _GB
-        self._capacity = max(1.0, puts_per_second) if puts_per_second and puts_per_gb else 0.0
-        self._by_time = self._by_bytes = self._capacity
+        self.capacity = max(1.0, puts_per_second) if puts_per_second and puts_per_gb else 0.0
+        self._by_time = self._by_bytes = self.capacity
         self._now = now
 
     def add_bytes(self, size: int) -> None:
         """Add the tokens of a closed file."""
-        self._by_bytes = min(self._capacity, self._by_bytes + size * self._per_byte)
+        self._by_bytes = min(self.capacity, self._by_bytes + size * self._per_byte)
 
     def available_at(self, now: float) -> float | None:
         """Return when a PUT will be available; None: not before more bytes are written."""
@@ -116,7 +116,7 @@ class PutBudget:
         self._by_bytes -= 1
 
     def _refill(self, now: float) -> None:
-        self._by_time = min(self._capacity, self._by_time + (now - self._now) * self._per_second)
+        self._by_time = min(self.capacity, self._by_time + (now - self._now) * self._per_second)
         self._now = now
 
 
@@ -226,7 +226,9 @@ class EarlyCloseRule:
     def due_at(self, now: float, files_in_flight: int) -> float | None:
         """Return when to call `take` if no other event comes before; None: not before one does."""
         limits = self._limits
-        if not self._size or self._size < limits.min_bytes or files_in_flight >= limits.max_files:
+        if not self._budget.capacity or not self._size:
+            return None
+        if self._size < limits.min_bytes or files_in_flight >= limits.max_files:
             return None
         if self.has_stalled_producers():
             due = now

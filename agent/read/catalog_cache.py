@@ -4,8 +4,9 @@ Consistency:
 
 - Bounds come from a lookup. This agent's own commits advance them. A notification of another agent's commit
   invalidates them, and so does a possible loss of notifications. A notification that arrives during a lookup
-  prevents its result from being cached. Changes without a notification (a log start that moved, a deleted
-  topic) become visible after `bounds_cache_ms` at the latest.
+  prevents its result from being cached. Changes without a notification become visible after `bounds_cache_ms`
+  at the latest: a log start that moved, a deleted topic, and commits of other agents to partitions for which
+  no fetch has waited here within the last minutes.
 - Extents expire after `extent_cache_ms`, which is well below the grace period (60 s) during which objects
   outlive their extents. Until then a compaction does no harm: only extents of topics that are not compacted
   are cached, and of those the old and the new extents have the same records. If an object is gone

@@ -198,3 +198,12 @@ def test_files_that_wait_for_the_budget_are_counted_once() -> None:
             assert rule.due_at(0.1, 0) == 1.1
         rule.closed(100 * KIB)
     assert rule.held_back == 2
+
+
+@pytest.mark.parametrize("off", [{"puts_per_second": 0}, {"puts_per_gb": 0}])
+def test_nothing_waits_for_a_budget_that_is_turned_off(off: dict[str, float]) -> None:
+    rule = EarlyCloseRule(limits(**off), 0.0)
+    send(rule, (0.0, 100 * KIB))
+    assert rule.due_at(10.0, 0) is None
+    assert not rule.take(10.0, 0)
+    assert rule.held_back == 0
