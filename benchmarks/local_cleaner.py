@@ -38,7 +38,7 @@ def measure_cleaner(
     Records of 100 bytes are in batches of 16 KiB. There are a quarter as many keys as records, with uniform
     probability, so that almost every batch is opened, filtered and rewritten.
     """
-    requests = _requests(count)
+    requests, cleaner = _requests(count), new_cleaner()
     taken: list[float] = []
     reading: list[float] = []
     size = kept = 0
@@ -49,7 +49,7 @@ def measure_cleaner(
         make_cleanable(log)
         size = log.size
         begin = time.perf_counter()
-        stats = clean(log, count)
+        stats = clean(cleaner, log, count)
         if round_number:
             taken.append(time.perf_counter() - begin)
             reading.append(stats.index_seconds)
@@ -71,9 +71,9 @@ def make_cleanable(log: UnifiedLog) -> None:
     log.update_high_watermark(log.log_end_offset)
 
 
-def clean(log: UnifiedLog, count: int) -> CleanerStats:
-    """Clean a whole log of `count` records with default settings."""
-    end, stats = _cleaner().clean(
+def clean(cleaner: Cleaner, log: UnifiedLog, count: int) -> CleanerStats:
+    """Clean a whole log of `count` records."""
+    end, stats = cleaner.clean(
         LogToClean(
             log=log,
             first_dirty_offset=0,
@@ -88,7 +88,8 @@ def clean(log: UnifiedLog, count: int) -> CleanerStats:
     return stats
 
 
-def _cleaner() -> Cleaner:
+def new_cleaner() -> Cleaner:
+    """Return a cleaner with default settings; a thread of the log cleaner keeps its own for all logs."""
     config, clock = CleanerConfig(), SystemClock()
     return Cleaner(
         file_system=RealFileSystem(),

@@ -21,7 +21,7 @@ from benchmarks.beside_kafka.comparison import Comparison, Sample
 from benchmarks.beside_kafka.load import Load, LoadError
 from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE
 from benchmarks.dedupe_data import make_pool
-from benchmarks.local_cleaner import clean, make_cleanable, make_requests
+from benchmarks.local_cleaner import clean, make_cleanable, make_requests, new_cleaner
 from benchmarks.local_tier import opened
 from object_format.codecs.codec import Codec, compress, decompress
 from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.beside_kafka.java_process import JavaProcess
+    from local_tier.cleaner.cleaner import Cleaner
     from local_tier.log.unified_log import UnifiedLog
 
 RECORD_BYTES = (136, 1024)
@@ -89,13 +90,14 @@ def compare(
 
 
 def _samples(root: Path, size: int, count: int, kafka: JavaProcess, rounds: int) -> dict[str, list[Sample]]:
+    cleaner = new_cleaner()
     samples: dict[str, list[Sample]] = {KAFKA: [], SILTSTONE: []}
     for number in range(rounds + 1):
         for name, found in samples.items():
             log = root / f"{name}-{number}" / _LOG
             shutil.copytree(root / "original" / _LOG, log)
             os.sync()  # otherwise writing the copy would go on during the measurement
-            seconds = _clean_with_kafka(kafka, log, count) if name == KAFKA else _clean(log, count)
+            seconds = _clean_with_kafka(kafka, log, count) if name == KAFKA else _clean(cleaner, log, count)
             shutil.rmtree(log.parent)
             if number:
                 found.append(Sample(Load(size / 1e6, seconds), seconds))
@@ -136,7 +138,7 @@ def _records(count: int, record_bytes: int) -> tuple[list[bytes], list[bytes]]:
 def _codec_seconds(directory: Path) -> float:
     """Return the time of the compression library alone: each batch opened once, and a quarter of it written.
 
-    A cleaner that keeps one record of each key cannot do with less. Kafka's and ours open most batches twice.
+    A cleaner that keeps one record of each key hardly needs less. Kafka's and ours open most batches twice.
     """
     taken = []
     (path,) = (each for each in directory.glob("*.log") if each.stat().st_size)
@@ -153,11 +155,11 @@ def _codec_seconds(directory: Path) -> float:
     return median(taken)
 
 
-def _clean(directory: Path, count: int) -> float:
+def _clean(cleaner: Cleaner, directory: Path, count: int) -> float:
     log: UnifiedLog = opened(directory, recovery_point=count)
     log.update_high_watermark(log.log_end_offset)
     begin = process_time()
-    clean(log, count)
+    clean(cleaner, log, count)
     seconds = process_time() - begin
     log.close_handles()
     return seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import select
 import subprocess
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ class JavaClients:
 
     def __init__(self, java: JavaProcess) -> None:
         self._java = java
+        self._groups = count()
 
     def _run(self, tool: str, clients: Sequence[Sequence[str]], seconds: float) -> str:
         response = self._java.request(orjson.dumps({"class": tool, "clients": clients}), seconds)
@@ -134,7 +136,7 @@ class JavaClients:
             raise LoadError(f"{sent:.0f} of {records * clients} records were acknowledged")
         return Load(
             megabytes=sent * record_bytes / 1e6,
-            seconds=max(count / rate for count, rate, _, _ in found),
+            seconds=max(number / rate for number, rate, _, _ in found),
             p50_ms=median(each[2] for each in found),
             p99_ms=median(each[3] for each in found),
         )
@@ -150,7 +152,7 @@ class JavaClients:
         record_bytes: int,
         seconds: float,
     ) -> Load:
-        """Read a topic from its start, each client in another group; the time to join does not count."""
+        """Read a topic from its start, each client in a new group; the time to join does not count."""
         del partitions, record_bytes  # the tool finds out
         arguments = [
             [
@@ -158,7 +160,7 @@ class JavaClients:
                 "--num-records", str(records),
                 "--timeout", str(int(seconds * 1000)),
                 "--bootstrap-server", settings["bootstrap.servers"],
-                "--group", f"{topic}-{number}",
+                "--group", f"{topic}-{next(self._groups)}",
                 "--command-property",
                 *(f"{name}={value}" for name, value in settings.items()),
                 f"client.id=consumer-{number}",
