@@ -14,6 +14,7 @@ import shutil
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -208,10 +209,13 @@ def the_store_is_slow(scene: Scene) -> None:
     "early_close_idle_seconds early_closes_held_back_total ingestion_files_closed_total",
     flush_interval_ms=50,
     early_close_bytes=100,
+    early_close_idle_ms=1,
     early_puts_per_second=1,
 )
 def files_are_closed_early(scene: Scene) -> None:
-    scene.until_moved(lambda: scene.produce("x" * 200))
+    """Requests that come before the acknowledgement of others teach the idle time."""
+    with ThreadPoolExecutor(2) as threads:
+        scene.until_moved(lambda: list(threads.map(scene.produce, ["x" * 200] * 2)))
 
 
 @step("write_rejections_total", max_buffered_bytes=2_000, max_request_bytes=2_000, flush_bytes=1_000)
