@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # An observation of the catalog at least every MAX_GAP_MS lets silence count.
 _SILENCE_SECONDS: Final = 3.0
-_CATALOG_SECONDS: Final = 10.0
+CATALOG_SECONDS: Final = 10.0
 DEAD_FILES_SECONDS: Final = 10.0
 ORPHANS_SECONDS: Final = 60.0
 """Each round lists unfinished uploads, which costs as much as five writes."""
@@ -63,8 +63,8 @@ def maintenance_tasks(
 
     return [
         MaintenanceTask(name="silence", interval_seconds=_SILENCE_SECONDS, run=silence),
-        MaintenanceTask(name="retention", interval_seconds=_CATALOG_SECONDS, run=retention),
-        MaintenanceTask(name="topics", interval_seconds=_CATALOG_SECONDS, run=topics),
+        MaintenanceTask(name="retention", interval_seconds=CATALOG_SECONDS, run=retention),
+        MaintenanceTask(name="topics", interval_seconds=CATALOG_SECONDS, run=topics),
         MaintenanceTask(name="dead_files", interval_seconds=DEAD_FILES_SECONDS, run=dead_files),
         MaintenanceTask(name="orphans", interval_seconds=ORPHANS_SECONDS, run=orphans),
         MaintenanceTask(name="rows", interval_seconds=settings.producer_check_ms / 1000, run=rows),

@@ -14,7 +14,7 @@ from cost_model.engine.measurements import (
     OWNER_KEEP_SECONDS,
 )
 from cost_model.engine.simulated_log import Arrival
-from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
+from maintenance.tasks import CATALOG_SECONDS, DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,8 +56,9 @@ class Agents:
         while self._closings and self._closings[0][0] * 1000 <= until_ms:
             seconds, agent = self._closings[0]
             heapq.heapreplace(self._closings, (self._next_closing(agent, seconds), agent))
-            arrivals = self._arrivals(agent)
-            begun_ms = round((seconds - self._flush_seconds) * 1000)
+            begun = seconds - self._flush_seconds
+            begun_ms = round(begun * 1000)
+            arrivals = self._arrivals(agent, begun)
             file = self._log.append(arrivals, begun_ms, round(seconds * 1000))
             counts.put_ingest += 1
             counts.ingestion_extents += len(arrivals)
@@ -82,27 +83,39 @@ class Agents:
         pause = self._generator.exponential(1 / self._rates[agent].sum())
         return float(seconds + pause + self._flush_seconds)
 
-    def _arrivals(self, agent: int) -> dict[PartitionId, Arrival]:
+    def _arrivals(self, agent: int, begun: float) -> dict[PartitionId, Arrival]:
         rates, keys = self._rates[agent], self._keys[agent]
         batches = self._generator.poisson(rates * self._flush_seconds)
-        batches[self._generator.choice(len(rates), p=rates / rates.sum())] += 1  # the batch that opened it
+        # The last of n batches arrives after n / (n + 1) of the time on average. Another one opens the file.
+        last_ms = (begun + self._flush_seconds * batches / (batches + 1)) * 1000
+        batches[self._generator.choice(len(rates), p=rates / rates.sum())] += 1
         parts = self._log.partitions
         return {
-            keys[number]: Arrival(records=int(batches[number]) * parts[keys[number]].topic.batch_records)
+            keys[number]: Arrival(
+                records=int(batches[number]) * parts[keys[number]].topic.batch_records,
+                last_ms=round(last_ms[number]),
+            )
             for number in np.flatnonzero(batches).tolist()
         }
 
 
 class Maintenance:
-    """Rounds of garbage collection: one task deletes dead files, one lists what ended jobs left."""
+    """Rounds of retention and garbage collection: tasks delete dead files, and list what ended jobs left."""
 
     def __init__(self, workload: Workload, generator: np.random.Generator) -> None:
         self._generator = generator
         self._grace_ms = workload.grace_seconds * 1000
-        self._dead_round_ms = self._sweep_ms = 0.0
+        self._retention_ms = self._dead_round_ms = self._sweep_ms = 0.0
         self.dead: deque[tuple[int, SimulatedFile]] = deque()
         self._unlisted: tuple[deque[int], ...] = (deque(), deque())
         self._list_after_ms = (self._grace_ms, max(self._grace_ms, OWNER_KEEP_SECONDS * 1000))
+
+    def retention_is_due(self, now_ms: int) -> bool:
+        """Return True if a round of retention has begun since the last call."""
+        is_due = self._retention_ms <= now_ms
+        while self._retention_ms <= now_ms:
+            self._retention_ms += self._interval_ms(CATALOG_SECONDS)
+        return is_due
 
     def job_ended(self, now_ms: int) -> None:
         """Note a job, whose prefix is listed after the grace period and before its row is deleted."""

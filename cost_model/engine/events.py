@@ -101,6 +101,8 @@ class _System:
             apply_job(self.log, job, self.now_ms, counts, expansion)
             self.backlog_bytes += counts.read_bytes + counts.written_bytes - before
             self.maintenance.job_ended(self.now_ms)
+        if jobs:
+            self.log.expire(self.now_ms)  # a planner does this, too
 
     def sample(self, counts: Counts, rates: SteadyRates) -> Sample:
         """Return a sample of the state before the next plan."""
@@ -122,13 +124,13 @@ def simulate_events(
     *,
     seed: int = 0,
     max_samples: int = _SAMPLES,
-    observed: Sequence[ObservedRound] | None = None,
+    observed: Sequence[ObservedRound] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
     """Simulate every event; raise InvalidInputError if there are too many.
 
-    With `observed` rounds, jobs are planned and published at their times. Otherwise they are planned at each
-    interval, and published at once.
+    With `observed` rounds, jobs are planned and published at their times. Without them, and after the last
+    one, jobs are planned at each interval, and published at once.
     """
     rates = steady_rates_of(workload, settings)
     events = workload.seconds * (
@@ -148,7 +150,7 @@ def simulate_events(
         Agents(workload, log, rates.flush_seconds, generator),
         Maintenance(workload, generator),
     )
-    rounds = None if observed is None else deque(observed)
+    rounds = deque(observed)
     outcome = Outcome(policy=policy, workload=workload, rates=rates, exact=True)
     plans = max(1, int(workload.seconds / workload.planning_seconds))
     counts, sample_interval = Counts(), max(1, plans // max_samples)
@@ -156,15 +158,16 @@ def simulate_events(
         step = Counts()
         system.now_ms = round(number * workload.planning_seconds * 1000)
         system.agents.write_until(system.now_ms, step)
-        system.log.expire(system.now_ms)
+        if system.maintenance.retention_is_due(system.now_ms):
+            log.expire(system.now_ms)
         if number % sample_interval == 0 or number == plans:
             outcome.samples.append(system.sample(counts, rates))
             outcome.history.append(counts.copy())
             progress(number / plans)
-        if rounds is None:
-            system.compact(step)
-        else:
+        if rounds:
             system.follow(rounds, step)
+        else:
+            system.compact(step)
         moved = workload.tasks * workload.task_mb_per_second * MEGABYTE * workload.planning_seconds
         system.backlog_bytes = max(0.0, system.backlog_bytes - moved) if moved else 0.0
         system.maintenance.run_until(system.now_ms, log.take_dead_files(), step)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SECTION_BYTES: Final = 300
 """Bytes of a section in addition to its data: header, footer, index, holes, directory entry."""
 
+SECTION_HEADER_BYTES: Final = 112
+"""The part of them between the data of neighbouring sections; the directory at the end has the rest."""
+
 _ROUNDING: Final = 1 - 1e-6
 
 
@@ -141,10 +144,14 @@ class SimulatedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """Records of one partition in one ingestion file; after compaction they are `rows` catalog rows."""
+    """Records of one partition in one ingestion file; after compaction they are `rows` catalog rows.
+
+    The last of them arrived at `last_ms`; None means when the file was closed.
+    """
 
     records: int
     rows: float = 1.0
+    last_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -170,17 +177,20 @@ class SimulatedLog:
     def append(self, arrivals: Mapping[PartitionId, Arrival], begun_ms: int, now_ms: int) -> SimulatedFile:
         """Add an ingestion file with records from `begun_ms` to `now_ms`."""
         file = self.new_file(FileKind.INGESTION, now_ms)
-        size = 0
+        size = directory = 0
         for key, arrival in arrivals.items():
             part = self.partitions[key]
             part.records.append(arrival.records)
             extent = _extent(part, file.view, (size, arrival.records), begun_ms, now_ms)
+            if arrival.last_ms is not None:
+                extent = replace(extent, max_timestamp=arrival.last_ms)
             part.log_end = extent.last_offset + 1
             part.extents.append(extent)
             part.rows[extent.base_offset] = arrival.rows
             file.add(key, extent)
-            size += extent.length + round(SECTION_BYTES * part.share)
-        file.view = replace(file.view, size=size)
+            size += extent.length + round(SECTION_HEADER_BYTES * part.share)
+            directory += round((SECTION_BYTES - SECTION_HEADER_BYTES) * part.share)
+        file.view = replace(file.view, size=size + directory)
         self.ingestion[file.view.file_id] = file
         return file
 

@@ -33,7 +33,7 @@ def aggregated() -> Outcome:
     [
         ("live_bytes", 0.05),
         ("stored_bytes", 0.1),
-        ("ideal_bytes", 0.05),
+        ("ideal_bytes", 0.1),
         ("rows", 0.1),
         ("extents", 0.35),
         ("objects", 0.2),
