@@ -1,4 +1,4 @@
-"""Figures of the run: what the S3 server received, and what the catalog has."""
+"""Figures of the run: the requests that the S3 server received, and the rows of the catalog."""
 
 from __future__ import annotations
 

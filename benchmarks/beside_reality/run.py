@@ -11,7 +11,8 @@ counted at the S3 server, by kind, sender and object. Those of a warm-up (two mi
 Then every event of the same workload is simulated several times (`simulate --exact`). The table has a row
 for each kind:
 
-- `reality`: the count of the measured time (ten minutes), or the state at its end.
+- `reality`: the count of the measured time (ten minutes), or the state at its end. The simulations' state is
+  that with as many files that wait for a job, because the phase of jobs is random.
 - `simulation`: the mean of the simulations. `±`: two standard deviations of one simulation, in percent.
 - `ratio`: reality divided by simulation.
 - `verdict`: `agrees` within 5 %; `random` if the difference is larger, but within two standard deviations.
@@ -190,8 +191,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="siltstone-reality-") as directory:
         reality, rounds, facts = measure(workload(duration), duration, Path(directory))
     taken = Duration(warm_up_seconds=facts["warm_up_seconds"], measured_seconds=facts["measured_seconds"])
-    observed = rounds if options.observed_rounds else None
-    rows = compare(reality, simulations(workload(taken), SETTINGS, taken, observed=observed))
+    simulated = simulations(
+        workload(taken),
+        SETTINGS,
+        taken,
+        rounds=rounds,
+        all_rounds=options.observed_rounds,
+        waiting_files=None if options.observed_rounds else reality.sample.waiting_files,
+    )
+    rows = compare(reality, simulated)
     invalid = problems(facts, reality.counts.put_ingest)
     differing = [row.label for row in rows if row.verdict == "differs"]
     if options.json:

@@ -41,7 +41,7 @@ class Duration:
 
 
 def workload(duration: Duration, *, batches_per_second: float = 18.0, agents: int = 3) -> Workload:
-    """Return three topics that receive a third of the batches each; every agent is in a zone of its own."""
+    """Return three topics that receive a third of the batches each. Every agent is in another zone."""
     mb_per_second = batches_per_second / 3 * BATCH_RECORDS * RECORD_BYTES / 1e6
     kind = TopicClass(
         name="",

@@ -118,7 +118,8 @@ def test_simulated_jobs_can_follow_those_of_a_running_system() -> None:
         ObservedRound(planned_ms=60_000, published_ms=75_000),
         ObservedRound(planned_ms=76_000, published_ms=200_000),
     ]
-    for each in simulations(workload(duration), SETTINGS, duration, runs=2, observed=rounds):
+    defined = workload(duration)
+    for each in simulations(defined, SETTINGS, duration, runs=2, rounds=rounds, all_rounds=True):
         assert each.counts.jobs == 1
         assert each.counts.get_compaction == pytest.approx(2 * 154, abs=60)
 
