@@ -39,6 +39,7 @@ from spark_jobs.task.partition_writer import PartitionWriter, rewriting_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
     from uuid import UUID
 
     from catalog.model import JobSpec
@@ -84,23 +85,34 @@ def run_compaction(
     clock: Clock,
     ids: Ids,
     hooks: TaskHooks | None = None,
+    reader: Executor | None = None,
 ) -> JobResult:
     """Run the job and return the result that the catalog publishes.
+
+    `reader` reads ahead, one range at a time; by default it is a thread of the task.
 
     `store` belongs to this task alone, so that its request counts are the job's. Raise InvalidInputError for
     an inconsistent job, CorruptFileError if an input disagrees with the catalog, and the store's errors.
     After any error, also one raised by `hooks.check`, the uploads are aborted.
     """
-    task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks())
-    try:
+    with ExitStack() as opened:
+        if reader is None:
+            reader = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="read-ahead"))
+        task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks(), reader)
+        opened.callback(task.close)
         return task.run()
-    finally:
-        task.close()
 
 
 class _Task:
     def __init__(
-        self, spec: JobSpec, store: ObjectStore, attempt_id: UUID, clock: Clock, ids: Ids, hooks: TaskHooks
+        self,
+        spec: JobSpec,
+        store: ObjectStore,
+        attempt_id: UUID,
+        clock: Clock,
+        ids: Ids,
+        hooks: TaskHooks,
+        reader: Executor,
     ) -> None:
         self._spec = spec
         self._attempt_id = attempt_id
@@ -116,7 +128,6 @@ class _Task:
         # Inputs of a single partition are open one after the other; only the next one is requested early.
         streams = _STREAMS_OF_ONE_PARTITION if len(self._work) == 1 else len(pass1_uses) + len(pass2_uses)
         buffer_size, reads_ahead = stream_buffers(streams)
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._pass1, self._pass2 = (
             InputPass(
                 spec,
@@ -125,7 +136,7 @@ class _Task:
                 read_size=buffer_size,
                 check=self._hooks.check,
                 counts=self._counts,
-                thread=self._reading if reads_ahead else None,
+                thread=reader if reads_ahead else None,
             )
             for uses in (pass1_uses, pass2_uses)
         )
@@ -161,7 +172,6 @@ class _Task:
     def close(self) -> None:
         """Close all streams and abort incomplete uploads."""
         with ExitStack() as last:
-            last.callback(self._reading.shutdown)
             last.callback(self._pass2.close)
             last.callback(self._pass1.close)
             self._outputs.abort()

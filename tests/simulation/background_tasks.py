@@ -6,7 +6,10 @@ Their decisions are those of the product: `plan_and_submit`, `run_compaction`, `
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+from typing_extensions import override
 
 from catalog.invariants import bounds_never_go_back
 from catalog.model import PartitionId
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
     from tests.simulation.environment import Environment
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Time for which a reader may use extents that it has looked up, as a fraction of the grace period.
 READER_GRACE_SHARE: Final = 0.9
@@ -114,6 +120,19 @@ def work(task: BackgroundTask) -> None:
         _run_job(task, job)
 
 
+class _Inline(Executor):
+    """Makes each call at once, because a fiber cannot be continued in another thread."""
+
+    @override
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - the caller of `result` gets it
+            future.set_exception(error)
+        return future
+
+
 def _run_job(task: BackgroundTask, job: Job) -> None:
     attempt_id = job.attempt_id
     assert attempt_id is not None
@@ -128,6 +147,7 @@ def _run_job(task: BackgroundTask, job: Job) -> None:
             clock=env.clock,
             ids=env.ids,
             hooks=hooks,
+            reader=_Inline(),
         )
         task.catalog.jobs.complete(result)
     except SiltstoneError:

@@ -162,8 +162,9 @@ def test_a_one_task_job_succeeds_although_workers_die(
 
     faulty_job.check(report)
     assert faulty_job.faults.executions() == {"job-0": 3}
-    # The first execution dies in `upload.write`, before it opens the last stream.
-    assert faulty_job.faults.count_points(STREAM_OPENED).total() == 3 * report.get_requests - 1
+    # The first execution dies in `upload.write`. It may have opened the last stream, to read ahead.
+    opened = faulty_job.faults.count_points(STREAM_OPENED).total()
+    assert 3 * report.get_requests - 1 <= opened <= 3 * report.get_requests
     assert faulty_job.collect(clock) == 1
 
 
