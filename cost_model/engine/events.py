@@ -23,7 +23,7 @@ from cost_model.engine.measurements import (
 from cost_model.engine.outcome import Outcome
 from cost_model.engine.scaled_model import unscaled_log
 from cost_model.engine.snapshot import snapshot_of
-from cost_model.engine.steady_rates import SteadyRates, steady_rates_of
+from cost_model.rates.steady_rates import SteadyRates, steady_rates_of
 from cost_model.workload.definition import MEGABYTE
 from planner.policy import make_plan
 from planner.snapshot import Spent

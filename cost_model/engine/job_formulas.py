@@ -10,7 +10,7 @@ the other. The formulas assume that the partitions due at each plan are spread e
 - A file of arriving records shrinks while its partitions are cleaned one by one. It is rewritten each time
   that it has lost half of its bytes, which adds up to about two rewrites.
 - A clustering job takes as many neighbouring partitions as a plan can examine.
-  `cost_model.engine.clustered_arrivals` says how often and in which runs.
+  `cost_model.rates.clustered_arrivals` says how often and in which runs.
 """
 
 from __future__ import annotations

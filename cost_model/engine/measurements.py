@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cost_model.engine.counts import Counts, Sample
 from cost_model.engine.simulated_log import SECTION_BYTES
-from cost_model.engine.steady_rates import (
+from cost_model.rates.steady_rates import (
     partitions_of_agent,
     presence,
     sections_per_file,
@@ -18,7 +18,7 @@ from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
     from cost_model.engine.simulated_log import SimulatedLog, SimulatedPartition
-    from cost_model.engine.steady_rates import SteadyRates
+    from cost_model.rates.steady_rates import SteadyRates
     from cost_model.workload.definition import Workload
 
 COALESCING_GAP_BYTES: Final = 64 * 1024

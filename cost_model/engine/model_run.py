@@ -12,14 +12,14 @@ from cost_model.engine.outcome import scaled
 from cost_model.engine.scaled_model import MODEL_PARTITIONS, ScaledModel, scaled_model_of
 from cost_model.engine.simulated_log import Arrival
 from cost_model.engine.snapshot import snapshot_of
-from cost_model.engine.steady_rates import arrival_probability, stored_bytes_per_second
+from cost_model.rates.steady_rates import arrival_probability, stored_bytes_per_second
 from planner.plan import JobKind
 from planner.policy import make_plan
 from planner.snapshot import Spent
 
 if TYPE_CHECKING:
     from catalog.model import PartitionId
-    from cost_model.engine.steady_rates import SteadyRates
+    from cost_model.rates.steady_rates import SteadyRates
     from cost_model.workload.definition import Workload
     from planner.plan import PlannedJob
     from planner.settings import PlannerSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cost_model.engine.counts import Counts, Sample
 
 if TYPE_CHECKING:
-    from cost_model.engine.steady_rates import SteadyRates
+    from cost_model.rates.steady_rates import SteadyRates
     from cost_model.workload.definition import Workload
 
 MONTH_DAYS: Final = 730 / 24

@@ -21,7 +21,7 @@ from cost_model.engine.measurements import (
 from cost_model.engine.model_run import start_model_run
 from cost_model.engine.outcome import Outcome
 from cost_model.engine.scaled_model import MODEL_PARTITIONS
-from cost_model.engine.steady_rates import steady_rates_of
+from cost_model.rates.steady_rates import steady_rates_of
 from cost_model.workload.definition import MEGABYTE
 from maintenance.tasks import DEAD_FILES_SECONDS
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from catalog.model import PartitionId
-from cost_model.engine.clustered_arrivals import clustered_arrivals
 from cost_model.engine.simulated_log import Scale, SimulatedLog, SimulatedPartition
-from cost_model.engine.steady_rates import arrival_probability, merged_file_span, stored_bytes_per_second
+from cost_model.rates.clustered_arrivals import clustered_arrivals
+from cost_model.rates.steady_rates import arrival_probability, merged_file_span, stored_bytes_per_second
 from cost_model.workload.keys import DrawnKeys, ExpectedKeys
 from cost_model.workload.records import DrawnRecords, ExpectedRecords
 from planner.snapshot import TopicRules
@@ -17,8 +17,8 @@ from planner.snapshot import TopicRules
 if TYPE_CHECKING:
     import numpy as np
 
-    from cost_model.engine.clustered_arrivals import ClusteredArrivals
-    from cost_model.engine.steady_rates import SteadyRates
+    from cost_model.rates.clustered_arrivals import ClusteredArrivals
+    from cost_model.rates.steady_rates import SteadyRates
     from cost_model.workload.definition import TopicClass, Workload
     from cost_model.workload.records import Records
     from planner.settings import PlannerSettings

@@ -18,7 +18,7 @@ from planner.snapshot import FileView
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cost_model.engine.clustered_arrivals import ClusteredArrivals
+    from cost_model.rates.clustered_arrivals import ClusteredArrivals
     from cost_model.workload.definition import TopicClass
     from cost_model.workload.records import Records
     from planner.plan import PlannedJob

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cost_model.engine.steady_rates import stored_bytes_per_second
+from cost_model.rates.steady_rates import stored_bytes_per_second
 from cost_model.report.prices import GB
 
 if TYPE_CHECKING:

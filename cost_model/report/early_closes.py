@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cost_model.engine.produce_latency import produce_figures, with_budget
+from cost_model.rates.produce_latency import produce_figures, with_budget
 
 if TYPE_CHECKING:
     from cost_model.report.prices import Prices

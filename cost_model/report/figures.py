@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cost_model.engine.counts import Sample
     from cost_model.engine.outcome import Outcome
-    from cost_model.engine.steady_rates import SteadyRates
+    from cost_model.rates.steady_rates import SteadyRates
     from cost_model.report.prices import Prices
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.settings import AgentSettings
-from cost_model.engine.produce_latency import early_close_factor, produce_figures, with_budget
-from cost_model.engine.steady_rates import steady_rates_of
+from cost_model.rates.produce_latency import early_close_factor, produce_figures, with_budget
+from cost_model.rates.steady_rates import steady_rates_of
 from cost_model.report.early_closes import early_close_report
 from cost_model.report.prices import load_prices
 from cost_model.workload.definition import TopicClass, Workload, load_workload

@@ -10,7 +10,7 @@ from benchmarks.beside_reality.workload import SETTINGS, Duration, workload
 from cost_model.engine.counts import UPLOAD_PART_BYTES, Counts, Sample
 from cost_model.engine.events import simulate_events
 from cost_model.engine.measurements import add_rows, count_garbage_collection, fetches_per_second
-from cost_model.engine.steady_rates import steady_rates_of
+from cost_model.rates.steady_rates import steady_rates_of
 
 _DURATION: Final = Duration(warm_up_seconds=0, measured_seconds=60)
 

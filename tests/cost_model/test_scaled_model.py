@@ -10,7 +10,7 @@ import pytest
 
 from cost_model.engine.counts import Counts
 from cost_model.engine.model_run import start_model_run
-from cost_model.engine.steady_rates import steady_rates_of
+from cost_model.rates.steady_rates import steady_rates_of
 from tests.cost_model.small import MIXED, SETTINGS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cost_model.engine.produce_latency import early_close_factor
+from cost_model.rates.produce_latency import early_close_factor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
