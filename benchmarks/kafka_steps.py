@@ -46,6 +46,7 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
+from agent.security.identity import Client
 from agent.settings import AgentSettings
 from agent.write.commit_listeners import AppendMetrics
 from agent.write.write_path import WritePath
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from catalog.model import FileCommit, SectionCommit
     from object_store.interface import Buffer, ObjectStore
 
+_CLIENT = Client("127.0.0.1", "PLAINTEXT")
 REQUESTS = 40
 _NAME = "cost"
 _DAY_MS = 86_400_000
@@ -233,7 +235,7 @@ class _Bench:
         """Handle the requests, write the file, and respond; return processor seconds of each step."""
         called_at = self.stubs.called_at
         begin = process_time()
-        waiting = [await self.dispatch.handle(frame, "127.0.0.1") for frame in frames]
+        waiting = [await self.dispatch.handle(frame, _CLIENT) for frame in frames]
         taken = process_time()
         self.write_path.flush()
         await self.stubs.committed_event.wait()
@@ -258,14 +260,14 @@ class _Bench:
         return process_time() - begin
 
     async def _read(self, frame: memoryview, min_bytes: int) -> None:
-        response = await self.dispatch.handle(frame, "127.0.0.1")
+        response = await self.dispatch.handle(frame, _CLIENT)
         assert isinstance(response, RetainedBuffers)
         assert sum(len(buffer) for buffer in response.buffers) > min_bytes
         response.release()
 
     async def session(self, offset: int) -> int:
         """Return the id of a new session that starts at this offset."""
-        response = await self.dispatch.handle(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
+        response = await self.dispatch.handle(_fetch_frame(offset, 1, (0, 0)), _CLIENT)
         assert isinstance(response, RetainedBuffers)
         response.release()
         read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(response.buffers)), 9))

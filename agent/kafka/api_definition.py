@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import KafkaServices
+    from agent.security.identity import Client
 
 MAX_ITEMS = 20_000
 """Default bound on the items of a request: an item may take 1 µs to read and 1 KiB in the response."""
@@ -39,14 +40,14 @@ MAX_ITEMS = 20_000
 class RequestContext:
     """The client, its request's version, and the services that handlers call.
 
-    `client_host` is an address without its port. A handler whose response retains memory appends a callback
-    to `releases`. It is called once the bytes of the response have left, or when the response is dropped.
+    A handler whose response retains memory appends a callback to `releases`. It is called once the bytes of
+    the response have left, or when the response is dropped.
     """
 
     services: KafkaServices
     version: int
     client_id: str | None
-    client_host: str
+    client: Client
     apis: Mapping[int, Api] = field(repr=False)
     releases: list[Callable[[], None]] = field(default_factory=list, repr=False)
 

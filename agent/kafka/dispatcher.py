@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import KafkaServices
     from agent.runtime.work_pool import WorkPool
+    from agent.security.identity import Client
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -79,7 +80,7 @@ class RequestDispatcher:
         self._counts: dict[tuple[int, int], Counter] = {}
         self._fast_paths = {api.key: api.fast_path() for api in apis if api.fast_path is not None}
 
-    def try_fast_path(self, frame: memoryview, client_host: str) -> Response:
+    def try_fast_path(self, frame: memoryview, client: Client) -> Response:
         """Handle a common request without waiting; return None for one that needs `handle`.
 
         After None, pass `was_tried` to `handle`.
@@ -91,14 +92,14 @@ class RequestDispatcher:
         if fast_path is None or message is None:
             return None
         cursor = Cursor(frame, _HEADER_START.size, MAX_HEADER_TAGS)
-        context = self._context(cursor, message, version, client_host)
+        context = self._context(cursor, message, version, client)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         response = fast_path.try_handle(request_frame, context)
         if response is not None:
             self._counts[key, version].inc()
         return response
 
-    def _context(self, cursor: Cursor, message: Message, version: int, client_host: str) -> RequestContext:
+    def _context(self, cursor: Cursor, message: Message, version: int, client: Client) -> RequestContext:
         """Read the rest of the header, from the client id on."""
         length = read_int16(cursor)
         client_id = None if length == -1 else read_string(cursor, length)
@@ -108,18 +109,18 @@ class RequestDispatcher:
             services=self._services,
             version=version,
             client_id=client_id,
-            client_host=client_host,
+            client=client,
             apis=self._apis,
         )
 
-    async def handle(self, frame: memoryview, client_host: str, *, was_tried: bool = False) -> Response:
+    async def handle(self, frame: memoryview, client: Client, *, was_tried: bool = False) -> Response:
         """Handle one request and return its response.
 
         Raises `MalformedMessageError` for a request that has no error response: the caller closes the
         connection.
         """
         if not was_tried:
-            response = self.try_fast_path(frame, client_host)
+            response = self.try_fast_path(frame, client)
             if response is not None:
                 return response
         cursor = Cursor(frame, items=MAX_HEADER_TAGS)
@@ -133,10 +134,10 @@ class RequestDispatcher:
         message = self._messages.get((key, version))
         if message is None:
             message = self._load_message(api, version)
-            response = self.try_fast_path(frame, client_host)
+            response = self.try_fast_path(frame, client)
             if response is not None:
                 return response
-        context = self._context(cursor, message, version, client_host)
+        context = self._context(cursor, message, version, client)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         try:
             response = await self._handle_on_fast_path(api, request_frame, context)

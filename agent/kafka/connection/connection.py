@@ -22,6 +22,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.frames import ForeignProtocolError, FrameReceiver
 from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
+from agent.security.identity import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         limits: ConnectionLimits,
         receive_buffer: memoryview,
         *,
+        listener_name: str,
         on_open: Callable[[Connection], bool],
         on_close: Callable[[Connection], None],
     ) -> None:
@@ -75,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._writer: ResponseWriter | None = None  # set while the transport accepts writes
-        self.host = ""
+        self.client = Client("", listener_name)
         self._counted_bytes = 0  # in the budget
         self._incoming_bytes = 0  # of the counted bytes, those of an incomplete frame
         self._received_bytes = 0  # since the last check of the rate
@@ -125,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self._writer = ResponseWriter(self._loop, self._transport)
         peer = transport.get_extra_info("peername")
-        self.host = str(peer[0]) if peer else ""
+        self.client.host = str(peer[0]) if peer else ""
         if self._is_finishing:
             self._transport.abort()
         elif not self._on_open(self):
@@ -240,13 +242,15 @@ class Connection(asyncio.BufferedProtocol):
         """Log why the connection is closed: a client's fault as information, any other error as our own."""
         if isinstance(error, ForeignProtocolError):
             _log.warning(
-                "a client of the Kafka listener is disconnected", client=self.host, reason=str(error)
+                "a client of the Kafka listener is disconnected", client=self.client.host, reason=str(error)
             )
             return
         if isinstance(error, MalformedMessageError):
-            _log.info("a Kafka connection is closed", client=self.host, reason=str(error))
+            _log.info("a Kafka connection is closed", client=self.client.host, reason=str(error))
             return
-        _log.error("a Kafka connection is closed after an unexpected error", client=self.host, exc_info=error)
+        _log.error(
+            "a Kafka connection is closed after an unexpected error", client=self.client.host, exc_info=error
+        )
 
     def _reserve(self, held: int, received: int, length: int) -> int:
         """Reserve more memory for an incomplete frame; return how much is reserved now."""
@@ -299,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._handling is None and self._can_handle_more and not self._loop_share.is_spent:
             try:
-                response = self._dispatcher.try_fast_path(frame, self.host)
+                response = self._dispatcher.try_fast_path(frame, self.client)
             except Exception as error:  # noqa: BLE001  # an error closes this connection and no other
                 self._fail(error)
                 return
@@ -325,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_bytes -= len(frame)
                 was_tried, self._tried = frame is self._tried, None
                 self._update_reading()
-                response = await self._dispatcher.handle(frame, self.host, was_tried=was_tried)
+                response = await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
                 if self._current is not frame:
                     QueuedResponse(response).release()
                     return  # the client has gone, and `connection_lost` released the frame
@@ -387,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
             while self._responses:
                 queued = self._responses[0]
                 if not await self._send(queued):
-                    _log.info("a Kafka client does not read its responses", client=self.host)
+                    _log.info("a Kafka client does not read its responses", client=self.client.host)
                     self.abort("slow_reader")
                     break
                 if self._transport is None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
 _QUIET_SECONDS = 60.0
+_LISTENER_NAME = "PLAINTEXT"
 
 
 class ConnectionQuotas:
@@ -91,6 +92,7 @@ class KafkaServer:
     ) -> None:
         settings = services.settings
         self.address = address_of(listener)
+        self._listener_name = _LISTENER_NAME
         self._dispatcher = dispatcher
         self._listener = listener
         self._budget = services.request_budget
@@ -167,6 +169,7 @@ class KafkaServer:
             self._loop_share,
             self._limits,
             self._receive_buffer,
+            listener_name=self._listener_name,
             on_open=self._admit,
             on_close=self._remove,
         )
@@ -179,7 +182,7 @@ class KafkaServer:
     def _admit(self, connection: Connection) -> bool:
         if self._quotas.is_full:
             self._close_silent()
-        is_admitted = self._quotas.acquire(connection, connection.host)
+        is_admitted = self._quotas.acquire(connection, connection.client.host)
         if is_admitted:
             self._silent.append(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
@@ -229,5 +232,5 @@ class KafkaServer:
         min_bytes = MIN_BYTES_PER_SECOND * seconds if self._budget.is_scarce else 0
         for connection in list(self._connections):
             if connection.slow_checks(min_bytes) >= max_checks:
-                _log.info("a Kafka client sends a request too slowly", client=connection.host)
+                _log.info("a Kafka client sends a request too slowly", client=connection.client.host)
                 connection.abort("slow_request")

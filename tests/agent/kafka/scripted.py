@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.dispatcher import Response
+    from agent.security.identity import Client
 
 _LONG_SECONDS = 3600.0
 LONG = 400_000
@@ -120,7 +121,7 @@ class ScriptedDispatcher:
         self.handled: list[int] = []
         self.retained = 0
 
-    def try_fast_path(self, frame: memoryview, _: str) -> Response:
+    def try_fast_path(self, frame: memoryview, _: Client) -> Response:
         kind = chr(frame[8])
         if kind == "x":
             raise MalformedMessageError("an invalid request")
@@ -135,9 +136,9 @@ class ScriptedDispatcher:
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
 
-    async def handle(self, frame: memoryview, host: str, *, was_tried: bool = False) -> Response:
+    async def handle(self, frame: memoryview, client: Client, *, was_tried: bool = False) -> Response:
         if not was_tried:
-            response = self.try_fast_path(frame, host)
+            response = self.try_fast_path(frame, client)
             if response is not None:
                 return response
         await asyncio.sleep(0)
@@ -197,6 +198,7 @@ class Scripted:
             IterationBudget(SystemClock(), seconds=_LONG_SECONDS),
             limits,
             memoryview(bytearray(RECEIVE_BYTES)),
+            listener_name="PLAINTEXT",
             on_open=lambda _: True,
             on_close=self._gone,
         )

@@ -40,7 +40,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             assignor=request.server_assignor,
             owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
             client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",
+            client_host=f"/{context.client.host}",
             member_id_required=context.version >= _MEMBER_ID_REQUIRED_SINCE,
         ),
     )

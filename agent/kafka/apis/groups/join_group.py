@@ -44,7 +44,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 else request.rebalance_timeout
             ),
             client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",
+            client_host=f"/{context.client.host}",
             reason=request.reason or "",
             requires_known_member_id=context.version >= 4,
             supports_skipping_assignment=context.version >= 9,

@@ -26,6 +26,7 @@ from agent.kafka.fast_path import produce_parser
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
+from agent.security.identity import Client
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, Topic
@@ -194,7 +195,9 @@ def _outcome(
 
     async def ask() -> object:
         try:
-            response_bytes = await dispatcher.handle(memoryview(bytearray(frame)), "nowhere")
+            response_bytes = await dispatcher.handle(
+                memoryview(bytearray(frame)), Client("nowhere", "PLAINTEXT")
+            )
             if not response_bytes:
                 return None
             assert callable(response_bytes)
@@ -461,13 +464,15 @@ def test_each_expensive_request_is_decompressed_in_a_thread() -> None:
 
     async def ask() -> None:
         for frame in frames:
-            await dispatcher.handle(frame, "nowhere")  # the first request loads the message's schema
+            await dispatcher.handle(
+                frame, Client("nowhere", "PLAINTEXT")
+            )  # the first request loads the message's schema
         pool.calls = 0
         for frame in frames:
-            assert dispatcher.try_fast_path(frame, "nowhere") is None
+            assert dispatcher.try_fast_path(frame, Client("nowhere", "PLAINTEXT")) is None
         for frame in frames:
             appends.was_together = False
-            assert await dispatcher.handle(frame, "nowhere", was_tried=True)
+            assert await dispatcher.handle(frame, Client("nowhere", "PLAINTEXT"), was_tried=True)
             assert appends.was_together
 
     asyncio.run(ask())
