@@ -87,7 +87,7 @@ class OffsetSet:
         self._bitmap.add_range(first, end)
 
     def update(self, other: OffsetSet) -> None:
-        """Add the offsets of another set, none of which the set has."""
+        """Add the offsets of another set. The two sets must have no offset in common."""
         other._settle()
         self._bitmap |= other._bitmap
         self.add(other._isolated)

@@ -113,8 +113,8 @@ def plan_and_submit(
     """Plan and submit until `slots` jobs can be claimed, at most `max_look_jobs` of them.
 
     The first plan considers everything. If its jobs do not fill the slots, further plans consider the
-    ingestion files that follow, until there are no more of them or the budget is used up. Files that a plan
-    leaves are considered again by the next call, which begins with the oldest.
+    ingestion files that follow, until there are no more of them or the budget is used up. The next call
+    considers the remaining files again, from the oldest on.
 
     A call makes at most `MAX_PLANS` plans, and ends if `stopped` is set. After its first plan, the next call
     with the same cursor then continues where this one ended, so files that no job can take hide no others.

@@ -1,11 +1,11 @@
 """Notifications of commits, and the connection that receives them.
 
-Partitions are divided into buckets. A watcher listens to the buckets that it wants, on a channel each, and
-registers them in `commit_listeners` for a minute at a time. An announcement contains only partitions of
+Partitions are divided into buckets. A watcher listens to the buckets that it wants, each on its own channel,
+and registers them in `commit_listeners` for a minute at a time. An announcement contains only partitions of
 buckets with a registered watcher, and is not sent if there are none. It notifies the channels of up to four
 buckets. If there are more, it notifies one channel to which all watchers listen, because a server process
 reads every notification and compares its channel with all of its own. PostgreSQL (up to 18) wakes the server
-processes of all watchers that listen to any channel. Watchers that want nothing listen to none.
+processes of all watchers that listen to any channel. A watcher without buckets listens to none.
 
 A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
 holds it until they are durable, so commits would wait for each other. A separate transaction that waits for
@@ -18,8 +18,8 @@ and after a (re)connection it reports that any partition may have changed.
 
 A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is the id of
 the committing agent, which ignores its own notifications. A payload without partitions means that any
-partition may have changed. Agents of earlier releases notify a channel of their own, `siltstone_commits`, to
-which every watcher listens that wants anything.
+partition may have changed. Agents of earlier releases notify the channel `siltstone_commits`. Every
+watcher with buckets listens to it, too.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _is_readable(connection: Connection, timeout: float) -> bool:
 class CommitWatcher:
     """Receiver of commit notifications of all processes except `ignored_origin`; for use by one thread.
 
-    It has a connection of its own while it wants any bucket. After a failure, the next `wait` reopens it.
+    It keeps one connection open while it wants any bucket. After a failure, the next `wait` reopens it.
     """
 
     def __init__(self, database: Database, ignored_origin: UUID | None = None) -> None:

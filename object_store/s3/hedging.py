@@ -1,7 +1,7 @@
 """Hedged requests: a request that is unusually slow is sent a second time, and the first result counts.
 
 See J. Dean and L. A. Barroso, "The Tail at Scale", CACM 56 (2), 2013. Only requests that may run twice are
-hedged: reads, and writes of the same bytes under a name that nobody else writes. A store has one hedge at a
+hedged: reads, and writes of the same bytes under a name that has one writer. A store has one hedge at a
 time. The slower call runs to its end, without an effect; it may take as long as all timeouts and retries.
 """
 
@@ -56,8 +56,8 @@ class Latencies:
 class Hedger:
     """Sends requests of a store, and hedges the slow ones. Thread-safe.
 
-    Requests are sent by the calling threads until it is known what is slow. From then on, each call has a
-    thread of its own, so that the caller can stop waiting for one of two. These threads do not keep the
+    Requests are sent by the calling threads until it is known what is slow. From then on, each call runs in
+    a new thread, so that the caller can return with the first of two results. These threads do not keep the
     process alive.
     """
 
@@ -121,7 +121,7 @@ def _started(call: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for the call gets its error
+        except BaseException as error:  # noqa: BLE001 -- `Future.result` raises it
             future.set_exception(error)
 
     threading.Thread(target=run, name="siltstone-s3", daemon=True).start()

@@ -1,8 +1,8 @@
 """One look of a planner: apply retention, plan, and submit; and looks that watchers share.
 
-A watcher looks only if the last look of any watcher does not answer for it (`catalog.jobs.looks`): the time
-has come that it named, the catalog has changed, or ingestion files wait. So several watchers look as often
-together as one would, and a look at an idle catalog is a few statements, whatever its size. The outcome of a
+All watchers share the outcome of the last look (`catalog.jobs.looks`). A watcher looks again when the time
+that this look named has come, the catalog has changed, or ingestion files wait. Together, watchers look as
+often as one would, and a look at an idle catalog is a few statements, whatever its size. The outcome of a
 look that could not examine everything, because of the bounds of a plan, is valid for a minute, that of any
 other look for `max_look_age_ms`.
 """
@@ -31,9 +31,9 @@ _AT_ONCE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookOutcome:
-    """What a look submitted, and what retention removed before; nothing if no look was due.
+    """What retention removed and what the planner then submitted; both are empty if no look was due.
 
-    `is_elsewhere` if another watcher looks now.
+    `is_elsewhere` is True if another watcher looks now.
     """
 
     submission: Submission = field(default_factory=lambda: Submission(jobs=(), lost=0))

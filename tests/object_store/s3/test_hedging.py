@@ -99,6 +99,9 @@ def test_the_second_call_returns_while_the_first_one_hangs(
     assert proxy.count(method) == sent + 2
     tally = store.counts.snapshot().of(kind)
     assert (tally.hedges, tally.hedges_won) == (1, 1)
+    senders = [each for each in threading.enumerate() if each.name == "siltstone-s3"]
+    assert senders
+    assert all(each.daemon for each in senders)  # the process can end while a call hangs
     gate.open()
     until(lambda: store.counts.snapshot().of(kind).requests == proxy.count(method))
     assert read(store) == b"bcd"  # a write that comes late changes nothing
