@@ -11,6 +11,7 @@ Stopping loses nothing that was accepted:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from functools import partial
@@ -35,7 +36,7 @@ from agent.kafka.automatic_topics import AutomaticTopics
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
-from agent.kafka.listener import create_brokers
+from agent.kafka.listener import create_brokers, refuse_unsupported
 from agent.kafka.services import KafkaServices
 from agent.local_topics.service import LocalLogService
 from agent.maintenance import AgentMaintenance
@@ -68,8 +69,9 @@ from core.outage import Outage
 from object_store.binding import probe as probe_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from agent.listeners import HttpListener, KafkaListener
     from agent.settings import AgentSettings
     from catalog.errors import SchemaVersionError
     from catalog.open import Catalog
@@ -95,6 +97,16 @@ async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None
         _log.error("a step of the agent's stop timed out", step=what)
 
 
+def _bind(listener: KafkaListener | HttpListener, opened: contextlib.ExitStack) -> socket.socket:
+    return opened.enter_context(bind(listener.host, listener.port))
+
+
+def _named(protocol: str, addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the first listener's address by the name of the protocol, others by `PROTOCOL.LISTENER`."""
+    keys = (protocol if not number else f"{protocol}.{name}" for number, name in enumerate(addresses))
+    return dict(zip(keys, addresses.values(), strict=True))
+
+
 class Agent:
     """One agent over a store and a catalog, which the caller closes.
 
@@ -106,7 +118,6 @@ class Agent:
 
     exclusion: SchemaVersionError | None = None
     failure: BackgroundTaskError | None = None
-    _http: HttpServer | None = None
     _kafka: KafkaServer | None = None
     _groups: GroupCoordinator | None = None
     _lag: ConsumerLag | None = None
@@ -321,6 +332,7 @@ class Agent:
             partitions=settings.default_partitions,
             local_tier=settings.local_tier,
         )
+        self._http: list[HttpServer] = []
         self._request_stop = request_stop
         self._supervisor = Supervisor(
             self._control,
@@ -332,48 +344,54 @@ class Agent:
         )
 
     async def start(self) -> dict[str, str]:
-        """Serve, and return the addresses by protocol, as HOST:PORT."""
-        listener = bind(self.settings.http_host, self.settings.http_port)
-        health_listener = kafka_listener = None
-        try:
-            health_listener = bind(self.settings.health_host, self.settings.health_port)
-            self._control.start()
-            if self.settings.kafka_host is not None:
-                kafka_listener = bind(self.settings.kafka_host, self.settings.kafka_port)
-            await self._warm_up()
-            listen(listener)
-            if kafka_listener is not None:
-                listen(kafka_listener)
-            services = await self._start_session(kafka_listener)
-            self.write_path.start()
-            self.commit_notifier.start()
-            self.loop_lag.start()
-            self._http = HttpServer(
-                create_app(self._services),
-                listener,
-                limits=HttpLimits(
-                    head_seconds=self.settings.http_head_timeout_ms / 1000,
-                    write_seconds=self.settings.write_timeout_ms / 1000,
-                    max_connections=self.settings.http_max_connections,
-                ),
-            )
-            await self._http.start()
-            addresses = {"http": self._http.address}
-            if kafka_listener is not None and services is not None:
-                dispatcher = RequestDispatcher((*APIS, *UNSERVED_APIS), services)
-                self._kafka = KafkaServer(dispatcher, kafka_listener, services)
-                await self._kafka.start()
-                addresses["kafka"] = self._kafka.address
-            self._maintenance.start()
-            self._start_health()
-            addresses["health"] = await self._supervisor.start(health_listener)
-        except BaseException:
-            for each in (listener, health_listener, kafka_listener):
-                if each is not None:
-                    each.close()
-            await self.stop()
-            raise
+        """Serve, and return the addresses as HOST:PORT.
+
+        They are those of `health`, and of the first listener for each protocol, by its name. Other listeners
+        are `PROTOCOL.LISTENER`.
+        """
+        settings = self.settings
+        with contextlib.ExitStack() as opened:
+            try:
+                http = {each: _bind(each, opened) for each in settings.http_listeners}
+                health = opened.enter_context(bind(settings.health_host, settings.health_port))
+                refuse_unsupported(settings)
+                kafka = {each: _bind(each, opened) for each in settings.kafka_listeners}
+                self._control.start()
+                await self._warm_up()
+                for bound in (*http.values(), *kafka.values()):
+                    listen(bound)
+                services = await self._start_session(kafka)
+                self.write_path.start()
+                self.commit_notifier.start()
+                self.loop_lag.start()
+                await self._start_http(http)
+                addresses = _named("http", {each.name: each.address for each in self._http})
+                if services is not None:
+                    dispatcher = RequestDispatcher((*APIS, *UNSERVED_APIS), services)
+                    self._kafka = KafkaServer(dispatcher, kafka, services)
+                    await self._kafka.start()
+                    addresses |= _named("kafka", self._kafka.addresses)
+                self._maintenance.start()
+                self._start_health()
+                addresses["health"] = await self._supervisor.start(health)
+            except BaseException:
+                opened.close()
+                await self.stop()
+                raise
+            opened.pop_all()
         return addresses
+
+    async def _start_http(self, listeners: Mapping[HttpListener, socket.socket]) -> None:
+        app = create_app(self._services)
+        limits = HttpLimits(
+            head_seconds=self.settings.http_head_timeout_ms / 1000,
+            write_seconds=self.settings.write_timeout_ms / 1000,
+            max_connections=self.settings.http_max_connections,
+        )
+        for listener, bound in listeners.items():
+            server = HttpServer(app, listener, bound, limits=limits)
+            self._http.append(server)
+            await server.start()
 
     def _start_health(self) -> None:
         """Start the probes, and register the parts of the agent that its health depends on."""
@@ -391,7 +409,7 @@ class Agent:
         health.require_running("commits", lambda: self.write_path.is_running)
         health.require_running("notifications", lambda: self.commit_notifier.is_running)
         health.require_running("maintenance", lambda: self._maintenance.is_running)
-        health.require_running("http_listener", lambda: self._http is not None and self._http.is_running)
+        health.require_running("http_listener", lambda: all(each.is_running for each in self._http))
         kafka, groups = self._kafka, self._groups
         if kafka is not None and groups is not None:
             health.require_running("kafka_listener", lambda: kafka.is_running)
@@ -418,15 +436,15 @@ class Agent:
         with warn_if_slow(_COMPILING):
             await self.pools.kernels.run(warm_up)
 
-    async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
+    async def _start_session(self, listeners: Mapping[KafkaListener, socket.socket]) -> KafkaServices | None:
         """Register the agent; as a broker, if it serves Kafka clients."""
         with warn_if_slow("opening local logs, and recovering those that were not closed"):
             node_id = await self.local_logs.open()
-        if kafka_listener is None:
+        if not listeners:
             await self._control.run(self.session.start())
             return None
         brokers = await create_brokers(
-            kafka_listener,
+            listeners,
             settings=self.settings,
             catalog=self._catalog,
             pools=self.pools,
@@ -511,8 +529,7 @@ class Agent:
             await self._groups.stop()
         if self._lag is not None:
             await self._lag.stop()
-        if self._http is not None:
-            await self._http.stop(seconds)
+        await asyncio.gather(*(each.stop(seconds) for each in self._http))
 
     def _stop_failed(self, error: BackgroundTaskError) -> None:
         """Let the process stop this agent, because a part of it has ended."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations when it parses a section
 
 from agent.group_settings import GroupSettings
+from agent.listeners import HttpListener, KafkaListener
 from agent.local_tier_settings import LocalTierSettings
 from core.settings import Bytes, check_bounds, check_order, internal, setting
 from maintenance.settings import GarbageSettings  # noqa: TC001 - pydantic evaluates the annotations
@@ -23,18 +24,14 @@ class AgentSettings:
     """Limits, intervals and addresses of one agent."""
 
     # Listeners
-    http_host: str = internal("127.0.0.1", "Address on which the agent serves HTTP.")
-    http_port: int = internal(8080, "Port on which the agent serves HTTP; 0 takes a free one.", ge=0)
+    http_listeners: tuple[HttpListener, ...] = (HttpListener(),)
     health_host: str = internal("127.0.0.1", "Address on which the agent serves its health alone.")
     health_port: int = internal(
         0, "Port on which the agent serves its health alone; 0 takes a free one.", ge=0
     )
-    kafka_host: str | None = internal(
-        None, "Address on which the agent serves Kafka clients. Unset: it serves none."
-    )
-    kafka_port: int = internal(9092, "Port on which the agent serves Kafka; 0 takes a free one.", ge=0)
-    kafka_advertised: str | None = internal(
-        None, "HOST:PORT that Kafka clients receive as the address of this agent. Unset: the listener's."
+    kafka_listeners: tuple[KafkaListener, ...] = ()
+    allow_insecure_listeners: bool = internal(
+        False, "Accept a listener outside loopback without TLS or without authentication."
     )
     rack: str | None = setting(
         None,

@@ -24,6 +24,7 @@ import orjson
 
 from agent.http.produce_body import parse_records
 from agent.http.record_rendering import render_records
+from agent.listeners import HttpListener
 from agent.process import run
 from agent.read.fetch_result import FetchResult
 from agent.settings import AgentSettings
@@ -43,7 +44,8 @@ VALUE = orjson.dumps({"tailnum": "N12345", "origin": "EWR", "dest": "IAH", "padd
 
 
 def _agent(addresses: Connection, store: StoreConfig, catalog_url: str) -> None:
-    run(AgentSettings(http_port=0), store_config=store, catalog_url=catalog_url, on_ready=addresses.send)
+    settings = AgentSettings(http_listeners=(HttpListener(port=0),))
+    run(settings, store_config=store, catalog_url=catalog_url, on_ready=addresses.send)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 import agent.process
 from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
+from agent.listeners import HttpListener, KafkaListener
 from agent.settings import AgentSettings
 from benchmarks.slow_store import SlowStore
 from catalog.open import EmbeddedPostgres, migrate_catalog
@@ -150,7 +151,9 @@ class Cluster:
 
         `put_delay_ms` is added to each PUT, and `get_delay_ms` to each GET, as by a remote store.
         """
-        settings = AgentSettings(http_port=0, kafka_host="127.0.0.1", kafka_port=0, **changes)
+        settings = AgentSettings(
+            http_listeners=(HttpListener(port=0),), kafka_listeners=(KafkaListener(port=0),), **changes
+        )
         delays = {"put_delay_ms": put_delay_ms, "get_delay_ms": get_delay_ms}
         arguments = (settings, self._store, self._postgres.url, delays)
         with _spawned(_serve_agent, arguments) as (process, addresses):

@@ -1,4 +1,4 @@
-"""The Kafka listener of an agent: the address that it advertises, and its registration as a broker."""
+"""The Kafka listeners of an agent: the addresses that it advertises, and its registration as a broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent.cluster.brokers import Brokers
+from agent.listeners import SecurityProtocol
 from catalog.model import Broker
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent.cluster.session import Session
+    from agent.listeners import KafkaListener
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
     from catalog.open import Catalog
@@ -20,7 +24,7 @@ _ALL_INTERFACES = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared wit
 
 
 async def create_brokers(
-    listener: socket.socket,
+    listeners: Mapping[KafkaListener, socket.socket],
     *,
     settings: AgentSettings,
     catalog: Catalog,
@@ -34,7 +38,7 @@ async def create_brokers(
 
     Other agents see it as a broker once its session is registered with `Brokers.own`.
     """
-    host, port = advertised_address(listener, settings)
+    host, port = next(advertised_address(each, bound) for each, bound in listeners.items())
     return Brokers(
         catalog.brokers,
         Broker(node_id=node_id, host=host, port=port, rack=settings.rack, has_local_logs=has_local_logs),
@@ -46,16 +50,24 @@ async def create_brokers(
     )
 
 
-def advertised_address(listener: socket.socket, settings: AgentSettings) -> tuple[str, int]:
+def advertised_address(listener: KafkaListener, bound: socket.socket) -> tuple[str, int]:
     """Return the host and port for clients to connect to (Kafka's `advertised.listeners`)."""
-    host, port = listener.getsockname()[:2]
-    if settings.kafka_advertised is not None:
-        advertised_host, _, advertised_port = settings.kafka_advertised.rpartition(":")
-        if not advertised_host or not advertised_port.isdecimal() or int(advertised_port) > 65535:
-            raise InvalidInputError(
-                f"the advertised address {settings.kafka_advertised!r} is not HOST:PORT",
-                remedy="set an address that clients can connect to, such as broker-1.example.org:9092",
-            )
-        # Port 0 stands for the port of the listener.
-        return advertised_host.removeprefix("[").removesuffix("]"), int(advertised_port) or port
+    host, port = bound.getsockname()[:2]
+    if listener.advertised_host is not None:
+        return listener.advertised_host, listener.advertised_port or port
     return (socket.gethostname() if host in _ALL_INTERFACES else host), port
+
+
+def refuse_unsupported(settings: AgentSettings) -> None:
+    """Raise InvalidInputError for a listener that would serve without the protection that it names."""
+    for each in settings.kafka_listeners:
+        if each.protocol is not SecurityProtocol.PLAINTEXT:
+            raise InvalidInputError(
+                f"listener {each.name}: {each.protocol} is not supported", remedy="use PLAINTEXT"
+            )
+    for listener in settings.http_listeners:
+        if listener.tls is not None or listener.authentication:
+            raise InvalidInputError(
+                f"HTTP listener {listener.name}: TLS and authentication are not supported",
+                remedy="use PLAINTEXT, and http_authentication none",
+            )

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import structlog
 
 from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.cli.options import with_settings
 
 if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
-
-_log = structlog.get_logger(__name__)
 
 
 @click.command()
@@ -22,7 +19,16 @@ _log = structlog.get_logger(__name__)
     is_flag=True,
     help="Stop also when standard input ends, so that the agent does not outlive its parent process.",
 )
-@with_settings("http", "health", "kafka", "kafka_advertised", "local_dirs")
+@with_settings(
+    "http",
+    "health",
+    "kafka",
+    "kafka_advertised",
+    "listeners",
+    "advertised_listeners",
+    "http_listeners",
+    "local_dirs",
+)
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent, the broker that serves Kafka and HTTP clients.
 
@@ -30,14 +36,6 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
     finishes the requests that it has accepted and exits. Several agents may share a data directory, a catalog
     and an object store. Commands find the agents of their data directory.
     """
-    if not settings.http_is_local:
-        _log.warning(
-            "other machines can connect to this agent, and there is no authentication", http=settings.http
-        )
-    if not settings.kafka_is_local:
-        _log.warning(
-            "other machines can connect to this agent, and there is no authentication", kafka=settings.kafka
-        )
     with warn_if_slow("loading its code"):
         from siltstone.agent_runner import run_agent  # noqa: PLC0415 - it takes seconds, which the warning explains
     run_agent(settings, stop_on_eof=stop_on_eof)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from core.addresses import split_address
 from siltstone.logging_setup import configure_logs
-from siltstone.settings.configuration import SETTINGS, split_address
+from siltstone.settings.configuration import SETTINGS
 from siltstone.settings.sources import load_settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ _METAVARS = {
     "health": "HOST:PORT",
     "kafka": "HOST:PORT",
     "kafka_advertised": "HOST:PORT",
+    "listeners": "NAME://HOST:PORT,…",
+    "advertised_listeners": "NAME://HOST:PORT,…",
+    "http_listeners": "NAME://HOST:PORT,…",
     "local_dirs": "DIR,…",
     "s3_region": "REGION",
     "log_level": "LEVEL",

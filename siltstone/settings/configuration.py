@@ -11,13 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from agent.listener_settings import (
+    ListenerSettings,
+    check_listeners,
+    http_authentication,
+    http_listeners,
+    is_override,
+    kafka_listeners,
+)
+from agent.listeners import DEFAULT_HTTP_NAME, HttpListener, KafkaListener
 from agent.settings import AgentSettings
 from catalog.database.limits import DatabaseLimits
 from catalog.database.url_check import check_url as check_catalog_url
+from core.addresses import split_address
 from core.errors import InvalidInputError
 from core.settings import is_public, setting_name
 from maintenance.settings import GarbageSettings
@@ -34,24 +44,6 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "SILTSTONE_"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _MAX_PORT: Final = 65535
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `HOST:PORT` into host and port; brackets around an IPv6 host are removed.
-
-    Raises ValueError with the rule that the address breaks.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host:
-        raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:8080")
-    if not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
-        raise ValueError(f"{port!r} in {address!r} is not a port: 0 (any free one) to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    if ":" in host:
-        raise ValueError(f"the IPv6 host in {address!r} needs brackets, such as [::1]:8080")
-    return host, int(port)
 
 
 def _check_address(address: str) -> str:
@@ -156,6 +148,7 @@ class Settings(BaseModel):
         "the queue.",
     )
     database: DatabaseLimits = Field(default_factory=DatabaseLimits)
+    network: ListenerSettings = Field(default_factory=ListenerSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
     maintenance: GarbageSettings = Field(default_factory=GarbageSettings)
@@ -208,38 +201,54 @@ class Settings(BaseModel):
         """URL of the object store, with the default filled in."""
         return self.object_store if self.object_store is not None else str(self.data_dir / "objects")
 
-    @property
-    def http_is_local(self) -> bool:
-        """Return True if only this machine can connect to the HTTP listener."""
-        return split_address(self.http)[0] in _LOOPBACK
-
-    @property
-    def kafka_is_local(self) -> bool:
-        """Return True if only this machine can connect to the Kafka listener, or if there is none."""
-        return self.kafka is None or split_address(self.kafka)[0] in _LOOPBACK
-
     def garbage_settings(self) -> GarbageSettings:
         """Return the times of maintenance with the grace period filled in."""
         return replace(self.maintenance, grace_ms=self.grace_seconds * 1000)
 
     def agent_settings(self) -> AgentSettings:
         """Return the agent's section with its listeners and local directories filled in."""
-        http_host, http_port = split_address(self.http)
-        health_host, health_port = self._health_address(http_host, http_port)
-        kafka_host, kafka_port = (None, 0) if self.kafka is None else split_address(self.kafka)
+        http = self._http_listeners()
+        health_host, health_port = self._health_address(http[0].host, http[0].port)
         return replace(
             self.agent,
-            http_host=http_host,
-            http_port=http_port,
+            http_listeners=http,
             health_host=health_host,
             health_port=health_port,
-            kafka_host=kafka_host,
-            kafka_port=kafka_port,
-            kafka_advertised=self.kafka_advertised,
+            kafka_listeners=self._kafka_listeners(),
+            allow_insecure_listeners=self.network.allow_insecure_listeners,
             local_directories=self._local_directories(),
             local_root=self.data_dir / "local-logs" if self.local_dirs is None else None,
             maintenance=self.garbage_settings() if self.maintenance_enabled else None,
         )
+
+    @model_validator(mode="after")
+    def _check_listeners(self) -> Self:
+        for name, replaced in (("listeners", ("kafka", "kafka_advertised")), ("http_listeners", ("http",))):
+            for other in replaced:
+                if getattr(self.network, name) and other in self.model_fields_set and getattr(self, other):
+                    raise InvalidInputError(
+                        f"setting {name} replaces {other}, and both are set", remedy=f"remove {other}"
+                    )
+        check_listeners(self._kafka_listeners(), self._http_listeners(), self.network)
+        return self
+
+    def _kafka_listeners(self) -> tuple[KafkaListener, ...]:
+        """Return those of `listeners`, or else the one of `kafka`."""
+        if self.network.listeners or self.network.advertised_listeners or self.kafka is None:
+            return kafka_listeners(self.network)
+        host, port = split_address(self.kafka)
+        advertised = (None, 0) if self.kafka_advertised is None else split_address(self.kafka_advertised)
+        return (
+            KafkaListener(host=host, port=port, advertised_host=advertised[0], advertised_port=advertised[1]),
+        )
+
+    def _http_listeners(self) -> tuple[HttpListener, ...]:
+        """Return those of `http_listeners`, or else the one of `http`."""
+        if self.network.http_listeners:
+            return http_listeners(self.network)
+        host, port = split_address(self.http)
+        authentication = http_authentication(self.network, DEFAULT_HTTP_NAME)
+        return (HttpListener(host=host, port=port, authentication=authentication),)
 
     def _health_address(self, http_host: str, http_port: int) -> tuple[str, int]:
         if self.health is not None:
@@ -302,11 +311,16 @@ _UNITS: Final = {
 }
 
 
+def is_known(name: str) -> bool:
+    """Return True if there is a setting `name`, of the process or of one listener."""
+    return name in SETTINGS or is_override(name)
+
+
 def nested(values: Mapping[str, object]) -> dict[str, Any]:
-    """Arrange values by setting name as `Settings` is composed; every name must be in `SETTINGS`."""
+    """Arrange values by setting name as `Settings` is composed; every name must be known."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
-        *sections, key = SETTINGS[name].keys
+        *sections, key = ("network", "overrides", name) if name not in SETTINGS else SETTINGS[name].keys
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})

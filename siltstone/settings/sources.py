@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ByteSize, ValidationError
 
 from core.errors import InvalidInputError
-from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings, nested
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings, is_known, nested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,8 +63,8 @@ def load_settings(options: Mapping[str, object], config: Path | None = None) -> 
 
 
 def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
-    problems = {name: _unknown(name) for name in values if name not in SETTINGS}
-    known = {name: value for name, value in values.items() if name in SETTINGS}
+    problems = {name: _unknown(name) for name in values if not is_known(name)}
+    known = {name: value for name, value in values.items() if is_known(name)}
     try:
         settings = Settings.model_validate(nested(known))
     except ValidationError as failure:
@@ -93,7 +93,7 @@ def _environment() -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if name in SETTINGS or not _KUBERNETES.search(f"_{name.upper()}")
+        if is_known(name) or not _KUBERNETES.search(f"_{name.upper()}")
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from agent.app import Agent
+from agent.listeners import HttpListener
 from agent.settings import AgentSettings
 from object_store.accounting import Purpose
 
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from tests.agent.faulty_store import FaultyStore
 
 SETTINGS = AgentSettings(
-    http_port=0, flush_interval_ms=1, retry_pause_ms=1, max_retry_pause_ms=2, topic_cache_ms=1
+    http_listeners=(HttpListener(port=0),),
+    flush_interval_ms=1,
+    retry_pause_ms=1,
+    max_retry_pause_ms=2,
+    topic_cache_ms=1,
 )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from agent.listeners import KafkaListener
+
 if TYPE_CHECKING:
     from tests.agent.running_agents import Agents
 
@@ -33,9 +35,9 @@ async def _send(port: int, data: bytes) -> None:
 
 
 async def test_clients_of_another_protocol_are_named_in_the_log(agents: Agents) -> None:
-    async with agents.running(kafka_host="127.0.0.1", kafka_port=0) as running:
+    async with agents.running(kafka_listeners=(KafkaListener(port=0),)) as running:
         assert running.agent._kafka is not None
-        kafka_port = int(running.agent._kafka.address.rpartition(":")[2])
+        kafka_port = int(running.agent._kafka.addresses["PLAINTEXT"].rpartition(":")[2])
         http_port = running.http.base_url.port
         assert http_port is not None
         for step, listener, reason in (

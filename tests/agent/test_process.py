@@ -18,6 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent import app as agent_module
+from agent.listeners import HttpListener
 from agent.process import run
 from agent.runtime import slow_start_warning as slow_start
 from agent.runtime.sockets import address_of, bind, listen
@@ -38,6 +39,7 @@ pytestmark = [pytest.mark.integration]
 
 _PROGRAM = """
 import json, sys
+from agent.listeners import HttpListener
 from agent.process import run
 from agent.settings import AgentSettings
 from object_store.open import StoreConfig
@@ -46,7 +48,7 @@ def ready(addresses):
     print(json.dumps(dict(addresses)), flush=True)
 
 run(
-    AgentSettings(http_port=0, flush_interval_ms=int(sys.argv[3])),
+    AgentSettings(http_listeners=(HttpListener(port=0),), flush_interval_ms=int(sys.argv[3])),
     store_config=StoreConfig(url=sys.argv[1]),
     catalog_url=sys.argv[2],
     on_ready=ready,
@@ -106,7 +108,7 @@ def test_an_agent_does_not_start_with_a_store_of_another_catalog(
     catalog.store_binding.bind(UUID(int=1), right.url)
     with pytest.raises(ForeignStoreError, match=f"objects are in {right.url}"):
         run(
-            AgentSettings(http_port=0),
+            AgentSettings(http_listeners=(HttpListener(port=0),)),
             store_config=StoreConfig(url=str(tmp_path / "wrong")),
             catalog_url=catalog_url,
             on_ready=lambda _: pytest.fail("it serves"),

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.app import Agent
+from agent.listeners import HttpListener, KafkaListener
 from agent.settings import AgentSettings
 from catalog.open import Reserve, open_catalog
 from core.clock import SystemClock
@@ -107,9 +108,8 @@ def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Cl
 def run_agent(config: ChildConfig, control: Connection) -> None:
     """Run an agent: send "ready" when it serves, and stop at a message that is no step of the clock."""
     settings = AgentSettings(
-        http_port=0,
-        kafka_host="127.0.0.1",
-        kafka_port=config.kafka_port,
+        http_listeners=(HttpListener(port=0),),
+        kafka_listeners=(KafkaListener(port=config.kafka_port),),
         flush_interval_ms=20,
         retry_pause_ms=10,
         max_retry_pause_ms=200,

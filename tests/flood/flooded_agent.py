@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from agent.group_settings import GroupSettings
+from agent.listeners import HttpListener, KafkaListener
 from agent.process import run
 from agent.settings import MIB, AgentSettings
 from core.errors import BackgroundTaskError
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 300.0
 MAX_LOOP_LAG_SECONDS: Final = 1.0
 SETTINGS: Final = AgentSettings(
-    http_port=0,
-    kafka_host="127.0.0.1",
-    kafka_port=0,
+    http_listeners=(HttpListener(port=0),),
+    kafka_listeners=(KafkaListener(port=0),),
     flush_interval_ms=20,
     max_buffered_bytes=64 * MIB,
     tail_bytes=32 * MIB,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.group_settings import GroupSettings
+from agent.listeners import HttpListener, KafkaListener
 from agent.process import run
 from agent.settings import AgentSettings
 
@@ -70,9 +71,8 @@ def _agent(
     control: Connection,
 ) -> None:
     settings = AgentSettings(
-        http_port=0,
-        kafka_host="127.0.0.1",
-        kafka_port=control.recv(),
+        http_listeners=(HttpListener(port=0),),
+        kafka_listeners=(KafkaListener(port=control.recv()),),
         flush_interval_ms=20,
         heartbeat_interval_ms=300,
         broker_silent_ms=1_500,

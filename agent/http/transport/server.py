@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from agent.http.transport.connection import HttpLimits
+    from agent.listeners import HttpListener
 
 _TICK_SECONDS = 1.0  # the resolution of the Date header
 
@@ -58,17 +59,19 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves one application on one socket."""
+    """Serves one application on the bound socket of one listener."""
 
     def __init__(
         self,
         app: FastAPI,
-        listener: socket.socket,
+        listener: HttpListener,
+        bound: socket.socket,
         *,
         limits: HttpLimits,
     ) -> None:
-        self._listener = listener
-        self.address = address_of(listener)
+        self._bound = bound
+        self.name = listener.name
+        self.address = address_of(bound)
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -86,7 +89,7 @@ class HttpServer:
     async def start(self) -> None:
         """Start to serve, and return when clients can connect."""
         self._serving = asyncio.get_running_loop().create_task(
-            self._server.serve(sockets=[self._listener]), name="http"
+            self._server.serve(sockets=[self._bound]), name="http"
         )
         listening = asyncio.ensure_future(self._server.listening.wait())
         await asyncio.wait({listening, self._serving}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,15 +20,15 @@ from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from agent.kafka.dispatcher import RequestDispatcher
     from agent.kafka.services import KafkaServices
+    from agent.listeners import KafkaListener
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
 _QUIET_SECONDS = 60.0
-_LISTENER_NAME = "PLAINTEXT"
 
 
 class ConnectionQuotas:
@@ -85,16 +86,21 @@ class ConnectionQuotas:
 
 
 class KafkaServer:
-    """The protocol on one bound socket. Belongs to the event loop."""
+    """The protocol on the bound sockets of all listeners. Belongs to the event loop.
+
+    `addresses` has the address of each listener by its name.
+    """
 
     def __init__(
-        self, dispatcher: RequestDispatcher, listener: socket.socket, services: KafkaServices
+        self,
+        dispatcher: RequestDispatcher,
+        listeners: Mapping[KafkaListener, socket.socket],
+        services: KafkaServices,
     ) -> None:
         settings = services.settings
-        self.address = address_of(listener)
-        self._listener_name = _LISTENER_NAME
+        self.addresses = {each.name: address_of(bound) for each, bound in listeners.items()}
         self._dispatcher = dispatcher
-        self._listener = listener
+        self._listeners = listeners
         self._budget = services.request_budget
         self._memory = IncomingMemory(services.request_budget)
         self._metrics = services.metrics
@@ -117,7 +123,7 @@ class KafkaServer:
         )
         self._connections: set[Connection] = set()
         self._silent: deque[Connection] = deque()  # in the order of their arrival; some have sent requests
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._empty = asyncio.Event()
@@ -126,15 +132,17 @@ class KafkaServer:
     async def start(self) -> None:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=self._listener, backlog=2048)
+        for listener, bound in self._listeners.items():
+            accept = partial(self._accept, listener)
+            self._servers.append(await loop.create_server(accept, sock=bound, backlog=2048))
         self._sweeping = start_essential_task(self._sweep(), name="kafka idle connections")
 
     @property
     def is_running(self) -> bool:
-        """Return True if the listener accepts connections, and the task that closes idle ones runs."""
+        """Return True if the listeners accept connections, and the task that closes idle ones runs."""
         return (
-            self._server is not None
-            and self._server.is_serving()
+            len(self._servers) == len(self._listeners)
+            and all(each.is_serving() for each in self._servers)
             and self._sweeping is not None
             and not self._sweeping.done()
         )
@@ -144,10 +152,9 @@ class KafkaServer:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
-        if self._server is None:
-            return
         self._is_stopping = True
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.finish()
         try:
@@ -158,18 +165,18 @@ class KafkaServer:
 
     async def _wait_until_empty(self) -> None:
         await self._empty.wait()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
         await self._empty.wait()
 
-    def _accept(self) -> Connection:
+    def _accept(self, listener: KafkaListener) -> Connection:
         connection = Connection(
             self._dispatcher,
             self._memory,
             self._loop_share,
             self._limits,
             self._receive_buffer,
-            listener_name=self._listener_name,
+            listener_name=listener.name,
             on_open=self._admit,
             on_close=self._remove,
         )

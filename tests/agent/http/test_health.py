@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from agent.app import Agent
+from agent.listeners import KafkaListener
 from agent.runtime.probes import PROBE_FILE
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -90,7 +91,7 @@ async def watched(postgres: RestartablePostgres, config: StoreConfig, disk: Path
     ):
         verify_binding(store, catalog.store_binding, ids)
         agent = Agent(
-            settings=replace(FAST, local_directories=(disk,), kafka_host="127.0.0.1", kafka_port=0),
+            settings=replace(FAST, local_directories=(disk,), kafka_listeners=(KafkaListener(port=0),)),
             store=store,
             probe_store=probe_store,
             catalog=catalog,

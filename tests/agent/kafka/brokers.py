@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.app import Agent
+from agent.listeners import KafkaListener
 from agent.process import _new_loop
 from tests.agent.running_agents import SETTINGS
 
@@ -33,7 +34,7 @@ class BrokerThread:
     ) -> None:
         self.catalog = catalog
         self.store, self.clock, self.ids = store, clock, ids
-        self.settings = replace(SETTINGS, **{"kafka_host": "127.0.0.1", "kafka_port": 0, **changes})
+        self.settings = replace(SETTINGS, **{"kafka_listeners": (KafkaListener(port=0),), **changes})
         self._make: Callable[[], Agent] = lambda: Agent(
             settings=self.settings, store=store, catalog=catalog, clock=clock, ids=ids
         )

@@ -51,8 +51,8 @@ async def _stop_heartbeats(broker: BrokerThread) -> None:
     session, server = broker.agent.session, broker.agent._kafka
     assert session._heartbeats is not None
     assert server is not None
-    assert server._server is not None
+    (accepting,) = server._servers
     session._heartbeats.cancel()
-    server._server.close()
+    accepting.close()
     for connection in list(server._connections):
         connection.abort()

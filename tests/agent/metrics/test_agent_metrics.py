@@ -111,8 +111,7 @@ class Scene:
 
     def http(self, broker: BrokerThread | None = None) -> httpx.Client:
         """Return a client of an agent."""
-        server = (broker or self.broker).agent._http
-        assert server is not None
+        server = (broker or self.broker).agent._http[0]
         return httpx.Client(base_url=f"http://{server.address}", timeout=240, trust_env=False)
 
     def wire(self) -> Wire:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings, split_address
+from agent.listeners import HttpAuthentication, HttpListener, KafkaListener
+from core.addresses import is_loopback, split_address
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings
 from siltstone.settings.reference import PAGE, update
 from siltstone.settings.sources import ConfigurationError, load_settings
 
@@ -152,8 +154,11 @@ def test_the_catalog_password_is_never_shown() -> None:
 def test_addresses_of_both_families_are_split() -> None:
     assert split_address("localhost:0") == ("localhost", 0)
     assert split_address("[::1]:8080") == ("::1", 8080)
-    assert load_settings({}).http_is_local
-    assert not load_settings({"http": "0.0.0.0:8080"}).http_is_local
+    assert is_loopback("127.0.0.2")
+    assert is_loopback("::1")
+    assert is_loopback("LocalHost")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("agent-1.example.org")
 
 
 def test_the_reference_page_is_up_to_date() -> None:
@@ -194,7 +199,8 @@ def test_addresses_and_directories_reach_the_agent(tmp_path: Path) -> None:
         {"http": "[::1]:0", "kafka": "none", "local_dirs": f"{tmp_path}/a, {tmp_path}/b"}
     )
     agent = settings.agent_settings()
-    assert (agent.http_host, agent.http_port, agent.kafka_host) == ("::1", 0, None)
+    assert agent.http_listeners == (HttpListener(host="::1", port=0),)
+    assert agent.kafka_listeners == ()
     assert agent.local_directories == (tmp_path / "a", tmp_path / "b")
     assert agent.local_root is None
     assert load_settings({}).agent_settings().local_root == Path("siltstone-data/local-logs")
@@ -212,3 +218,43 @@ def test_addresses_and_directories_reach_the_agent(tmp_path: Path) -> None:
 def test_health_has_the_port_after_that_of_http(given: dict[str, str], expected: tuple[str, int]) -> None:
     agent = load_settings(given).agent_settings()
     assert (agent.health_host, agent.health_port) == expected
+
+
+def test_named_listeners_replace_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILTSTONE_LISTENER_NAME_WEB_HTTP_AUTHENTICATION", "basic")
+    agent = load_settings(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:1,INNER://127.0.0.1:2",
+            "advertised_listeners": "INNER://agent-1:0",
+            "http_listeners": "WEB://127.0.0.1:3",
+            "listener_security_protocol_map": "INNER:PLAINTEXT,WEB:PLAINTEXT",
+        }
+    ).agent_settings()
+    assert agent.kafka_listeners == (
+        KafkaListener(port=1),
+        KafkaListener(name="INNER", port=2, advertised_host="agent-1"),
+    )
+    assert agent.http_listeners == (
+        HttpListener(name="WEB", port=3, authentication=(HttpAuthentication.BASIC,)),
+    )
+    assert (agent.health_host, agent.health_port) == ("127.0.0.1", 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"listeners": "PLAINTEXT://h:1", "kafka": "h:2"}, ["listeners replaces kafka", "remove kafka"]),
+        ({"http_listeners": "PLAINTEXT://h:1", "http": "h:2"}, ["remove http"]),
+        ({"listeners": "PLAINTEXT://h:1", "http_listeners": "PLAINTEXT://h:2"}, ["name PLAINTEXT"]),
+        ({"listeners": "PLAINTEXT://h:1", "http_listeners": "SSL://h:1"}, ["ssl_certificate_location"]),
+        ({"listener_name_x_ssl_client_auth": "none"}, ["x_ssl_client_auth", "HTTP, PLAINTEXT"]),
+        ({"listener_name_x_ssl_client": "none"}, ["there is no such setting"]),
+        ({"listener_security_protocol_map": "X:SSL"}, ["names X"]),
+        ({"kafka": "127.0.0.1:8080"}, ["the address of another listener"]),
+    ],
+)
+def test_listeners_that_contradict_each_other_are_named(options: dict[str, object], parts: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(options)
+    for part in parts:
+        assert part in str(caught.value)
