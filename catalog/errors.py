@@ -7,8 +7,8 @@
                         JobInputsChangedError, CommitResultExpiredError
       SessionFencedError  CatalogReplacedError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
-                        InvalidCommitError, UnstorableValueError, JobOutputError, CatalogAddressError,
-                        SchemaVersionError
+                        InvalidCommitError, InvalidCredentialError, UnstorableValueError, JobOutputError,
+                        CatalogAddressError, SchemaVersionError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError, MigrationError
 """
@@ -80,6 +80,10 @@ class InvalidConfigError(InvalidInputError):
     def __init__(self, message: str, *, setting: str, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.setting = setting
+
+
+class InvalidCredentialError(InvalidInputError):
+    """A user's name, or the credential for it, is unacceptable; the message shows no part of a secret."""
 
 
 class InvalidCommitError(InvalidInputError):

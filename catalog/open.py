@@ -35,6 +35,7 @@ from catalog.lifecycle.lost_commits import LostCommits
 from catalog.lifecycle.repair import Repair
 from catalog.lifecycle.retention import Retention
 from catalog.lifecycle.sessions import Brokers, Sessions
+from catalog.security.users import Users
 from catalog.topics.extents import Extents
 from catalog.topics.history import TopicHistory
 from catalog.topics.leader_epochs import LeaderEpochs
@@ -102,6 +103,7 @@ class Catalog:
         self.group_configs = GroupConfigs(database)
         self.broker_configs = BrokerConfigs(database)
         self.group_offsets = GroupOffsets(database)
+        self.users = Users(database)
 
     @override
     def __repr__(self) -> str:

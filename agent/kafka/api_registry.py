@@ -38,6 +38,7 @@ from agent.kafka.apis.records import (
     produce,
 )
 from agent.kafka.apis.rejected import REJECTED_APIS
+from agent.kafka.apis.security import alter_user_scram_credentials, describe_user_scram_credentials
 from agent.kafka.apis.topics import (
     alter_partition_reassignments,
     create_partitions,
@@ -82,5 +83,7 @@ APIS: tuple[Api, ...] = (
     describe_topic_partitions.API,
     incremental_alter_configs.API,
     list_config_resources.API,
+    describe_user_scram_credentials.API,
+    alter_user_scram_credentials.API,
     *(rejected.api for rejected in REJECTED_APIS),
 )

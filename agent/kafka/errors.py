@@ -16,6 +16,7 @@ from agent.groups.errors import GroupError
 from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
     InvalidConfigError,
+    InvalidCredentialError,
     InvalidGroupError,
     InvalidTopicError,
     TopicCollisionError,
@@ -57,6 +58,7 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (InvalidTopicError, ErrorCode.invalid_topic_exception),
     (InvalidGroupError, ErrorCode.invalid_group_id),
     (InvalidConfigError, ErrorCode.invalid_config),
+    (InvalidCredentialError, ErrorCode.unacceptable_credential),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (InvalidInputError, ErrorCode.invalid_request),
     (BusyError, ErrorCode.not_enough_replicas),

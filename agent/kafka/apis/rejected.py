@@ -190,16 +190,8 @@ def _alter_client_quotas(request: Struct, context: RequestContext, error: Except
     return Struct(entries=[Struct(**rejected, entity=each.entity) for each in request.entries])
 
 
-def _alter_user_scram_credentials(request: Struct, context: RequestContext, error: Exception) -> Struct:
-    del context
-    rejected = {"error_code": code_of(error), "error_message": str(error)}
-    users = [each.name for each in (*request.deletions, *request.upsertions)]
-    return Struct(results=[Struct(**rejected, user=each) for each in dict.fromkeys(users)])
-
-
 _REFUSED_ITEM_BY_ITEM: dict[str, Callable[[Struct, RequestContext, Exception], Struct]] = {
     "alter_client_quotas": _alter_client_quotas,
-    "alter_user_scram_credentials": _alter_user_scram_credentials,
 }
 
 UNSERVED_APIS: tuple[Api, ...] = tuple(
@@ -218,8 +210,6 @@ UNSERVED_APIS: tuple[Api, ...] = tuple(
         ("describe_delegation_token", 1, 3),
         ("elect_leaders", 1, 2),
         ("alter_client_quotas", 0, 1),
-        ("describe_user_scram_credentials", 0, 0),
-        ("alter_user_scram_credentials", 0, 0),
         ("describe_quorum", 0, 2),
         ("update_features", 0, 2),
         ("unregister_broker", 0, 0),
