@@ -6,7 +6,7 @@ epoch, positions and lengths are bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from catalog.config.values import TopicConfig
 
+
+ONLY_LISTENER: Final = "PLAINTEXT"
+"""Name of the only listener of an agent of a previous release."""
 
 EPOCHS_IN_BATCHES: Final = -1
 """Leader epoch of an extent whose batches have their epochs in their headers."""
@@ -169,18 +172,35 @@ class OffsetRange(NamedTuple):
     end_offset: int
 
 
+class Endpoint(NamedTuple):
+    """Address of a broker for the clients of one listener."""
+
+    listener: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """Agent as Kafka clients see it: a node with an address.
+    """Agent as Kafka clients see it: a node with an address for each listener.
 
-    `has_local_logs` is True if it may lead partitions of local topics.
+    `host` and `port` are those of `endpoints` that commands use. An agent of a previous release has no
+    `endpoints`. `has_local_logs` is True if it may lead partitions of local topics.
     """
 
     node_id: int
     host: str
     port: int
+    endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
     has_local_logs: bool = False
+
+    def seen_on(self, listener: str) -> Broker | None:
+        """Return the broker with its address for clients of a listener; None if it has no such listener."""
+        if not self.endpoints:
+            return self if listener == ONLY_LISTENER else None
+        found = (each for each in self.endpoints if each.listener == listener)
+        return next((replace(self, host=each.host, port=each.port) for each in found), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,9 +155,13 @@ class Brokers:
         others = [broker for broker in found if broker.node_id != self.own.node_id]
         self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
 
-    async def controller(self) -> Broker:
-        """Return the broker for requests that change topics. Any broker could serve them."""
-        return (await self.live())[0]
+    async def live_on(self, listener: str) -> tuple[Broker, ...]:
+        """Return the live brokers that have a listener of this name, with their addresses on it.
+
+        This agent is one of them if one of its clients asks.
+        """
+        seen = (broker.seen_on(listener) for broker in await self.live())
+        return tuple(broker for broker in seen if broker is not None)
 
     async def coordinator(self, key: str) -> Broker:
         """Return the broker that coordinates the group `key`.

@@ -111,7 +111,8 @@ async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestC
     services = context.services
     if not rack or rack == services.brokers.own.rack:
         return
-    in_rack = [broker for broker in await services.brokers.live() if broker.rack == rack]
+    brokers = await services.brokers.live_on(context.client.listener)
+    in_rack = [broker for broker in brokers if broker.rack == rack]
     fetches = [item.fetch for item in items if item.fetch is not None]
     if not in_rack or not fetches:
         return

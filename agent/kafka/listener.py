@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.cluster.brokers import Brokers
 from agent.listeners import SecurityProtocol
-from catalog.model import Broker
+from catalog.model import Broker, Endpoint
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -38,10 +38,21 @@ async def create_brokers(
 
     Other agents see it as a broker once its session is registered with `Brokers.own`.
     """
-    host, port = next(advertised_address(each, bound) for each, bound in listeners.items())
+    endpoints = tuple(
+        Endpoint(each.name, *advertised_address(each, bound)) for each, bound in listeners.items()
+    )
+    plain = [each.protocol is SecurityProtocol.PLAINTEXT for each in listeners]
+    for_commands = endpoints[plain.index(True) if any(plain) else 0]
     return Brokers(
         catalog.brokers,
-        Broker(node_id=node_id, host=host, port=port, rack=settings.rack, has_local_logs=has_local_logs),
+        Broker(
+            node_id=node_id,
+            host=for_commands.host,
+            port=for_commands.port,
+            endpoints=endpoints,
+            rack=settings.rack,
+            has_local_logs=has_local_logs,
+        ),
         cluster_id=await pools.catalog.run(catalog.brokers.cluster_id),
         pool=pools.groups,  # each request of a group looks up the live brokers
         clock=clock,

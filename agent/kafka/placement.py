@@ -7,7 +7,7 @@ of a local topic is the node that has the log; while that node is down, the part
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent.cluster.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
@@ -16,22 +16,30 @@ from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Broker, Topic
     from catalog.topics.local_leaders import LocalLeader
 
 
+_LISTENER_NOT_FOUND_VERSION: Final = 6  # of Metadata
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Leaders and replicas of one topic, as one client sees them.
 
-    `epoch` is the leader epoch of partitions in the object store.
+    `epoch` is the leader epoch of partitions in the object store. `brokers` are those on the client's
+    listener, and `live_nodes` has the node ids of all. `no_listener` is the error for a leader that is not on
+    the listener.
     """
 
     topic: Topic
     epoch: int
     brokers: Sequence[Broker]
+    live_nodes: AbstractSet[int]
+    no_listener: ErrorCode
     zone: str | None
     leaders: Mapping[int, LocalLeader]
 
@@ -54,8 +62,9 @@ class Placement:
         nodes = [] if leader is None else [leader.node_id]
         epoch = -1 if leader is None else leader.leader_epoch
         if leader is None or all(broker.node_id != leader.node_id for broker in self.brokers):
+            is_live = leader is not None and leader.node_id in self.live_nodes
             return Struct(
-                error_code=ErrorCode.leader_not_available,
+                error_code=self.no_listener if is_live else ErrorCode.leader_not_available,
                 partition_index=partition,
                 leader_id=-1,
                 leader_epoch=epoch,
@@ -75,13 +84,26 @@ class Placement:
 async def placements_of(
     topics: Sequence[Topic], brokers: Sequence[Broker], context: RequestContext
 ) -> list[Placement]:
-    """Return the placement of each topic for the client. Leaders of local topics may be as last known."""
+    """Return the placement of each topic for the client. Leaders of local topics may be as last known.
+
+    `brokers` are those on the client's listener.
+    """
     local = [topic for topic in topics if topic.is_local]
-    leaders = await context.services.leaders.of_many(local, brokers) if local else {}
+    live = await context.services.brokers.live()
+    leaders = await context.services.leaders.of_many(local, live) if local else {}
+    # As in Kafka's Metadata. The only version of DescribeTopicPartitions is 0.
+    has_error = context.version >= _LISTENER_NOT_FOUND_VERSION
+    no_listener = ErrorCode.listener_not_found if has_error else ErrorCode.leader_not_available
     zone, epoch = zone_of(context.client_id), context.services.epoch.current
     return [
         Placement(
-            topic=topic, epoch=epoch, brokers=brokers, zone=zone, leaders=leaders.get(topic.topic_id, {})
+            topic=topic,
+            epoch=epoch,
+            brokers=brokers,
+            live_nodes=frozenset(broker.node_id for broker in live),
+            no_listener=no_listener,
+            zone=zone,
+            leaders=leaders.get(topic.topic_id, {}),
         )
         for topic in topics
     ]

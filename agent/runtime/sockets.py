@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from core.addresses import join_address
 from core.errors import InvalidInputError
 
 _BACKLOG = 2048
@@ -45,5 +46,4 @@ def _cannot_listen(address: str, error: OSError) -> InvalidInputError:
 
 def address_of(listener: socket.socket) -> str:
     """Return the socket's address as HOST:PORT, with brackets around an IPv6 host."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(*listener.getsockname()[:2])

@@ -5,6 +5,7 @@ A session may commit files below its own object prefix until it ends or is fence
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -15,7 +16,7 @@ from catalog.database.schema_version import SchemaVersion, check_schema_version
 from catalog.database.sql_files import load_queries
 from catalog.errors import SessionFencedError
 from catalog.lifecycle.reachability import observe, silence_params
-from catalog.model import Broker
+from catalog.model import Broker, Endpoint
 from core.errors import FatalError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Sessions:
             "node_id": broker.node_id if broker else None,
             "host": broker.host if broker else None,
             "port": broker.port if broker else None,
+            "endpoints": json.dumps(broker.endpoints if broker else []),
             "rack": broker.rack if broker else None,
             "has_local_logs": broker is not None and broker.has_local_logs,
         }
@@ -188,12 +190,17 @@ class Brokers:
         Only time in which the catalog was reachable counts, so an outage of the catalog hides no broker.
         """
         rows = self._database.read("brokers.live", _SQL["live_brokers"], {"silent_ms": silent_ms})
-        return [Broker(**row._asdict()) for row in rows]
+        return [_broker_from_row(row) for row in rows]
 
     def cluster_id(self) -> UUID:
         """Return the cluster id for Kafka clients."""
         cluster_id: UUID = self._database.read("brokers.cluster_id", _SQL["cluster_id"])[0].cluster_id
         return cluster_id
+
+
+def _broker_from_row(row: Row) -> Broker:
+    endpoints = tuple(Endpoint(*each) for each in row.endpoints)
+    return Broker(**{**row._asdict(), "endpoints": endpoints})
 
 
 def _close(transaction: Transaction, query: Query, session_id: UUID) -> None:

@@ -140,6 +140,7 @@ CREATE TABLE sessions (
     retry_ms bigint,
     unsettled text,
     suspected_ms bigint,
+    endpoints jsonb NOT NULL DEFAULT '[]',
     CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)

@@ -1,8 +1,9 @@
 -- name: register_session
 -- Insert a session; a retry changes nothing.
-INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, rack, has_local_logs)
-VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s, %(rack)s,
-        %(has_local_logs)s)
+INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, endpoints, rack,
+                      has_local_logs)
+VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s,
+        %(endpoints)s::jsonb, %(rack)s, %(has_local_logs)s)
 ON CONFLICT DO NOTHING;
 
 -- name: fence_older_sessions
@@ -89,7 +90,7 @@ SELECT nextval('broker_ids')::integer AS node_id;
 -- name: live_brokers
 -- Return the agents that serve the Kafka protocol and sent a heartbeat recently. Silence counts only while the
 -- catalog was reachable.
-SELECT node_id, host, port, rack, has_local_logs
+SELECT node_id, host, port, endpoints, rack, has_local_logs
 FROM sessions, reachability
 WHERE state = 'active' AND node_id IS NOT NULL
   AND seen_ms - greatest(heartbeat_ms, since_ms) <= %(silent_ms)s::bigint

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.errors import SessionFencedError
+from catalog.model import Broker, Endpoint
 from core.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -36,3 +37,24 @@ def test_sessions_without_a_recent_heartbeat_are_fenced(scene: Scene, clock: Clo
     assert ended is not None
     assert ended.state == "ended"
     assert sessions.get(scene.ids.new_uuid()) is None
+
+
+def test_a_broker_has_an_address_for_each_listener(scene: Scene) -> None:
+    brokers, sessions = scene.catalog.brokers, scene.catalog.sessions
+    endpoints = (Endpoint("PLAINTEXT", "h", 1), Endpoint("INNER", "inner", 2))
+    sessions.register(
+        scene.ids.new_uuid(), "several", Broker(node_id=7, host="h", port=1, endpoints=endpoints)
+    )
+    (found,) = brokers.live(10_000)
+    assert found.endpoints == endpoints
+    on_inner = found.seen_on("INNER")
+    assert on_inner is not None
+    assert (on_inner.node_id, on_inner.host, on_inner.port) == (7, "inner", 2)
+    assert found.seen_on("OUTER") is None
+
+
+def test_a_broker_of_the_previous_release_is_on_the_plain_listener_only(scene: Scene) -> None:
+    scene.catalog.sessions.register(scene.ids.new_uuid(), "old", Broker(node_id=7, host="h", port=1))
+    (found,) = scene.catalog.brokers.live(10_000)
+    assert found.seen_on("PLAINTEXT") == found
+    assert found.seen_on("INNER") is None

@@ -28,13 +28,13 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         raise KafkaError(
             ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {request.endpoint_type}"
         )
-    brokers = context.services.brokers
+    brokers = await context.services.brokers.live_on(context.client.listener)
     return Struct(
-        cluster_id=brokers.cluster_id,
-        controller_id=(await brokers.controller()).node_id,
+        cluster_id=context.services.brokers.cluster_id,
+        controller_id=brokers[0].node_id,  # any broker could serve its requests
         brokers=[
             Struct(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
-            for broker in await brokers.live()
+            for broker in brokers
         ],
         cluster_authorized_operations=operations_if_requested(
             ON_CLUSTER, requested=request.include_cluster_authorized_operations

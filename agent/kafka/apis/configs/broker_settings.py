@@ -16,6 +16,7 @@ from agent.local_tier_settings import LocalTierSettings
 from agent.settings import AgentSettings
 from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import TOPIC_SETTINGS
+from core.addresses import join_address
 from core.settings import description_of
 
 if TYPE_CHECKING:
@@ -198,9 +199,11 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
         BrokerSetting(
             name="advertised.listeners",
             kind="list",
-            value=f"PLAINTEXT://{own.host}:{own.port}",
+            value=",".join(
+                f"{each.listener}://{join_address(each.host, each.port)}" for each in own.endpoints
+            ),
             is_default=False,
-            documentation="The address for clients to connect to.",
+            documentation="The addresses for clients to connect to, by listener.",
         ),
         BrokerSetting(
             name="broker.rack",

@@ -43,7 +43,15 @@ async def _find(key: str, request: Struct, context: RequestContext) -> dict[str,
             "host": "",
             "port": -1,
         }
-    broker = await context.services.brokers.coordinator(key)
+    broker = (await context.services.brokers.coordinator(key)).seen_on(context.client.listener)
+    if broker is None:
+        return {
+            "error_code": ErrorCode.coordinator_not_available,
+            "error_message": f"the coordinator has no listener {context.client.listener}",
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
     return {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
 
 

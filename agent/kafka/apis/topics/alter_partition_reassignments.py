@@ -25,9 +25,9 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Compare the wanted replicas of each partition with the present ones."""
     services = context.services
     known = await services.directory.get_many(topic.name for topic in request.topics)
+    brokers = await services.brokers.live_on(context.client.listener)
     placements = {
-        each.topic.name: each
-        for each in await placements_of(list(known.values()), await services.brokers.live(), context)
+        each.topic.name: each for each in await placements_of(list(known.values()), brokers, context)
     }
     responses, yielding = [], CooperativeYield()
     for topic in request.topics:

@@ -31,7 +31,7 @@ _MAX_PARTITIONS = 2000
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe topics from the cursor on, up to the limit of partitions."""
     _check_cursor(request)
-    brokers = await context.services.brokers.live()
+    brokers = await context.services.brokers.live_on(context.client.listener)
     page = _page(request, await _found(request, context))
     topics = [each.topic for each in page.parts if not isinstance(each.topic, ErrorCode)]
     placements = iter(await placements_of(topics, brokers, context))

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe the brokers and the requested topics."""
     services = context.services
-    brokers = await services.brokers.live()
-    controller = await services.brokers.controller()
+    brokers = await services.brokers.live_on(context.client.listener)
     if request.topics is None or (context.version == 0 and not request.topics):
         every = await services.pools.catalog.run(services.catalog.topics.list)
         topics = await _describe_all(every, request, brokers, context)
@@ -57,7 +56,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     return Struct(
         brokers=describe_brokers(brokers),
         cluster_id=services.brokers.cluster_id,
-        controller_id=controller.node_id,
+        controller_id=brokers[0].node_id,  # any broker could serve its requests
         topics=topics,
         cluster_authorized_operations=operations_if_requested(
             ON_CLUSTER, requested=request.include_cluster_authorized_operations
