@@ -86,6 +86,10 @@ class InvalidCredentialError(InvalidInputError):
     """A user's name, or the credential for it, is unacceptable; the message shows no part of a secret."""
 
 
+class InvalidQuotaError(InvalidInputError):
+    """A quota, or the entity that is to have it, is invalid."""
+
+
 class InvalidCommitError(InvalidInputError):
     """A file commit contradicts itself."""
 

@@ -10,6 +10,7 @@ from typing_extensions import override
 from catalog.commit.notifications import CommitWatcher
 from catalog.commit.producers import Producers
 from catalog.commit.repository import Commits
+from catalog.config.client_quotas import ClientQuotas
 from catalog.config.repository import BrokerConfigs, GroupConfigs
 from catalog.database.embedded.server import EmbeddedPostgres
 from catalog.database.limits import DatabaseLimits
@@ -102,6 +103,7 @@ class Catalog:
         self.groups = Groups(database, clock)
         self.group_configs = GroupConfigs(database)
         self.broker_configs = BrokerConfigs(database)
+        self.client_quotas = ClientQuotas(database)
         self.group_offsets = GroupOffsets(database)
         self.users = Users(database)
 
