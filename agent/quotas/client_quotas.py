@@ -1,0 +1,209 @@
+"""The quotas of an agent's clients: what each has used, and how long it is throttled.
+
+A quota holds for each agent alone, as Kafka's hold for each broker. Rates are kept for the `max_tracked`
+clients that were active last, and for an hour after the last use (as in Kafka). So clients that invent client
+ids replace each other, and cannot fill the memory. A client that is replaced begins again without a past.
+"""
+
+from __future__ import annotations
+
+import math
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from agent.quotas.limits import AddressLimits, ClientLimits
+from agent.quotas.rates import SampledRate, TokenBucket
+from catalog.config.quota_entities import QuotaKey, canonical_address
+
+if TYPE_CHECKING:
+    from agent.quotas.limits import Limit
+    from agent.quotas.rates import Windows
+    from catalog.config.client_quotas import Quotas
+    from core.clock import Clock
+
+IDLE_MS: Final = 3_600_000
+MAX_TRACKED: Final = 10_000
+"""Bound on clients with a measured rate. Each takes at most 2 KiB."""
+
+_MAX_KEPT_NAME: Final = 200  # characters of a user or client id; longer ones are kept as their digest
+
+_NONE: Final[Quotas] = {}
+_ClientKey: TypeAlias = "tuple[QuotaKey, str | None, str | None]"
+
+
+class FetchAllowance(NamedTuple):
+    """The most bytes of a fetch's response, and the time until the client may have any."""
+
+    max_bytes: int
+    throttle_ms: int
+
+
+class _Tracked:
+    """The measured rate of one client, and until when it is throttled."""
+
+    __slots__ = ("measured", "throttled_until_ms", "used_ms")
+
+    def __init__(self, measured: SampledRate | TokenBucket, now_ms: int) -> None:
+        self.measured = measured
+        self.used_ms = now_ms
+        self.throttled_until_ms = 0
+
+
+class ClientQuotas:
+    """Rates and limits of all clients. Belongs to the event loop.
+
+    Amounts are bytes, percent of one thread's second, partitions, and connections. Throttle times are
+    milliseconds.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        windows: Windows,
+        mutation_windows: Windows,
+        max_tracked: int = MAX_TRACKED,
+    ) -> None:
+        self._clock = clock
+        self._windows = windows
+        self._mutation_windows = mutation_windows
+        self._max_tracked = max_tracked
+        self._tracked: dict[_ClientKey, _Tracked] = {}  # least recently used first
+        self.set_limits(_NONE)
+
+    def set_limits(self, quotas: Quotas) -> None:
+        """Replace all limits. What clients have used stays."""
+        self._limits = {key: ClientLimits(quotas, key) for key in QuotaKey}
+        self._address_limits = AddressLimits(quotas)
+        if not self.has_limits:
+            self._tracked.clear()
+
+    @property
+    def has_limits(self) -> bool:
+        """True if any quota is set."""
+        return any(self._limits.values()) or bool(self._address_limits)
+
+    @property
+    def has_address_limits(self) -> bool:
+        """True if any IP address has a quota."""
+        return bool(self._address_limits)
+
+    def __len__(self) -> int:
+        return len(self._tracked)
+
+    def throttled(self) -> int:
+        """Return the number of clients that are throttled now."""
+        now_ms = self._now_ms()
+        return sum([each.throttled_until_ms > now_ms for each in self._tracked.values()])
+
+    def record(self, key: QuotaKey, user: str, client_id: str | None, amount: float) -> int:
+        """Count an amount, and return the time for which the client is throttled; 0 if it may go on."""
+        limit = self._limits[key].find(user, client_id or "")
+        if limit is None:
+            return 0
+        now_ms = self._now_ms()
+        tracked = self._track(key, limit, now_ms)
+        rate = tracked.measured
+        assert isinstance(rate, SampledRate)
+        rate.record(amount, now_ms)
+        return self._throttle(tracked, key, rate.throttle_ms(limit.value, now_ms), now_ms)
+
+    def _throttle(self, tracked: _Tracked, key: QuotaKey, throttle_ms: int, now_ms: int) -> int:
+        if key is QuotaKey.REQUEST_PERCENTAGE:
+            throttle_ms = min(throttle_ms, self._windows.window_ms)  # as in ClientRequestQuotaManager
+        tracked.throttled_until_ms = max(tracked.throttled_until_ms, now_ms + throttle_ms)
+        return throttle_ms
+
+    def fetch_allowance(self, user: str, client_id: str | None) -> FetchAllowance | None:
+        """Return what a fetch may return now; None without a limit.
+
+        A response that is larger than the rate of all windows would be throttled even if it were the first.
+        """
+        limit = self._limits[QuotaKey.CONSUMER_BYTE_RATE].find(user, client_id or "")
+        if limit is None:
+            return None
+        now_ms = self._now_ms()
+        tracked = self._track(QuotaKey.CONSUMER_BYTE_RATE, limit, now_ms)
+        most = max(math.floor(limit.value * self._windows.whole_seconds), 1)
+        return FetchAllowance(most, max(tracked.throttled_until_ms - now_ms, 0))
+
+    def mutate(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, int]:
+        """Count created or deleted partitions; return whether that is allowed, and the throttle time.
+
+        If the client is in debt already, `strict` counts nothing and allows nothing (KIP-599). Otherwise the
+        mutation is allowed, and the client is throttled until its debt is paid.
+        """
+        key = QuotaKey.CONTROLLER_MUTATION_RATE
+        limit = self._limits[key].find(user, client_id or "")
+        if limit is None:
+            return True, 0
+        now_ms = self._now_ms()
+        tracked = self._track(key, limit, now_ms)
+        bucket = tracked.measured
+        assert isinstance(bucket, TokenBucket)
+        if strict:
+            throttle_ms = bucket.throttle_ms(limit.value, now_ms)
+            if throttle_ms:
+                return False, self._throttle(tracked, key, throttle_ms, now_ms)
+            bucket.take(partitions, limit.value, now_ms)
+            return True, 0
+        bucket.take(partitions, limit.value, now_ms)
+        return True, self._throttle(tracked, key, bucket.throttle_ms(limit.value, now_ms), now_ms)
+
+    def connect(self, host: str) -> int:
+        """Count a connection from an address; return the time after which it is to be closed, or 0.
+
+        A connection that is to be closed does not count.
+        """
+        try:
+            address = canonical_address(host)
+        except ValueError:  # a socket that is not of the internet
+            return 0
+        value = self._address_limits.find(address)
+        if value is None:
+            return 0
+        now_ms = self._now_ms()
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        tracked = self._track_key((key, address, None), now_ms)
+        rate = tracked.measured
+        assert isinstance(rate, SampledRate)
+        rate.record(1, now_ms)
+        throttle_ms = min(rate.throttle_ms(value, now_ms), self._windows.window_ms)
+        if throttle_ms:
+            rate.record(-1, now_ms)
+        return self._throttle(tracked, key, throttle_ms, now_ms)
+
+    def _track(self, key: QuotaKey, limit: Limit, now_ms: int) -> _Tracked:
+        return self._track_key((key, _kept(limit.user), _kept(limit.client_id)), now_ms)
+
+    def _track_key(self, key: _ClientKey, now_ms: int) -> _Tracked:
+        tracked = self._tracked.pop(key, None)
+        if tracked is None or now_ms - tracked.used_ms >= IDLE_MS:
+            self._evict(now_ms)
+            measured: SampledRate | TokenBucket
+            if key[0] is QuotaKey.CONTROLLER_MUTATION_RATE:
+                measured = TokenBucket(self._mutation_windows)
+            else:
+                measured = SampledRate(self._windows, now_ms)
+            tracked = _Tracked(measured, now_ms)
+        tracked.used_ms = now_ms
+        self._tracked[key] = tracked
+        return tracked
+
+    def _evict(self, now_ms: int) -> None:
+        """Make room for one more client, and forget the idle ones."""
+        while self._tracked:
+            key, oldest = next(iter(self._tracked.items()))
+            if len(self._tracked) < self._max_tracked and now_ms - oldest.used_ms < IDLE_MS:
+                return
+            del self._tracked[key]
+
+    def _now_ms(self) -> int:
+        return math.floor(self._clock.monotonic() * 1000)
+
+
+def _kept(name: str | None) -> str | None:
+    """Return a name, or its digest if it is long."""
+    if name is None or len(name) <= _MAX_KEPT_NAME:
+        return name
+    return blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()
