@@ -41,6 +41,7 @@ from agent.kafka.services import KafkaServices
 from agent.local_topics.service import LocalLogService
 from agent.maintenance import AgentMaintenance
 from agent.metrics_snapshot import metrics_snapshot
+from agent.quotas.follower import QuotaFollower
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
@@ -278,6 +279,14 @@ class Agent:
         )
         self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
         self.parsing_budget = ByteBudget("the memory for parsed requests", settings.max_parsed_bytes)
+        self.quotas = QuotaFollower.of_agent(
+            settings,
+            catalog.client_quotas,
+            pool=self.pools.catalog,
+            clock=clock,
+            outage=Outage("client quotas", clock=clock, ids=ids),
+            metrics=self.metrics,
+        )
         self.fetch_sessions = FetchSessions(
             clock=clock,
             ids=ids,
@@ -358,6 +367,7 @@ class Agent:
                 kafka = {each: _bind(each, opened) for each in settings.kafka_listeners}
                 self._control.start()
                 await self._warm_up()
+                await self.quotas.start()
                 for bound in (*http.values(), *kafka.values()):
                     listen(bound)
                 services = await self._start_session(kafka)
@@ -408,6 +418,7 @@ class Agent:
         health.require_running("heartbeats", lambda: self.session.is_running)
         health.require_running("commits", lambda: self.write_path.is_running)
         health.require_running("notifications", lambda: self.commit_notifier.is_running)
+        health.require_running("quotas", lambda: self.quotas.is_running)
         health.require_running("maintenance", lambda: self._maintenance.is_running)
         health.require_running("http_listener", lambda: all(each.is_running for each in self._http))
         kafka, groups = self._kafka, self._groups
@@ -495,6 +506,7 @@ class Agent:
             epoch=self.epoch,
             groups=self._groups,
             fetch_sessions=self.fetch_sessions,
+            quotas=self.quotas,
             pools=self.pools,
             request_budget=self.request_budget,
             parsing_budget=self.parsing_budget,
@@ -529,6 +541,7 @@ class Agent:
             await self._groups.stop()
         if self._lag is not None:
             await self._lag.stop()
+        await self.quotas.stop()
         await asyncio.gather(*(each.stop(seconds) for each in self._http))
 
     def _stop_failed(self, error: BackgroundTaskError) -> None:

@@ -60,8 +60,30 @@ class AgentSettings:
         "Maximum number of connections of Kafka clients from one IP address.",
         name="max_connections_per_ip",
     )
+    kafka_max_connection_creation_rate: int = setting(
+        2**31 - 1,
+        "Maximum number of connections of Kafka clients that an agent accepts per second, on average over the"
+        " windows of quotas; it delays further ones, and closes those that would wait too long.",
+        name="max_connection_creation_rate",
+    )
     broker_silent_ms: int = internal(
         10_000, "Time after which a broker that sent no heartbeat is no longer shown to clients."
+    )
+
+    # Client quotas
+    quota_window_num: int = setting(
+        11, "Number of windows over which an agent measures the rates of clients that have quotas."
+    )
+    quota_window_size_seconds: int = setting(1, "Length of each of these windows, in seconds.")
+    controller_quota_window_num: int = setting(
+        11,
+        "Number of windows whose creations and deletions of partitions a client with a quota may use up at"
+        " once.",
+    )
+    controller_quota_window_size_seconds: int = setting(1, "Length of each of these windows, in seconds.")
+    quota_poll_ms: int = internal(2_000, "Interval at which an agent looks for changed client quotas.")
+    max_quota_clients: int = internal(
+        10_000, "Maximum number of clients whose rates an agent measures; it forgets those idle for longest."
     )
 
     # Fetch sessions (KIP-227)

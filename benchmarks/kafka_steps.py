@@ -223,6 +223,7 @@ class _Bench:
                 poll_seconds=settings.poll_interval_ms / 1000,
             ),
             fetch_sessions=sessions,
+            quotas=SimpleNamespace(active=None),
             pools=pools,
             parsing_budget=ByteBudget("the memory for parsed requests", settings.max_parsed_bytes),
             metrics=metrics,

@@ -8,7 +8,9 @@ from agent.kafka.apis.cluster import (
     describe_log_dirs,
 )
 from agent.kafka.apis.configs import (
+    alter_client_quotas,
     alter_configs,
+    describe_client_quotas,
     describe_configs,
     incremental_alter_configs,
     list_config_resources,
@@ -69,6 +71,7 @@ APIS: tuple[Api, ...] = (
     describe_groups.API,
     list_groups.API,
     delete_groups.API,
+    alter_client_quotas.API,
     alter_configs.API,
     alter_partition_reassignments.API,
     alter_replica_log_dirs.API,
@@ -77,6 +80,7 @@ APIS: tuple[Api, ...] = (
     delete_records.API,
     delete_topics.API,
     describe_cluster.API,
+    describe_client_quotas.API,
     describe_configs.API,
     describe_log_dirs.API,
     describe_producers.API,

@@ -49,9 +49,18 @@ class AutomaticTopics:
         self._partitions = partitions
         self._pending: dict[str, asyncio.Task[None]] = {}
 
+    def can_create(self, name: str) -> bool:
+        """Return False if `create` would do nothing: it has begun already, or is not possible."""
+        return name not in self._pending and name not in _INTERNAL and len(self._pending) < MAX_PENDING
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of each created topic."""
+        return self._partitions
+
     def create(self, name: str) -> None:
-        """Begin to create a topic whose name is valid, unless that has begun already."""
-        if name in self._pending or name in _INTERNAL or len(self._pending) >= MAX_PENDING:
+        """Begin to create a topic whose name is valid, if that is possible."""
+        if not self.can_create(name):
             return
         task = asyncio.get_running_loop().create_task(self._create(name), name=f"create topic {name}")
         self._pending[name] = task

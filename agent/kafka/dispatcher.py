@@ -21,7 +21,9 @@ from agent.kafka.codec import Cursor, MalformedMessageError, Message, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.codec.writing import begin_response, finish_response
 from agent.kafka.errors import ErrorCode, code_of
+from agent.kafka.throttling import RequestMeter
 from agent.runtime.errors import BusyError
+from agent.runtime.request_time import Measured
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class RequestDispatcher:
     def __init__(self, apis: Sequence[Api], services: KafkaServices) -> None:
         self._apis = {api.key: api for api in apis}
         self._services = services
+        self._quotas = services.quotas
         self._messages: dict[tuple[int, int], Message] = {}
         self._counts: dict[tuple[int, int], Counter] = {}
         self._fast_paths = {api.key: api.fast_path() for api in apis if api.fast_path is not None}
@@ -94,9 +97,13 @@ class RequestDispatcher:
         cursor = Cursor(frame, _HEADER_START.size, MAX_HEADER_TAGS)
         context = self._context(cursor, message, version, client)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+        meter = None if self._quotas.active is None else self._meter(self._apis[key], context, frame)
         response = fast_path.try_handle(request_frame, context)
         if response is not None:
             self._counts[key, version].inc()
+            if meter is not None:
+                meter.stop()
+                return meter.charge(response)
         return response
 
     def _context(self, cursor: Cursor, message: Message, version: int, client: Client) -> RequestContext:
@@ -139,16 +146,24 @@ class RequestDispatcher:
                 return response
         context = self._context(cursor, message, version, client)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+        meter = None if self._quotas.active is None else self._meter(api, context, frame)
         try:
-            response = await self._handle_on_fast_path(api, request_frame, context)
-            if response is None:
-                response = await self._read_and_handle(api, message, cursor, context, correlation_id)
+            work = self._handle_known(api, message, request_frame, cursor, context)
+            if meter is None:
+                response = await work
+            else:
+                meter.stop()
+                response = meter.charge(await Measured(meter, work))
         except BaseException:
             RetainedBuffers([], context.releases).release()
             raise
         if isinstance(response, list) and context.releases:
             return RetainedBuffers(response, context.releases)
         return response
+
+    def _meter(self, api: Api, context: RequestContext, frame: memoryview) -> RequestMeter | None:
+        quotas = self._quotas.active
+        return None if quotas is None else RequestMeter(quotas, api.name, context, len(frame))
 
     async def _read_and_handle(
         self, api: Api, message: Message, cursor: Cursor, context: RequestContext, correlation_id: int
@@ -174,19 +189,22 @@ class RequestDispatcher:
         finally:
             memory.release(reserved)
 
-    async def _handle_on_fast_path(self, api: Api, frame: RequestFrame, context: RequestContext) -> Response:
-        """Handle a common request that has to wait; return None for one that the fast path rejects."""
+    async def _handle_known(
+        self, api: Api, message: Message, frame: RequestFrame, cursor: Cursor, context: RequestContext
+    ) -> Response:
+        """Handle a common request that has to wait on the fast path, and any other one as a struct."""
         fast_path = self._fast_paths.get(api.key)
         if fast_path is None:
-            return None
+            return await self._read_and_handle(api, message, cursor, context, frame.correlation_id)
         try:
             response = await fast_path.handle(frame, context)
         except MalformedMessageError:
             raise
         except Exception as error:  # noqa: BLE001  # as in `_handle_struct`
             response = self._error_response(api, Struct(), context, error)
-        if response is not None:
-            self._counts[api.key, context.version].inc()
+        if response is None:
+            return await self._read_and_handle(api, message, cursor, context, frame.correlation_id)
+        self._counts[api.key, context.version].inc()
         if isinstance(response, Struct):
             return encode(api, context.version, frame.correlation_id, response)
         return response

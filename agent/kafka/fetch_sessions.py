@@ -107,6 +107,13 @@ class FetchContext(Protocol):
         """
         ...
 
+    def complete_throttled(self) -> int:
+        """Return the session id of an empty response, in which a throttled client learns nothing.
+
+        A request that would start a session starts none, as in Kafka.
+        """
+        ...
+
 
 class FetchSessions:
     """The sessions of this agent. Belongs to the event loop.
@@ -273,6 +280,10 @@ class _FullFetch(FetchContext):
             session_id = self._sessions.create(self._request.wanted, statuses, by_id=self._request.by_id)
         return session_id, None
 
+    @override
+    def complete_throttled(self) -> int:
+        return NO_SESSION
+
 
 class SessionlessFetch(FetchContext):
     """A request that neither has a session nor starts one. `wanted` is called only if needed."""
@@ -297,6 +308,10 @@ class SessionlessFetch(FetchContext):
     @override
     def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
         return NO_SESSION, None
+
+    @override
+    def complete_throttled(self) -> int:
+        return NO_SESSION
 
 
 class _IncrementalFetch(FetchContext):
@@ -348,6 +363,10 @@ class _IncrementalFetch(FetchContext):
             for key in with_records:
                 partitions[key] = partitions.pop(key)
         return session.session_id, changed
+
+    @override
+    def complete_throttled(self) -> int:
+        return self._session.session_id
 
 
 def _next_epoch(epoch: int) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agent.local_topics.append_router import AppendRouter
     from agent.local_topics.leaders import LeaderDirectory
     from agent.local_topics.reader import LocalLogReader
+    from agent.quotas.follower import QuotaFollower
     from agent.read.memory_reads import MemoryReads
     from agent.read.read_path import ReadPath
     from agent.read.timestamp_lookup import TimestampLookup
@@ -45,6 +46,7 @@ class KafkaServices:
     epoch: CatalogEpoch
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
+    quotas: QuotaFollower
     pools: Pools
     request_budget: ByteBudget
     parsing_budget: ByteBudget

@@ -16,6 +16,8 @@ from agent.quotas.rates import SampledRate, TokenBucket
 from catalog.config.quota_entities import QuotaKey, canonical_address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.quotas.limits import Limit
     from agent.quotas.rates import Windows
     from catalog.config.client_quotas import Quotas
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
 IDLE_MS: Final = 3_600_000
 MAX_TRACKED: Final = 10_000
-"""Bound on clients with a measured rate. Each takes at most 2 KiB."""
+"""Default bound on clients with a measured rate. Each takes at most 2 KiB."""
 
 _MAX_KEPT_NAME: Final = 200  # characters of a user or client id; longer ones are kept as their digest
 
-_NONE: Final[Quotas] = {}
+_INT32_MAX: Final = 2**31 - 1  # of a throttle time in a response, in milliseconds
 _ClientKey: TypeAlias = "tuple[QuotaKey, str | None, str | None]"
 
 
@@ -63,13 +65,16 @@ class ClientQuotas:
         windows: Windows,
         mutation_windows: Windows,
         max_tracked: int = MAX_TRACKED,
+        on_throttle: Callable[[QuotaKey, float], None] = lambda _key, _seconds: None,
     ) -> None:
+        """Take the windows; `on_throttle` is called with the seconds of each throttle time."""
         self._clock = clock
         self._windows = windows
         self._mutation_windows = mutation_windows
         self._max_tracked = max_tracked
+        self._on_throttle = on_throttle
         self._tracked: dict[_ClientKey, _Tracked] = {}  # least recently used first
-        self.set_limits(_NONE)
+        self.set_limits({})
 
     def set_limits(self, quotas: Quotas) -> None:
         """Replace all limits. What clients have used stays."""
@@ -111,7 +116,10 @@ class ClientQuotas:
     def _throttle(self, tracked: _Tracked, key: QuotaKey, throttle_ms: int, now_ms: int) -> int:
         if key is QuotaKey.REQUEST_PERCENTAGE:
             throttle_ms = min(throttle_ms, self._windows.window_ms)  # as in ClientRequestQuotaManager
-        tracked.throttled_until_ms = max(tracked.throttled_until_ms, now_ms + throttle_ms)
+        if throttle_ms:
+            throttle_ms = min(throttle_ms, _INT32_MAX)
+            tracked.throttled_until_ms = max(tracked.throttled_until_ms, now_ms + throttle_ms)
+            self._on_throttle(key, throttle_ms / 1000)
         return throttle_ms
 
     def fetch_allowance(self, user: str, client_id: str | None) -> FetchAllowance | None:

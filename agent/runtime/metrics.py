@@ -181,6 +181,18 @@ class AgentMetrics:
             ["reason"],
             registry=registry,
         )
+        self.throttles = Counter(
+            "siltstone_quota_throttles",
+            "Requests and connections that were throttled, by the quota that they exceeded",
+            ["quota"],
+            registry=registry,
+        )
+        self.throttle_seconds = Counter(
+            "siltstone_quota_throttle_seconds",
+            "Throttle times of requests and connections, in seconds, by quota",
+            ["quota"],
+            registry=registry,
+        )
         self.http_requests = Counter(
             "siltstone_http_requests",
             "HTTP requests, by method, route and status",

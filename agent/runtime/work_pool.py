@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.runtime.errors import BusyError, StoppingError
+from agent.runtime.request_time import current_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,8 @@ class WorkPool:
                 remedy="retry the request later",
                 retry_after_seconds=1.0,
             )
+        if (measured := current_request.get()) is not None:
+            call = measured.timed(call)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Principal(NamedTuple):
@@ -26,8 +29,12 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 # Not frozen: authentication changes the principal of an open connection.
 @dataclass(slots=True)
 class Client:
-    """The client of one connection. `host` is its address without the port; `listener` is the name."""
+    """The client of one connection. `host` is its address without the port; `listener` is the name.
+
+    `mute` lets the connection receive nothing for some seconds.
+    """
 
     host: str
     listener: str
     principal: Principal = ANONYMOUS
+    mute: Callable[[float], None] | None = field(default=None, repr=False, compare=False)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,11 +134,6 @@ def _list_reassignments(rejection: Rejection, request: Struct, context: RequestC
     return Struct(error_code=rejection.code, topics=[])
 
 
-def _describe_quotas(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del request, context
-    return Struct(error_code=rejection.code, entries=[])
-
-
 def _create_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del context
     error = Struct(error_code=rejection.code, error_message=rejection.reason)
@@ -158,7 +153,6 @@ _NO_TRANSACTIONS = Rejection(
 _NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
 _NO_LISTED_TRANSACTIONS = Rejection(ErrorCode.none, "there are no transactions")
 _NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
-_NO_QUOTAS = Rejection(ErrorCode.none, "there are no quotas")
 _NO_AUTHORIZER = Rejection(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
 _NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
@@ -173,7 +167,6 @@ REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("delete_acls", 1, 3, _NO_AUTHORIZER, _delete_acls),
     RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
     RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
-    RejectedApi("describe_client_quotas", 0, 1, _NO_QUOTAS, _describe_quotas),
     RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),
     RejectedApi("list_transactions", 0, 2, _NO_LISTED_TRANSACTIONS, _list_transactions),  # KIP-664
 )
@@ -184,23 +177,12 @@ async def _refuse(request: Struct, context: RequestContext) -> Struct:
     raise KafkaError(ErrorCode.unsupported_version, "the agent does not serve this API")
 
 
-def _alter_client_quotas(request: Struct, context: RequestContext, error: Exception) -> Struct:
-    del context
-    rejected = {"error_code": code_of(error), "error_message": str(error)}
-    return Struct(entries=[Struct(**rejected, entity=each.entity) for each in request.entries])
-
-
-_REFUSED_ITEM_BY_ITEM: dict[str, Callable[[Struct, RequestContext, Exception], Struct]] = {
-    "alter_client_quotas": _alter_client_quotas,
-}
-
 UNSERVED_APIS: tuple[Api, ...] = tuple(
     Api(
         name=name,
         min_version=lowest,
         max_version=highest,
         handle=_refuse,
-        error_response=_REFUSED_ITEM_BY_ITEM.get(name),
         is_advertised=False,
     )
     for name, lowest, highest in (
@@ -209,7 +191,6 @@ UNSERVED_APIS: tuple[Api, ...] = tuple(
         ("expire_delegation_token", 1, 2),
         ("describe_delegation_token", 1, 3),
         ("elect_leaders", 1, 2),
-        ("alter_client_quotas", 0, 1),
         ("describe_quorum", 0, 2),
         ("update_features", 0, 2),
         ("unregister_broker", 0, 0),

@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._writer: ResponseWriter | None = None  # set while the transport accepts writes
-        self.client = Client("", listener_name)
+        self.client = Client("", listener_name, mute=self.mute)
         self._counted_bytes = 0  # in the budget
         self._incoming_bytes = 0  # of the counted bytes, those of an incomplete frame
         self._received_bytes = 0  # since the last check of the rate
@@ -89,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handling: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._muted: asyncio.TimerHandle | None = None  # set while the client is throttled
         self._progress = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -176,8 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             self._writer = None
         if self._sending is not None:
             self._sending.cancel()
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._muted):
+            if timer is not None:
+                timer.cancel()
         for response in self._responses:
             response.release()
         self._responses.clear()
@@ -207,6 +209,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._writer = None
             self._transport.abort()
+
+    def mute(self, seconds: float) -> None:
+        """Receive nothing for so long, because the client is throttled; a longer mute holds.
+
+        Requests that have arrived are handled, and a request that has arrived in part is received, so that
+        none of them retains memory meanwhile.
+        """
+        until = self._loop.time() + seconds
+        if self._transport is None or (self._muted is not None and self._muted.when() >= until):
+            return
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = self._loop.call_at(until, self._unmute)
+        self._update_reading()
+
+    def _unmute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            self._update_reading()
+
+    def end_mute_if_closed(self) -> None:
+        """End the mute if the client has closed its side. Nothing else shows it while nothing is received."""
+        if self._muted is not None and self._writer is not None and self._writer.peer_has_closed():
+            self._unmute()
 
     def finish(self) -> None:
         """Drop queued requests, respond to those already handled, then close."""
@@ -284,7 +311,8 @@ class Connection(asyncio.BufferedProtocol):
             or self._frame_bytes > _MAX_WAITING_BYTES
             or (count > 0 and self._budget.is_full)
         )
-        wanted = not (is_full or self._receiver.is_blocked or self._is_finishing)
+        is_muted = self._muted is not None and not self._receiver.has_buffer
+        wanted = not (is_full or is_muted or self._receiver.is_blocked or self._is_finishing)
         if wanted != self._is_receiving:
             self._is_receiving = wanted
             if wanted:

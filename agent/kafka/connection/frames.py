@@ -69,6 +69,11 @@ class FrameReceiver:
         """True while a frame waits for memory."""
         return self._blocked is not None
 
+    @property
+    def has_buffer(self) -> bool:
+        """True while a frame that has arrived in part has a buffer. Nothing else is received then."""
+        return self._frame is not None
+
     def buffer(self) -> memoryview:
         """Return the buffer to receive into. Call `received` before another connection receives."""
         if self._frame is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import select
 import sys
 import termios
 from dataclasses import dataclass
@@ -157,6 +158,10 @@ class ResponseWriter:
         size = self._transport.get_write_buffer_size()
         return size if self._socket is None else size + _kernel_buffer_bytes(self._socket)
 
+    def peer_has_closed(self) -> bool:
+        """Return True if the peer sends nothing more: it has closed its side, or the connection is broken."""
+        return self._socket is not None and _is_closed_by_peer(self._socket)
+
     def discard(self) -> None:
         """Drop the buffered responses."""
         if self._flush is not None:
@@ -174,6 +179,15 @@ def _kernel_buffer_bytes(connected: _HasFileno) -> int:
     except (OSError, ValueError):
         return 0
     return int.from_bytes(count, sys.byteorder)
+
+
+def _is_closed_by_peer(connected: _HasFileno) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(connected.fileno(), getattr(select, "POLLRDHUP", 0))  # errors are always reported
+    except (OSError, ValueError):
+        return True  # the socket is closed here
+    return bool(poll.poll(0))
 
 
 def _size(buffers: Buffers) -> int:

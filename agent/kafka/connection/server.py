@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.kafka.connection.connection import Connection
+from agent.kafka.connection.creation_rate import MAX_CLOSING, CreationRate
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.incoming_memory import IncomingMemory
 from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
+from agent.quotas.rates import Windows
 from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 from agent.runtime.cooperative_yield import IterationBudget
 from agent.runtime.health import start_essential_task
@@ -121,6 +123,13 @@ class KafkaServer:
             settings.kafka_max_connections_per_ip,
             asyncio.get_running_loop().time,
         )
+        self._creation_rate = CreationRate(
+            settings.kafka_max_connection_creation_rate,
+            services.quotas,
+            Windows(count=settings.quota_window_num, window_ms=1000 * settings.quota_window_size_seconds),
+            asyncio.get_running_loop().time,
+        )
+        self._closing: set[Connection] = set()  # those that are closed after a delay
         self._connections: set[Connection] = set()
         self._silent: deque[Connection] = deque()  # in the order of their arrival; some have sent requests
         self._servers: list[asyncio.Server] = []
@@ -187,6 +196,11 @@ class KafkaServer:
         return connection
 
     def _admit(self, connection: Connection) -> bool:
+        admission = self._creation_rate.admit(connection.client.host)
+        if not admission.is_served:
+            return self._close_later(connection, admission.delay_seconds)
+        if admission.delay_seconds:
+            connection.mute(admission.delay_seconds)
         if self._quotas.is_full:
             self._close_silent()
         is_admitted = self._quotas.acquire(connection, connection.client.host)
@@ -194,6 +208,15 @@ class KafkaServer:
             self._silent.append(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
         return is_admitted
+
+    def _close_later(self, connection: Connection, seconds: float) -> bool:
+        """Close a connection after a delay; return False if it is to be closed at once."""
+        if not seconds or len(self._closing) >= MAX_CLOSING:
+            return False
+        self._closing.add(connection)
+        connection.mute(2 * seconds)  # longer than it stays open
+        asyncio.get_running_loop().call_later(seconds, connection.abort, "connection_rate")
+        return True
 
     def _close_silent(self) -> None:
         """Close the oldest connection that has never sent a request, if there is one."""
@@ -210,6 +233,7 @@ class KafkaServer:
         if connection.close_reason:
             self._metrics.kafka_connections_closed.labels(connection.close_reason).inc()
         self._connections.discard(connection)
+        self._closing.discard(connection)
         if not self._connections:
             self._empty.set()
 
@@ -223,6 +247,7 @@ class KafkaServer:
             await asyncio.sleep(min(_SWEEP_SECONDS, idle_seconds, policy.check_seconds))
             now = loop.time()
             for connection in list(self._connections):
+                connection.end_mute_if_closed()
                 if connection.is_idle_since(now - idle_seconds):
                     connection.abort("idle")
             self._silent = deque(

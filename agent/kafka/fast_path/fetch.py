@@ -21,6 +21,7 @@ from agent.kafka.fast_path.fetch_parser import MIN_VERSION, FetchParser
 from agent.kafka.fast_path.fetch_targets import find_targets
 from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import PartitionStatus
+from agent.kafka.throttling import fetch_allowance
 from agent.read.memory_reads import MAX_PARTITIONS_PER_STEP, MemoryMiss
 
 if TYPE_CHECKING:
@@ -140,9 +141,13 @@ class FastFetch(FastPath):
             )
         except KafkaError:
             return None
+        max_bytes = max(parsed.max_bytes, 0)
+        if (allowance := fetch_allowance(context)) is not None:
+            max_bytes = min(max_bytes, allowance.max_bytes)
+            if allowance.throttle_ms:
+                found = None  # the ordinary path responds with nothing
         if found is None:
             return None
-        max_bytes = max(parsed.max_bytes, 0)
         limits = FetchLimits(parsed.max_wait, parsed.min_bytes, max_bytes, parsed.rack.decode())
         return _Request(*found, limits)
 

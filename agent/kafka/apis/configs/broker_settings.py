@@ -38,9 +38,14 @@ _AGENT = {
     "connections.max.idle.ms": "kafka_idle_ms",
     "fetch.max.bytes": "max_fetch_bytes",
     "max.incremental.fetch.session.cache.slots": "max_fetch_sessions",
+    "controller.quota.window.num": "controller_quota_window_num",
+    "controller.quota.window.size.seconds": "controller_quota_window_size_seconds",
+    "max.connection.creation.rate": "kafka_max_connection_creation_rate",
     "max.connections": "kafka_max_connections",
     "max.connections.per.ip": "kafka_max_connections_per_ip",
     "num.partitions": "default_partitions",
+    "quota.window.num": "quota_window_num",
+    "quota.window.size.seconds": "quota_window_size_seconds",
     "socket.request.max.bytes": "max_request_bytes",
 }
 # Fields of LocalTierSettings have these names with underscores.

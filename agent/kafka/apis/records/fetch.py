@@ -13,6 +13,10 @@ its position (KIP-320). The epoch of the last fetched offset (version 12) is ign
 
 Both isolation levels read the same records because there are no transactions.
 
+A client that has used up its quota gets an empty response, and a client with a quota at most what its windows
+allow (`agent.kafka.throttling`). Kafka withholds the response that exceeds the quota; the agent sends it, and
+throttles the next one.
+
 The fast path serves requests whose records are in memory. It gives the same responses.
 """
 
@@ -21,16 +25,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
 from agent.kafka.fast_path.fetch import FastFetch
 from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import SessionRequest
+from agent.kafka.throttling import fetch_allowance
 from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.codec import Struct
     from agent.kafka.fetch_sessions import PartitionKey
 
 _NO_TOPIC_ID = bytes(16)
@@ -41,7 +46,12 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     by_id = context.version >= TOPIC_IDS_SINCE
     reads = context.services.fetch_sessions.find(session_request(request, by_id=by_id))
     reads.begin()
-    limits = FetchLimits(request.max_wait, request.min_bytes, max(request.max_bytes, 0), request.rack_id)
+    max_bytes = max(request.max_bytes, 0)
+    if (allowance := fetch_allowance(context)) is not None:
+        if allowance.throttle_ms:
+            return Struct(throttle_time=allowance.throttle_ms, session_id=reads.complete_throttled())
+        max_bytes = min(max_bytes, allowance.max_bytes)
+    limits = FetchLimits(request.max_wait, request.min_bytes, max_bytes, request.rack_id)
     return await build_fetch_response(reads, limits, context)
 
 

@@ -1,7 +1,8 @@
 """CreatePartitions: adds partitions to topics.
 
 Versions 0 to 3. Version 2 is the first flexible one. An assignment must have one entry for each new
-partition; the agent ignores the brokers that it names.
+partition; the agent ignores the brokers that it names. From version 3 on, a quota of mutations (KIP-599) is
+strict.
 
 A topic that was not processed within the request's timeout is REQUEST_TIMED_OUT and does not change.
 """
@@ -16,6 +17,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.kafka.throttling import MutationCharges
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.topics.names import MAX_PARTITIONS
 from core.errors import SiltstoneError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
 
+_STRICT_SINCE = 3
+
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Add partitions to each topic, or report why not."""
@@ -34,12 +38,14 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     run = context.services.pools.catalog.run
     found = await run(partial(context.services.catalog.topics.by_names, list(names))) if names else []
     known = {topic.name: topic for topic in found}
+    charges = MutationCharges(context, strict_since=_STRICT_SINCE)
     yielding, results = CooperativeYield(), []
     for wanted in {each.name: each for each in request.topics}.values():
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
             _check(wanted, known)
+            charges.require(wanted.count - known[wanted.name].partition_count)
             if not request.validate_only:
                 deadline.check()
                 await _add_partitions(wanted.name, wanted.count, context)
@@ -50,7 +56,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         else:
             results.append(Struct(name=wanted.name))
         await yielding.step()
-    return Struct(results=results)
+    return Struct(results=results, throttle_time=charges.throttle_ms)
 
 
 def _check(wanted: Struct, known: Mapping[str, Topic]) -> None:

@@ -7,6 +7,7 @@ Differences from Kafka:
 
 - Any replication factor except 0 is accepted and reported as 1: the object store replicates the data.
 - A manual assignment only sets the number of partitions.
+- A quota of mutations (KIP-599) is strict from version 6 on. A topic that exists is not charged.
 - Topics are created in transactions of at most a hundred. A topic whose transaction did not start within the
   request's timeout is REQUEST_TIMED_OUT and is not created.
 """
@@ -22,6 +23,7 @@ from agent.kafka.apis.configs.describe_configs import config_source
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
+from agent.kafka.throttling import MutationCharges
 from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.config.values import TopicConfig
 from catalog.errors import InvalidTopicError
@@ -30,7 +32,7 @@ from catalog.topics.repository import NewTopic
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
@@ -41,6 +43,7 @@ _MAX_TOPICS = 2_000
 # Bounds of one transaction. Only the first topic of a transaction may exceed the number of partitions.
 _CHUNK_TOPICS, _CHUNK_PARTITIONS = 100, 10_000
 _PROHIBITED = "__cluster_metadata"  # the log of the controllers (Kafka's ControllerApis.createTopics)
+_STRICT_SINCE = 6
 _VALIDATION_COST = 5  # items of the usual work on the event loop
 
 
@@ -62,9 +65,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             found[wanted.name] = error
         await yielding.step(_VALIDATION_COST)
     create = _validate_only if request.validate_only else _create
-    found |= await create(
-        list(new.values()), RequestDeadline(request.timeout, context.services.clock), context
-    )
+    charges = await _charge(new, context)
+    found |= charges.refused
+    wanted_topics = [each for name, each in new.items() if name not in charges.refused]
+    found |= await create(wanted_topics, RequestDeadline(request.timeout, context.services.clock), context)
     rendered: dict[TopicConfig, list[Struct]] = {}
     responses = []
     for name, topic in found.items():
@@ -74,7 +78,20 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             else _created(new[name], topic, rendered)
         )
         await yielding.step()
-    return Struct(topics=responses)
+    return Struct(topics=responses, throttle_time=charges.throttle_ms)
+
+
+async def _charge(new: Mapping[str, NewTopic], context: RequestContext) -> MutationCharges:
+    """Charge the client's quota with the partitions of topics that do not exist."""
+    charges = MutationCharges(context, strict_since=_STRICT_SINCE)
+    if charges.is_limited and new:
+        services = context.services
+        find = partial(services.catalog.topics.name_conflicts, list(new))
+        existing = await services.pools.catalog.run(find)
+        for name, each in new.items():
+            if name not in existing:
+                charges.charge(name, each.partition_count)
+    return charges
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:

@@ -1,6 +1,7 @@
 """DeleteTopics: deletes topics.
 
-Versions 1 to 6. Version 5 added error messages (KIP-599), version 6 topic ids (KIP-516).
+Versions 1 to 6. Version 5 added error messages (KIP-599), version 6 topic ids (KIP-516). From version 5 on, a
+quota of mutations is strict.
 
 The topic is deleted when the response is sent. A topic that was not processed within the request's timeout is
 REQUEST_TIMED_OUT and is not deleted.
@@ -19,6 +20,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
+from agent.kafka.throttling import MutationCharges
 from catalog.errors import TopicNotFoundError
 from core.errors import NotFoundError, SiltstoneError
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 Key: TypeAlias = "tuple[str | None, UUID | None]"
+_STRICT_SINCE = 5
 _TOPIC_IDS_SINCE = 6
 
 
@@ -49,9 +52,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             continue
         named[topic.topic_id] = topic
         times[topic.topic_id] += name is not None
+    charges = MutationCharges(context, strict_since=_STRICT_SINCE)
     for topic_id, topic in named.items():
-        responses.append(await _delete(topic, times[topic_id], deadline, context))
-    return Struct(responses=responses)
+        responses.append(await _delete(topic, times[topic_id], deadline, charges, context))
+    return Struct(responses=responses, throttle_time=charges.throttle_ms)
 
 
 async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key, Topic | SiltstoneError]:
@@ -82,12 +86,15 @@ async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key,
     return found
 
 
-async def _delete(topic: Topic, times: int, deadline: RequestDeadline, context: RequestContext) -> Struct:
+async def _delete(
+    topic: Topic, times: int, deadline: RequestDeadline, charges: MutationCharges, context: RequestContext
+) -> Struct:
     services = context.services
     try:
         if times > 1:
             raise KafkaError(ErrorCode.invalid_request, "the topic is named by its name and by its id")
         deadline.check()
+        charges.require(topic.partition_count)
         await services.pools.catalog.run(partial(services.catalog.topics.delete, topic.name, topic.topic_id))
         services.directory.invalidate(topic.name)
     except SiltstoneError as error:

@@ -9,6 +9,7 @@ from uuid import UUID
 import structlog
 
 from agent.kafka.errors import ErrorCode
+from agent.kafka.throttling import MutationCharges
 from catalog.errors import InvalidTopicError
 from catalog.topics.names import check_topic_name
 from core.errors import SiltstoneError
@@ -39,12 +40,20 @@ async def find_requested_topics(request: Struct, context: RequestContext) -> lis
         ids, directory.get_many_by_id, directory.last_known_by_id, ErrorCode.unknown_topic_id
     )
     if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
-        for name, found in by_name.items():
-            if found is ErrorCode.unknown_topic_or_partition:
-                context.services.automatic_topics.create(name)
+        missing = (name for name, found in by_name.items() if found is ErrorCode.unknown_topic_or_partition)
+        _create(missing, context)
     return [
         by_name[key] if isinstance(key, str) else by_id[key] if isinstance(key, UUID) else key for key in keys
     ]
+
+
+def _create(names: Iterable[str], context: RequestContext) -> None:
+    """Begin to create topics, as far as the client's quota of mutations allows. The client asks again."""
+    topics = context.services.automatic_topics
+    charges = MutationCharges(context, strict_since=0)
+    for name in names:
+        if topics.can_create(name) and charges.charge(name, topics.partitions):
+            topics.create(name)
 
 
 async def find_topics_by_name(names: Iterable[str], context: RequestContext) -> dict[str, Topic | ErrorCode]:

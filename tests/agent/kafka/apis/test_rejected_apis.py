@@ -79,11 +79,9 @@ def test_no_transactions_are_listed_or_described(wire: Wire) -> None:
         assert response.transaction_states[0].error_code == ErrorCode.transactional_id_not_found
 
 
-def test_consoles_find_no_reassignments_and_no_quotas(wire: Wire) -> None:
+def test_consoles_find_no_reassignments(wire: Wire) -> None:
     for _, response in responses(wire, "list_partition_reassignments", Struct(timeout=1000, topics=None)):
         assert (response.error_code, response.topics) == (ErrorCode.none, [])
-    for _, response in responses(wire, "describe_client_quotas", Struct(components=[], strict=False)):
-        assert (response.error_code, response.entries) == (ErrorCode.none, [])
 
 
 def test_access_control_lists_are_disabled(wire: Wire) -> None:
@@ -112,10 +110,7 @@ def test_a_client_that_skips_api_versions_learns_which_api_is_not_served(
     """The connection stays open for its other requests."""
     request = filled_request(schema_of(name, version, "request"), "a")
     for _ in range(2):
-        response = wire.ask(name, version, request)
-        items = {"alter_client_quotas": "entries"}
-        (refused,) = getattr(response, items[name]) if name in items else (response,)
-        assert refused.error_code == ErrorCode.unsupported_version
+        assert wire.ask(name, version, request).error_code == ErrorCode.unsupported_version
 
 
 def test_apis_that_are_not_served_are_not_advertised(wire: Wire) -> None:

@@ -176,6 +176,7 @@ def _dispatcher(
         catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
         pools=SimpleNamespace(kernels=pool or _Pool(), parsing=_Pool(), rendering=_Pool(), catalog=_Pool()),
         parsing_budget=ByteBudget("parsed requests", 2**30),
+        quotas=SimpleNamespace(active=None),
         metrics=AgentMetrics(),
     )
     api = produce.API if fast else replace(produce.API, fast_path=None)
