@@ -327,6 +327,7 @@ class Agent:
             directory=self.directory,
             producer=RecordProducer(self.appends, self.pools, clock=clock, ids=ids),
             read_path=self.read_path,
+            quotas=self.quotas,
             pools=self.pools,
             request_budget=self.request_budget,
             parsing_budget=self.parsing_budget,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from agent.http import documentation, errors, operation_routes, record_routes, topic_routes
+from agent.http.throttling import RecordQuotas
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +39,7 @@ def create_app(context: HttpContext) -> FastAPI:
     app.include_router(operation_routes.router(context))
     documentation.install(app)
     errors.install(app, context.ids)
+    app.add_middleware(RecordQuotas, quotas=context.quotas)
     app.add_middleware(RequestCounter, metrics=context.metrics)
     return app
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent.cluster.topic_directory import TopicDirectory
     from agent.http.record_producer import RecordProducer
+    from agent.quotas.follower import QuotaFollower
     from agent.read.read_path import ReadPath
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.health import Health
@@ -27,6 +28,7 @@ class HttpContext:
     directory: TopicDirectory
     producer: RecordProducer
     read_path: ReadPath
+    quotas: QuotaFollower
     pools: Pools
     request_budget: ByteBudget
     parsing_budget: ByteBudget

@@ -36,6 +36,7 @@ _ERRORS = {
     415: "The request body is not uncompressed JSON.",
     416: "The offset is out of range. The error has the bounds of the partition.",
     422: "A parameter or the request body is invalid.",
+    429: "The user exceeds its quota. Retry after `Retry-After` seconds.",
     503: "Retry after `Retry-After` seconds.",
 }
 

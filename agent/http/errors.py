@@ -11,6 +11,7 @@ offset out of range         416     read within the range of the error
 name exists                 409     choose another name
 other invalid input         422     change the request
 stale state                 409     read the state again and retry
+exceeds a quota             429     retry after `Retry-After` seconds
 retryable                   503     retry after `Retry-After` seconds
 the client has left         499     nothing: it does not receive the response
 anything else               500     contact the operator of the agent

@@ -151,9 +151,9 @@ _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {
         "model": ProduceResponse,
         "description": "All records were rejected, or the request body is invalid. There is an `error`.",
     },
-    **error_responses(503),
+    **error_responses(429, 503),
 }
 _READ_RESPONSES: dict[int | str, dict[str, object]] = {
     200: {"model": RecordsResponse, "description": "The records."},
-    **error_responses(404, 416, 422, 503),
+    **error_responses(404, 416, 422, 429, 503),
 }

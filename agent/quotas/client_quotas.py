@@ -122,6 +122,14 @@ class ClientQuotas:
             self._on_throttle(key, throttle_ms / 1000)
         return throttle_ms
 
+    def throttle_left(self, key: QuotaKey, user: str, client_id: str | None) -> int:
+        """Return the time until the client may send more, without counting anything."""
+        limit = self._limits[key].find(user, client_id or "")
+        if limit is None:
+            return 0
+        tracked = self._tracked.get((key, _kept(limit.user), _kept(limit.client_id)))
+        return 0 if tracked is None else max(tracked.throttled_until_ms - self._now_ms(), 0)
+
     def fetch_allowance(self, user: str, client_id: str | None) -> FetchAllowance | None:
         """Return what a fetch may return now; None without a limit.
 
@@ -130,10 +138,8 @@ class ClientQuotas:
         limit = self._limits[QuotaKey.CONSUMER_BYTE_RATE].find(user, client_id or "")
         if limit is None:
             return None
-        now_ms = self._now_ms()
-        tracked = self._track(QuotaKey.CONSUMER_BYTE_RATE, limit, now_ms)
         most = max(math.floor(limit.value * self._windows.whole_seconds), 1)
-        return FetchAllowance(most, max(tracked.throttled_until_ms - now_ms, 0))
+        return FetchAllowance(most, self.throttle_left(QuotaKey.CONSUMER_BYTE_RATE, user, client_id))
 
     def mutate(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, int]:
         """Count created or deleted partitions; return whether that is allowed, and the throttle time.

@@ -37,6 +37,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 COMMANDS = {
     "agent": "Run an agent, the broker that serves Kafka and HTTP clients.",
     "topics": "Create, list, describe, delete and undelete topics.",
+    "quotas": "List, set and remove the quotas of Kafka and HTTP clients.",
     "users": "Set, list and delete the users of Kafka and HTTP clients.",
     "produce": "Send lines of standard input or of FILES to TOPIC, as a Kafka producer.",
     "consume": "Print the records of TOPIC, as a Kafka consumer.",
@@ -54,6 +55,7 @@ COMMANDS = {
 EXTRAS = {
     "agent": "agent",
     "topics": "agent",
+    "quotas": "agent",
     "users": "agent",
     "produce": "agent",
     "consume": "agent",

@@ -200,7 +200,7 @@ class KafkaServer:
         if not admission.is_served:
             return self._close_later(connection, admission.delay_seconds)
         if admission.delay_seconds:
-            connection.mute(admission.delay_seconds)
+            self._mute_soon(connection, admission.delay_seconds)
         if self._quotas.is_full:
             self._close_silent()
         is_admitted = self._quotas.acquire(connection, connection.client.host)
@@ -214,9 +214,14 @@ class KafkaServer:
         if not seconds or len(self._closing) >= MAX_CLOSING:
             return False
         self._closing.add(connection)
-        connection.mute(2 * seconds)  # longer than it stays open
+        self._mute_soon(connection, 2 * seconds)  # longer than it stays open
         asyncio.get_running_loop().call_later(seconds, connection.abort, "connection_rate")
         return True
+
+    @staticmethod
+    def _mute_soon(connection: Connection, seconds: float) -> None:
+        """Mute a new connection once its transport reads: before, uvloop ignores a pause."""
+        asyncio.get_running_loop().call_soon(connection.mute, seconds)
 
     def _close_silent(self) -> None:
         """Close the oldest connection that has never sent a request, if there is one."""

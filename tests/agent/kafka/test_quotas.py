@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from agent.kafka import dispatcher
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.throttling import RequestMeter
 from tests.agent.kafka.connection.test_connection import only_partition, produce_request
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, read_response, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.agent.kafka.brokers import BrokerThread
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _PRODUCE, _FETCH = "producer_byte_rate", "consumer_byte_rate"
 _USER, _ID, _IP = "user", "client-id", "ip"
-Parts = dict[str, str | None]
+Parts: TypeAlias = "Mapping[str, str | None]"
 
 
 def entry(parts: Parts, **values: float | None) -> Struct:
@@ -178,13 +178,12 @@ def test_a_client_beyond_its_produce_rate_is_muted_and_retains_no_memory(
 def test_without_quotas_no_request_is_measured(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither on the fast path nor elsewhere, and also after the last quota was removed."""
     measured: list[str] = []
-    original = dispatcher.RequestMeter
 
-    def meter(quotas: object, api: str, *rest: object) -> object:
+    def meter(quotas: Any, api: str, *rest: Any) -> RequestMeter:  # noqa: ANN401  # passed on
         measured.append(api)
-        return original(quotas, api, *rest)  # type: ignore[arg-type]  # passed through
+        return RequestMeter(quotas, api, *rest)
 
-    monkeypatch.setattr(dispatcher, "RequestMeter", meter)
+    monkeypatch.setattr("agent.kafka.dispatcher.RequestMeter", meter)
     broker.create_topic("granite")
 
     def send_all() -> None:
@@ -217,10 +216,9 @@ def test_a_throttled_consumer_reads_nothing_and_loses_nothing(broker: BrokerThre
         first, second, third = (stack.enter_context(Wire(address, client_id="reader")) for _ in range(3))
         session = third.ask("fetch", 7, fetch_request(8, epoch=0))
         assert session.throttle_time == 0
-        for wire in (first, second):
-            response = wire.ask("fetch", 7, fetch_request())
-            assert 0 < fetched(response) <= 3000
-        assert response.throttle_time > 0
+        responses = [wire.ask("fetch", 7, fetch_request()) for wire in (first, second)]
+        assert all(0 < fetched(response) <= 3000 for response in responses)
+        assert responses[-1].throttle_time > 0
         empty = third.ask("fetch", 7, fetch_request(session_id=session.session_id, epoch=1))
         assert (empty.session_id, empty.responses, empty.error_code) == (session.session_id, [], 0)
         assert empty.throttle_time > 0

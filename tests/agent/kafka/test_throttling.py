@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -48,19 +49,27 @@ async def test_only_the_steps_of_a_request_take_time() -> None:
     clock = ManualClock()
     pool = WorkPool("work", threads=1, max_waiting=1)
     time = RequestTime(clock.monotonic)
+    is_waiting = threading.Event()
 
     async def step() -> str:
         clock.advance(1)
-        waiting = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(lambda: (clock.advance(100), waiting.set_result(None)))
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def work_for_others() -> None:
+            clock.advance(100)
+            waiting.set_result(None)
+
+        asyncio.get_running_loop().call_soon(work_for_others)
         await waiting
         clock.advance(2)
+        asyncio.get_running_loop().call_soon(is_waiting.set)
         with pytest.raises(ValueError, match="in a thread"):
             await pool.run(fail)
         assert current_request.get() is time
         return "done"
 
     def fail() -> None:
+        assert is_waiting.wait(60)  # otherwise the loop's step might still be running
         clock.advance(4)
         raise ValueError("in a thread")
 
