@@ -51,7 +51,12 @@ def render_reference(schema: Schema) -> str:
 def _openapi_schema() -> Schema:
     # The schema depends on the settings alone. No route is called, so the other parts may be missing.
     parts = SimpleNamespace(
-        settings=AgentSettings(), topics=None, pools=SimpleNamespace(catalog=None), metrics=None, ids=None
+        settings=AgentSettings(),
+        topics=None,
+        pools=SimpleNamespace(catalog=None),
+        quotas=None,
+        metrics=None,
+        ids=None,
     )
     return create_app(cast("HttpContext", parts)).openapi()
 

@@ -102,7 +102,7 @@ class RequestDispatcher:
         if response is not None:
             self._counts[key, version].inc()
             if meter is not None:
-                meter.stop()
+                meter.time.stop()
                 return meter.charge(response)
         return response
 
@@ -152,8 +152,8 @@ class RequestDispatcher:
             if meter is None:
                 response = await work
             else:
-                meter.stop()
-                response = meter.charge(await Measured(meter, work))
+                meter.time.stop()
+                response = meter.charge(await Measured(meter.time, work))
         except BaseException:
             RetainedBuffers([], context.releases).release()
             raise

@@ -45,11 +45,11 @@ _API_VERSIONS: Final = "api_versions"
 _INT32 = Layout(">i")
 
 
-class RequestMeter(RequestTime):
+class RequestMeter:
     """What one request costs its client. `size` is that of the request in bytes."""
 
     def __init__(self, quotas: ClientQuotas, api: str, context: RequestContext, size: int) -> None:
-        super().__init__(context.services.clock.monotonic)
+        self.time = RequestTime(context.services.clock.monotonic)
         self._quotas = quotas
         self._api = api
         self._context = context
@@ -57,13 +57,14 @@ class RequestMeter(RequestTime):
 
     def charge(self, response: Response) -> Response:
         """Charge the client and mute its connection; return the response with the throttle time."""
+        percent = 100 * self.time.close()
         throttle_ms = 0
         if self._api == "produce":
             throttle_ms = self._record(QuotaKey.PRODUCER_BYTE_RATE, self._size)
         elif self._api == "fetch" and response is not None and not callable(response):
             throttle_ms = self._record(QuotaKey.CONSUMER_BYTE_RATE, _size(response))
         if response:  # neither None nor no buffers
-            throttle_ms = max(throttle_ms, self._record(QuotaKey.REQUEST_PERCENTAGE, 100 * self.seconds))
+            throttle_ms = max(throttle_ms, self._record(QuotaKey.REQUEST_PERCENTAGE, percent))
         if callable(response):
             self._mute(throttle_ms)
             if throttle_ms:

@@ -44,6 +44,8 @@ class ClientLimits:
 
         A client without a client id is one of the default's. It would escape from its quota otherwise.
         """
+        if not self._limits:
+            return None
         find = self._limits.get
         for named in (user, DEFAULT):
             for id_ in (client_id, DEFAULT):

@@ -28,6 +28,7 @@ class RequestTime:
         self._started = monotonic()
         self._on_loop = 0.0
         self._in_threads: list[float] = []  # appended to by several threads
+        self._is_closed = False
 
     def stop(self) -> None:
         """Count the time on the event loop since the request was created or continued."""
@@ -37,20 +38,26 @@ class RequestTime:
         """Begin to count time on the event loop again."""
         self._started = self._monotonic()
 
-    @property
-    def seconds(self) -> float:
-        """The time until the last `stop`."""
+    def close(self) -> float:
+        """Return the time until the last `stop`, and count nothing more.
+
+        A task or a timer that the request has started may refer to it for a long time.
+        """
+        self._is_closed = True
         return self._on_loop + sum(self._in_threads)
 
     def timed(self, call: Callable[[], T]) -> Callable[[], T]:
         """Return `call` such that its time in a thread counts."""
+        if self._is_closed:
+            return call
 
         def run() -> T:
             started = self._monotonic()
             try:
                 return call()
             finally:
-                self._in_threads.append(self._monotonic() - started)
+                if not self._is_closed:
+                    self._in_threads.append(self._monotonic() - started)
 
         return run
 
@@ -71,7 +78,7 @@ class Measured(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         """Run the coroutine, with the request as the current one."""
-        token = current_request.set(self._time)
+        current_request.set(self._time)
         step: Callable[[], Any] = _first(self._work)
         try:
             while True:
@@ -93,7 +100,7 @@ class Measured(Generic[T]):
                 else:
                     step = _send(self._work, value)
         finally:
-            current_request.reset(token)
+            current_request.set(None)  # not `reset`: a loop that closes may end this in another context
 
 
 def _first(work: Coroutine[Any, Any, object]) -> Callable[[], object]:

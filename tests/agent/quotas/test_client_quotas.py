@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,6 +107,22 @@ def test_long_client_ids_take_little_memory() -> None:
     for letter in "xy":
         quotas.record(_PRODUCE, "a", letter * 30_000, 1)
     assert [len(key[2] or "") for key in quotas._tracked] == [64, 64]
+
+
+def test_a_client_takes_two_kibibytes_at_most() -> None:
+    """With a long name, in all windows."""
+    clock = ManualClock()
+    quotas = quotas_with({QuotaEntity(client_id=DEFAULT): {_PRODUCE: 1e9}}, clock, max_tracked=1000)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(13):
+            for number in range(500):
+                quotas.record(_PRODUCE, "a", f"{number:0199}", 1.5)
+            clock.advance(1)
+        assert tracemalloc.get_traced_memory()[0] - before < 500 * 2048
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_fetch_may_return_what_the_windows_allow() -> None:
