@@ -142,7 +142,8 @@ class FastFetch(FastPath):
         except KafkaError:
             return None
         max_bytes = max(parsed.max_bytes, 0)
-        if (allowance := fetch_allowance(context)) is not None:
+        allowance = None if services.quotas.active is None else fetch_allowance(context)
+        if allowance is not None:
             max_bytes = min(max_bytes, allowance.max_bytes)
             if allowance.throttle_ms:
                 found = None  # the ordinary path responds with nothing

@@ -40,8 +40,9 @@ async def find_requested_topics(request: Struct, context: RequestContext) -> lis
         ids, directory.get_many_by_id, directory.last_known_by_id, ErrorCode.unknown_topic_id
     )
     if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
-        missing = (name for name, found in by_name.items() if found is ErrorCode.unknown_topic_or_partition)
-        _create(missing, context)
+        missing = [name for name, found in by_name.items() if found is ErrorCode.unknown_topic_or_partition]
+        if missing:
+            _create(missing, context)
     return [
         by_name[key] if isinstance(key, str) else by_id[key] if isinstance(key, UUID) else key for key in keys
     ]
