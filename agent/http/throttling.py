@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from agent.http.errors import error_body
-from agent.security.identity import ANONYMOUS
+from agent.security.identity import ANONYMOUS, Client
 from catalog.config.quota_entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RecordQuotas:
         if quotas is None or key is None:
             await self._app(scope, receive, send)
             return
-        user = ANONYMOUS.name
+        user = _user(scope)
         if throttle_ms := quotas.throttle_left(key, user, None):
             await _rejection(key, user, throttle_ms)(scope, receive, send)
             return
@@ -63,6 +63,12 @@ class RecordQuotas:
                 await self._app(scope, receive, count_sent)
         finally:
             quotas.record(key, user, None, size)
+
+
+def _user(scope: Scope) -> str:
+    """Return the name of the client that the listener has authenticated."""
+    client = scope.get("state", {}).get("client")
+    return client.principal.name if isinstance(client, Client) else ANONYMOUS.name
 
 
 def _key(scope: Scope) -> QuotaKey | None:
