@@ -1,4 +1,4 @@
-"""The quotas of an agent's clients: what each has used, and how long it is throttled.
+"""The quotas of an agent's clients: the use of each one, and its throttle time.
 
 A quota holds for each agent alone, as Kafka's hold for each broker. Rates are kept for the `max_tracked`
 clients that were active last, and for an hour after the last use (as in Kafka). So clients that invent client

@@ -94,7 +94,7 @@ class TokenBucket:
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._tokens = math.inf  # full, whatever the limit
+        self._tokens = math.inf  # full at any limit
         self._updated_ms = 0
 
     def take(self, amount: float, limit: float, now_ms: int) -> None:
