@@ -59,6 +59,9 @@ from agent.runtime.probes import Probe, write_to_any
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
+from agent.security.acl_follower import AclFollower
+from agent.security.audit import AuditLog
+from agent.security.authorizer import Authorizer
 from agent.supervision.control_loop import ControlLoop, run_in
 from agent.supervision.supervisor import Supervisor
 from agent.warm_up import warm_up
@@ -66,6 +69,7 @@ from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.loss_recovery import LossRecovery
 from agent.write.write_path import WritePath
+from catalog.security.acls import ACL_CHANNEL
 from core.outage import Outage
 from object_store.binding import probe as probe_identity
 
@@ -192,8 +196,9 @@ class Agent:
         self._announcer = CommitAnnouncer(
             partial(catalog.commits.announce, origin=origin), self.pools.catalog
         )
+        self.acl_follower = self._follow_acls()
         self.commit_notifier = CommitNotifier(
-            catalog.watcher(ignored_origin=origin),
+            catalog.watcher(ignored_origin=origin, listeners=self._listeners()),
             bounds_cache,
             outage=Outage("notifications of commits", clock=clock, ids=ids),
         )
@@ -334,6 +339,7 @@ class Agent:
             metrics=self.metrics,
             ids=ids,
             health=self.health,
+            authorizer=self._authorizer,
         )
         self._automatic_topics = AutomaticTopics(
             catalog=catalog,
@@ -372,6 +378,8 @@ class Agent:
                 for bound in (*http.values(), *kafka.values()):
                     listen(bound)
                 services = await self._start_session(kafka)
+                if self.acl_follower is not None:
+                    await self.acl_follower.start()
                 self.write_path.start()
                 self.commit_notifier.start()
                 self.loop_lag.start()
@@ -420,6 +428,8 @@ class Agent:
         health.require_running("commits", lambda: self.write_path.is_running)
         health.require_running("notifications", lambda: self.commit_notifier.is_running)
         health.require_running("quotas", lambda: self.quotas.is_running)
+        if (follower := self.acl_follower) is not None:
+            health.require_running("acls", lambda: follower.is_running)
         health.require_running("maintenance", lambda: self._maintenance.is_running)
         health.require_running("http_listener", lambda: all(each.is_running for each in self._http))
         kafka, groups = self._kafka, self._groups
@@ -514,7 +524,42 @@ class Agent:
             metrics=self.metrics,
             clock=self._clock,
             ids=self._ids,
+            authorizer=self._authorizer,
+            acl_follower=self.acl_follower,
         )
+
+    def _follow_acls(self) -> AclFollower | None:
+        """Return what keeps the authorizer's ACLs current; None if every client may do everything."""
+        if not self.settings.authorizer_enable:
+            return None
+        audit = AuditLog(
+            self._clock,
+            lines_per_second=self.settings.audit_log_lines_per_second,
+            denied=self.metrics.authorizations_denied,
+            suppressed=self.metrics.audit_lines_suppressed,
+        )
+        authorizer = Authorizer(
+            super_users=self.settings.super_users,
+            allow_everyone=self.settings.allow_everyone_if_no_acl_found,
+            audit=audit,
+        )
+        follower = AclFollower(
+            self._catalog.acls,
+            authorizer,
+            clock=self._clock,
+            outage=Outage("comparison of the ACLs with the catalog", clock=self._clock, ids=self._ids),
+            poll_seconds=self.settings.acl_poll_ms / 1000,
+        )
+        self.metrics.expose(follower.collector())
+        return follower
+
+    @property
+    def _authorizer(self) -> Authorizer | None:
+        return None if self.acl_follower is None else self.acl_follower.authorizer
+
+    def _listeners(self) -> dict[str, Callable[[], None]]:
+        """Return the functions to call for notifications of other channels than those of commits."""
+        return {} if self.acl_follower is None else {ACL_CHANNEL: self.acl_follower.notify}
 
     def _stop_excluded(self, error: SchemaVersionError) -> None:
         """Let the process stop this agent, because a migration excludes this version of Siltstone."""
@@ -574,6 +619,8 @@ class Agent:
         if self._control.is_running:
             await _run_before(deadline, "end the session", self._control.run(self.session.stop()))
         await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
+        if self.acl_follower is not None:
+            await self.acl_follower.stop()
         await self.loop_lag.stop()
         for probe in self._probes.values():
             probe.stop()

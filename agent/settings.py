@@ -106,6 +106,26 @@ class AgentSettings:
         1, "Partitions of a topic that is created without a partition count.", name="num_partitions"
     )
 
+    # Authorization
+    authorizer_enable: bool = setting(
+        False,
+        "Check the ACLs before every operation of a client. Otherwise every client may do everything.",
+    )
+    super_users: str = setting(
+        "",
+        "Principals that may do everything, whatever the ACLs say: TYPE:NAME, separated by semicolons, such"
+        " as `User:admin;User:CN=backup,O=Example`.",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, "Allow every principal all operations on a resource that has no ACL."
+    )
+    audit_log_lines_per_second: int = setting(
+        100, "Maximum number of authorizations that an agent logs per second; it counts the others.", ge=0
+    )
+    acl_poll_ms: int = internal(
+        500, "Interval at which an agent compares its ACLs with the catalog if no notification arrives."
+    )
+
     # Local disks
     local_directories: tuple[Path, ...] = ()
     local_root: Path | None = internal(

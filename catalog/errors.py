@@ -7,8 +7,8 @@
                         JobInputsChangedError, CommitResultExpiredError
       SessionFencedError  CatalogReplacedError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
-                        InvalidCommitError, InvalidCredentialError, UnstorableValueError, JobOutputError,
-                        CatalogAddressError, SchemaVersionError
+                        InvalidAclError, InvalidCommitError, InvalidCredentialError, UnstorableValueError,
+                        JobOutputError, CatalogAddressError, SchemaVersionError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError, MigrationError
 """
@@ -68,6 +68,10 @@ class InvalidTopicError(InvalidInputError):
 
 class InvalidGroupError(InvalidInputError):
     """A group's name is invalid."""
+
+
+class InvalidAclError(InvalidInputError):
+    """An ACL contradicts itself or cannot be stored."""
 
 
 class UnstorableValueError(InvalidInputError):

@@ -36,6 +36,7 @@ from catalog.lifecycle.lost_commits import LostCommits
 from catalog.lifecycle.repair import Repair
 from catalog.lifecycle.retention import Retention
 from catalog.lifecycle.sessions import Brokers, Sessions
+from catalog.security.acls import Acls
 from catalog.security.users import Users
 from catalog.topics.extents import Extents
 from catalog.topics.history import TopicHistory
@@ -44,7 +45,7 @@ from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
     from uuid import UUID
@@ -106,6 +107,7 @@ class Catalog:
         self.client_quotas = ClientQuotas(database)
         self.group_offsets = GroupOffsets(database)
         self.users = Users(database)
+        self.acls = Acls(database)
 
     @override
     def __repr__(self) -> str:
@@ -119,12 +121,14 @@ class Catalog:
     ) -> None:
         self.close()
 
-    def watcher(self, ignored_origin: UUID | None = None) -> CommitWatcher:
+    def watcher(
+        self, ignored_origin: UUID | None = None, listeners: Mapping[str, Callable[[], None]] | None = None
+    ) -> CommitWatcher:
         """Return a new watcher of commits, except those of `ignored_origin`; the caller closes it.
 
-        The watcher uses a separate connection.
+        The watcher uses a separate connection. `listeners` are called for notifications of other channels.
         """
-        return CommitWatcher(self._database, ignored_origin)
+        return CommitWatcher(self._database, ignored_origin, listeners)
 
     def probe(self, timeout_seconds: float) -> CatalogProbe:
         """Return a new probe, which uses a separate connection; the caller closes it."""

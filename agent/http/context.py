@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agent.runtime.health import Health
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
+    from agent.security.authorizer import Authorizer
     from agent.settings import AgentSettings
     from catalog.topics.repository import Topics
     from core.ids import Ids
@@ -35,3 +36,4 @@ class HttpContext:
     metrics: AgentMetrics
     ids: Ids
     health: Health
+    authorizer: Authorizer | None = None

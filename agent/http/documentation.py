@@ -29,6 +29,7 @@ _REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
 }
 
 _ERRORS = {
+    403: "The principal of the request may not do this.",
     404: "The topic or the partition does not exist.",
     408: "The request body did not arrive in time.",
     409: "A topic with this name exists.",

@@ -6,6 +6,7 @@ kind of error               status  what the client does
 not JSON, wrong media type  415     send `application/json`
 body too large              413     send smaller requests
 body too slow               408     send it faster, or in smaller parts
+not authorized              403     authenticate as another user
 unknown name                404     name something that exists
 offset out of range         416     read within the range of the error
 name exists                 409     choose another name
@@ -70,6 +71,10 @@ class BodyTimeoutError(InvalidInputError):
     """The request body did not arrive in time."""
 
 
+class NotAuthorizedError(InvalidInputError):
+    """The principal of the request may not do this."""
+
+
 class InvalidBodyError(InvalidInputError):
     """The request body does not have the documented form; the message says where."""
 
@@ -79,6 +84,7 @@ _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
     (UnsupportedMediaTypeError, 415),
     (PayloadTooLargeError, 413),
     (BodyTimeoutError, 408),
+    (NotAuthorizedError, 403),
     (OffsetOutOfRangeError, 416),
     (NotFoundError, 404),
     (TopicExistsError, 409),

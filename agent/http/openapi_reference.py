@@ -57,6 +57,7 @@ def _openapi_schema() -> Schema:
         quotas=None,
         metrics=None,
         ids=None,
+        authorizer=None,
     )
     return create_app(cast("HttpContext", parts)).openapi()
 

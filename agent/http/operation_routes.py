@@ -2,11 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 
+from agent.http.authorization import Access
+from agent.http.documentation import error_responses
 from agent.http.models import HealthResponse
+from agent.security.rights import DESCRIBE_CLUSTER
 from agent.supervision.health_listener import respond
 
 if TYPE_CHECKING:
@@ -55,9 +58,15 @@ def router(context: "HttpContext") -> APIRouter:
         """Do the same as `/readyz`, for load balancers that expect this name."""
         return _response(context, "/healthz")
 
-    @routes.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
-    async def metrics() -> Response:
-        """Return all metrics in the text format of Prometheus."""
+    @routes.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        response_description="The metrics.",
+        responses=error_responses(403),
+    )
+    async def metrics(request: Request) -> Response:
+        """Return all metrics in the text format of Prometheus, to clients that may describe the cluster."""
+        Access(context.authorizer, request).require(DESCRIBE_CLUSTER)
         return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

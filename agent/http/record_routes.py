@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from agent.http.authorization import Access
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
 from agent.http.models import ProduceResponse, RecordsResponse
@@ -17,6 +18,7 @@ from agent.http.record_rendering import PendingResponse, RecordsRendering
 from agent.http.transport.json_size import count_items
 from agent.http.transport.request_body import json_body, reserving_items
 from agent.read.fetch_plan import PartitionFetch
+from agent.security.rights import READ_TOPIC, WRITE_TOPIC
 
 T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
@@ -44,6 +46,8 @@ def router(context: HttpContext) -> APIRouter:
     settings = context.settings
 
     async def produce(request: Request, topic: str, partition: int | None) -> Response:
+        access = Access(context.authorizer, request)
+        access.require(WRITE_TOPIC, topic)
         kernels, parsing = context.pools.kernels, context.pools.parsing
         async with json_body(
             request,
@@ -53,6 +57,7 @@ def router(context: HttpContext) -> APIRouter:
         ) as body:
             found = await context.directory.get(topic)
             items = await parsing.run(partial(count_items, body))
+            access.require(WRITE_TOPIC, topic)  # again, because the body may have taken long to arrive
             async with reserving_items(context.parsing_budget, items):
                 records = await parsing.run(partial(parse_records, body))
                 produced = await context.producer.produce(found, records, partition)
@@ -109,11 +114,14 @@ def router(context: HttpContext) -> APIRouter:
 
         In a compacted topic an offset may have no record. The response then starts with the next record.
         """
+        access = Access(context.authorizer, request)
+        access.require(READ_TOPIC, topic)
         found = await context.directory.get_partition(topic, partition)
         start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
         fetch = context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
         fetched = await _while_connected(request, fetch)
+        access.require(READ_TOPIC, topic)  # again, because the right may have been revoked meanwhile
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=fetched.size,
@@ -146,7 +154,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {
     200: {"model": ProduceResponse, "description": "At least one record was appended, or there was none."},
-    **error_responses(404, 408, 413, 415),
+    **error_responses(403, 404, 408, 413, 415),
     422: {
         "model": ProduceResponse,
         "description": "All records were rejected, or the request body is invalid. There is an `error`.",
@@ -155,5 +163,5 @@ _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {
 }
 _READ_RESPONSES: dict[int | str, dict[str, object]] = {
     200: {"model": RecordsResponse, "description": "The records."},
-    **error_responses(404, 416, 422, 429, 503),
+    **error_responses(403, 404, 416, 422, 429, 503),
 }

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from agent.http.authorization import Access
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
 from agent.http.errors import InvalidBodyError
@@ -18,21 +19,31 @@ from agent.http.models import (
     TopicsResponse,
 )
 from agent.http.transport.request_body import json_body
+from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import (
+    CREATE_IN_CLUSTER,
+    CREATE_TOPIC,
+    DELETE_IN_CLUSTER,
+    DELETE_TOPIC,
+    DESCRIBE_TOPIC,
+    DESCRIBE_TOPIC_CONFIGS,
+)
 from catalog.config.definitions import TOPIC_SETTINGS
 from catalog.model import Topic
 
 _MAX_TOPIC_BYTES = 64 * 1024
 
 
-def topic_response(topic: Topic) -> TopicResponse:
-    """Return the topic in the form of the API."""
+def topic_response(topic: Topic, access: Access) -> TopicResponse:
+    """Return the topic in the form of the API, without settings if the client may not describe them."""
+    shows_settings = access.lists(DESCRIBE_TOPIC_CONFIGS, topic.name)
     return TopicResponse(
         name=topic.name,
         topic_id=str(topic.topic_id),
         partitions=topic.partition_count,
         created_ms=topic.created_ms,
-        config={name: topic.config.text(name) for name in TOPIC_SETTINGS},
-        overrides=dict(topic.config.explicit),
+        config={name: topic.config.text(name) for name in TOPIC_SETTINGS} if shows_settings else {},
+        overrides=dict(topic.config.explicit) if shows_settings else {},
     )
 
 
@@ -40,17 +51,25 @@ def router(context: HttpContext) -> APIRouter:
     """Return the routes of topics."""
     routes = APIRouter(prefix="/v1/topics", tags=["topics"])
     catalog, pool = context.topics, context.pools.catalog
+    access_of = partial(Access, context.authorizer)
 
-    @routes.get("", response_description="All topics.", responses=error_responses(503))
-    async def list_topics() -> TopicsResponse:
+    @routes.get(
+        "", response_description="All topics that the client may describe.", responses=error_responses(503)
+    )
+    async def list_topics(request: Request) -> TopicsResponse:
         """List all topics, sorted by name."""
-        return TopicsResponse(topics=[topic_response(topic) for topic in await pool.run(catalog.list)])
+        access, yielding, topics = access_of(request), CooperativeYield(), []
+        for topic in await pool.run(catalog.list):
+            if access.lists(DESCRIBE_TOPIC, topic.name):
+                topics.append(topic_response(topic, access))
+            await yielding.step()
+        return TopicsResponse(topics=topics)
 
     @routes.post(
         "",
         status_code=201,
         response_description="The topic was created.",
-        responses=error_responses(408, 409, 413, 415, 422, 503),
+        responses=error_responses(403, 408, 409, 413, 415, 422, 503),
         openapi_extra=describes_body("CreateTopicBody"),
     )
     async def create_topic(request: Request) -> TopicResponse:
@@ -62,23 +81,28 @@ def router(context: HttpContext) -> APIRouter:
             seconds=context.settings.body_timeout_ms / 1000,
         ) as body:
             wanted = _parse(body)
+        access = access_of(request)
+        access.require(CREATE_TOPIC, wanted.name, or_cluster=CREATE_IN_CLUSTER)
         config = context.settings.local_tier.with_storage_mode(wanted.name, wanted.config)
         create = partial(catalog.create, wanted.name, wanted.partitions, config)
-        return topic_response(await pool.run(create))
+        return topic_response(await pool.run(create), access)
 
-    @routes.get("/{topic}", response_description="The topic.", responses=error_responses(404, 422, 503))
-    async def describe_topic(topic: str) -> TopicResponse:
+    @routes.get("/{topic}", response_description="The topic.", responses=error_responses(403, 404, 422, 503))
+    async def describe_topic(request: Request, topic: str) -> TopicResponse:
         """Describe one topic."""
-        return topic_response(await pool.run(partial(catalog.get, topic)))
+        access = access_of(request)
+        access.require(DESCRIBE_TOPIC, topic)
+        return topic_response(await pool.run(partial(catalog.get, topic)), access)
 
     @routes.delete(
         "/{topic}",
         status_code=204,
         response_description="The topic was deleted.",
-        responses=error_responses(404, 422, 503),
+        responses=error_responses(403, 404, 422, 503),
     )
-    async def delete_topic(topic: str) -> Response:
+    async def delete_topic(request: Request, topic: str) -> Response:
         """Delete a topic and all its records. It can be undeleted for `topic_delete_delay_ms`."""
+        access_of(request).require(DELETE_TOPIC, topic, or_cluster=DELETE_IN_CLUSTER)
         await pool.run(partial(catalog.delete, topic))
         context.directory.invalidate(topic)
         return Response(status_code=204)
@@ -86,28 +110,32 @@ def router(context: HttpContext) -> APIRouter:
     @routes.post(
         "/{topic}/undelete",
         response_description="The topic exists again.",
-        responses=error_responses(404, 409, 422, 503),
+        responses=error_responses(403, 404, 409, 422, 503),
     )
     async def undelete_topic(
-        topic: str, topic_id: UUID | None = None, new_name: str | None = None
+        request: Request, topic: str, topic_id: UUID | None = None, new_name: str | None = None
     ) -> TopicResponse:
         """Bring a deleted topic back with its records, settings and committed offsets.
 
         `topic_id` chooses one of several deleted topics of that name. `new_name` is for a name that another
-        topic has now.
+        topic has now. The client must be allowed to delete the one and to create the other.
         """
+        access = access_of(request)
+        access.require(DELETE_TOPIC, topic, or_cluster=DELETE_IN_CLUSTER)
+        access.require(CREATE_TOPIC, new_name or topic, or_cluster=CREATE_IN_CLUSTER)
         undelete = partial(catalog.deleted.undelete, topic, topic_id=topic_id, new_name=new_name)
         found = await pool.run(undelete)
         context.directory.invalidate(found.name)
-        return topic_response(found)
+        return topic_response(found, access)
 
     @routes.get(
         "/{topic}/partitions",
         response_description="The partitions.",
-        responses=error_responses(404, 422, 503),
+        responses=error_responses(403, 404, 422, 503),
     )
-    async def list_partitions(topic: str) -> PartitionsResponse:
+    async def list_partitions(request: Request, topic: str) -> PartitionsResponse:
         """Return the bounds of each partition of a topic."""
+        access_of(request).require(DESCRIBE_TOPIC, topic)
         found = await pool.run(partial(catalog.get, topic))
         states = await pool.run(partial(catalog.partitions, found.topic_id))
         return PartitionsResponse(

@@ -40,7 +40,13 @@ from agent.kafka.apis.records import (
     produce,
 )
 from agent.kafka.apis.rejected import REJECTED_APIS
-from agent.kafka.apis.security import alter_user_scram_credentials, describe_user_scram_credentials
+from agent.kafka.apis.security import (
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_user_scram_credentials,
+)
 from agent.kafka.apis.topics import (
     alter_partition_reassignments,
     create_partitions,
@@ -89,5 +95,8 @@ APIS: tuple[Api, ...] = (
     list_config_resources.API,
     describe_user_scram_credentials.API,
     alter_user_scram_credentials.API,
+    describe_acls.API,
+    create_acls.API,
+    delete_acls.API,
     *(rejected.api for rejected in REJECTED_APIS),
 )

@@ -1,28 +1,135 @@
-"""Authorized operations, as the bit fields in the responses of describe requests (KIP-430).
+"""Authorization of Kafka requests: what a handler asks the authorizer, and the error codes of its refusals.
 
-Without an authorizer, a client may do every operation that Kafka knows for a resource
-(AclEntry.supportedOperations). The bit positions are Kafka's codes of the operations.
+Without an authorizer, every client may do everything.
+
+Handlers check names before they look anything up, or replace the outcome of the lookup, so that a response
+never tells whether a resource exists that the client may not describe. A refusal concerns one resource of a
+request, never the others.
 """
 
 from __future__ import annotations
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-NOT_REQUESTED = -(2**31)
-"""The value for a client that did not ask for authorized operations."""
+from typing import TYPE_CHECKING, Final
+
+from agent.kafka.errors import ErrorCode, KafkaError
+from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security import rights
+from catalog.security.acl_bindings import CLUSTER_NAME, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.security.acl_rules import AclIndex
+    from agent.security.rights import Right
+
+NOT_REQUESTED: Final = -(2**31)
+"""The bit field of operations for a client that did not ask for it."""
+
+_ALL_OPERATIONS: Final = {
+    kind: sum(1 << each.operation for each in supported)
+    for kind, supported in rights.SUPPORTED_OPERATIONS.items()
+}
+_CODES: Final = {
+    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    ResourceType.GROUP: ErrorCode.group_authorization_failed,
+    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+}
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
+def is_allowed(
+    context: RequestContext, right: Right, name: str = CLUSTER_NAME, *, log_denied: bool = True
+) -> bool:
+    """Return True if the client may do an operation on one resource, by default on the cluster."""
+    authorizer = context.services.authorizer
+    return authorizer is None or authorizer.allows(context.client, right, name, log_denied=log_denied)
 
 
-ON_TOPIC = _bits(_READ, _WRITE, _CREATE, _DESCRIBE, _DELETE, _ALTER, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-ON_GROUP = _bits(_READ, _DESCRIBE, _DELETE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-ON_CLUSTER = _bits(
-    _CREATE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE, _ALTER, _DESCRIBE
-)
+def current_acls(context: RequestContext) -> AclIndex | None:
+    """Return the ACLs that decide now. A request that waits must check its rights again if they change."""
+    authorizer = context.services.authorizer
+    return None if authorizer is None else authorizer.index
 
 
-def operations_if_requested(operations: int, *, requested: object) -> int:
-    """Return the operations if the client asked for them, and `NOT_REQUESTED` otherwise."""
-    return operations if requested else NOT_REQUESTED
+def name_check(context: RequestContext, right: Right) -> Callable[[str], bool] | None:
+    """Return a function that tells whether the client has a right on a name; None if it has all.
+
+    It costs one lookup in a dictionary for each name that was decided before. It does not log a refusal: the
+    caller leaves the request to a handler that does.
+    """
+    authorizer, client = context.services.authorizer, context.client
+    if authorizer is None:
+        return None
+    known = authorizer.cached(client, right)
+    allows = authorizer.allows
+    return lambda name: known.get(name) or allows(client, right, name, log_denied=False)
+
+
+def is_allowed_quietly(context: RequestContext, right: Right, name: str) -> bool:
+    """Return True if a list may contain a resource. This is neither logged nor cached."""
+    authorizer = context.services.authorizer
+    return authorizer is None or authorizer.decide(context.client, right, name)
+
+
+def is_allowed_on_any(context: RequestContext, right: Right) -> bool:
+    """Return True if the client may do an operation on any resource of the type."""
+    authorizer = context.services.authorizer
+    return authorizer is None or authorizer.allows_any(context.client, right)
+
+
+def require(context: RequestContext, right: Right, name: str = CLUSTER_NAME) -> None:
+    """Raise the error of a refusal unless the client may do an operation on one resource."""
+    if not is_allowed(context, right, name):
+        raise refusal(right)
+
+
+def refusal(right: Right) -> KafkaError:
+    """Return the error for a client without this right."""
+    return KafkaError(
+        _CODES[right.resource_type],
+        f"the principal may not {right.operation.name.lower()} this {right.resource_type.name.lower()}",
+    )
+
+
+async def refused_names(
+    context: RequestContext, right: Right, names: Iterable[str], *, log_denied: bool = True
+) -> frozenset[str]:
+    """Return the names on which the client may not do the operation."""
+    if context.services.authorizer is None:
+        return frozenset()
+    yielding, refused = CooperativeYield(), []
+    for name in dict.fromkeys(names):
+        if not is_allowed(context, right, name, log_denied=log_denied):
+            refused.append(name)
+        await yielding.step()
+    return frozenset(refused)
+
+
+async def listed_names(context: RequestContext, right: Right, names: Iterable[str]) -> frozenset[str] | None:
+    """Return the names that a list of all resources may contain; None for all of them."""
+    if context.services.authorizer is None:
+        return None
+    yielding, allowed = CooperativeYield(), []
+    for name in names:
+        if is_allowed_quietly(context, right, name):
+            allowed.append(name)
+        await yielding.step()
+    return frozenset(allowed)
+
+
+def authorized_operations(
+    context: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME, *, requested: object
+) -> int:
+    """Return the bit field of the client's operations on a resource if it was requested (KIP-430)."""
+    if not requested:
+        return NOT_REQUESTED
+    authorizer = context.services.authorizer
+    return _ALL_OPERATIONS[kind] if authorizer is None else authorizer.operations(context.client, kind, name)
+
+
+def cluster_operations(context: RequestContext, *, requested: object) -> int:
+    """Return the operations on the cluster; none for a client that may not describe it."""
+    if requested and not is_allowed(context, rights.DESCRIBE_CLUSTER):
+        return 0
+    return authorized_operations(context, ResourceType.CLUSTER, requested=requested)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from agent.cluster.brokers import choose, partition_subject
+from agent.kafka.authorization import current_acls, refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
-from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key
+from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key, name_of
 from agent.read.fetch_plan import PartitionFetch
 from agent.read.pending_fetch import fetch_within_budget
+from agent.security.rights import READ_TOPIC
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -67,9 +69,12 @@ async def build_fetch_response(
     """
     by_id = context.version >= TOPIC_IDS_SINCE
     items = [_item(key, wanted, by_id=by_id) for key, wanted in fetch_context.wanted.items()]
+    acls = current_acls(context)
     await _find_topics(items, context)
     await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
+    if current_acls(context) is not acls:
+        await _authorize_again(items, context)
     _check_epoch_again(items, context.services.epoch.current)
     partitions = [_partition(item) for item in items]
     session_id, changed = fetch_context.complete(map(_status, partitions))
@@ -146,8 +151,11 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
     by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
     found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
+    names = {key: name_of(key, topic) for key, topic in found.items()}
+    refused = await refused_names(context, READ_TOPIC, filter(None, names.values()))
     for item in items:
-        topic, wanted = found[item.name, item.topic_id], item.wanted
+        key, wanted = (item.name, item.topic_id), item.wanted
+        topic = found[key] if names[key] not in refused else refusal(READ_TOPIC)
         if isinstance(topic, SiltstoneError):
             item.error = topic
             continue
@@ -185,6 +193,15 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
     for item, result in zip(valid, pending.results, strict=True):
         item.result = result
         item.error = result.error
+
+
+async def _authorize_again(items: Sequence[_Item], context: RequestContext) -> None:
+    """Reject reads whose right was revoked while the fetch waited."""
+    names = {item.fetch.topic.name for item in items if item.fetch is not None}
+    refused = await refused_names(context, READ_TOPIC, names)
+    for item in items:
+        if item.fetch is not None and item.fetch.topic.name in refused:
+            item.error = refusal(READ_TOPIC)
 
 
 def _check_epoch_again(items: Sequence[_Item], epoch: int) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
+    from agent.security.acl_follower import AclFollower
+    from agent.security.authorizer import Authorizer
     from agent.settings import AgentSettings
     from catalog.open import Catalog
     from core.clock import Clock
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaServices:
-    """The services that handlers call. The methods of `catalog` block: run them in `pools.catalog`."""
+    """The services that handlers call. The methods of `catalog` block: run them in `pools.catalog`.
+
+    There are an authorizer and a follower of its ACLs only if `authorizer_enable` is set.
+    """
 
     settings: AgentSettings
     catalog: Catalog
@@ -53,3 +58,5 @@ class KafkaServices:
     metrics: AgentMetrics
     clock: Clock
     ids: Ids
+    authorizer: Authorizer | None = None
+    acl_follower: AclFollower | None = None

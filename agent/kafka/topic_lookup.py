@@ -73,6 +73,12 @@ async def _find_by_id(
     return {key: found.get(ids[key], missing) if key in ids else missing for key in wanted}
 
 
+def name_of(key: TopicKey, topic: Topic | SiltstoneError) -> str | None:
+    """Return the name of a topic that a request names or identifies; None for an unknown id."""
+    name, _ = key
+    return name or (None if isinstance(topic, SiltstoneError) else topic.name)
+
+
 def _missing(name: str) -> KafkaError:
     return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
 

@@ -193,6 +193,17 @@ class AgentMetrics:
             ["quota"],
             registry=registry,
         )
+        self.authorizations_denied = Counter(
+            "siltstone_authorizations_denied",
+            "Operations of clients that the ACLs do not allow, by type of the resource and operation",
+            ["resource_type", "operation"],
+            registry=registry,
+        )
+        self.audit_lines_suppressed = Counter(
+            "siltstone_audit_lines_suppressed",
+            "Authorizations that were not logged because of the rate limit of the audit log",
+            registry=registry,
+        )
         self.http_requests = Counter(
             "siltstone_http_requests",
             "HTTP requests, by method, route and status",

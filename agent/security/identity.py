@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,8 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from agent.security.rights import Right
 
 
 class Principal(NamedTuple):
@@ -26,15 +29,29 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 """The principal of a client that a listener does not authenticate."""
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Decisions:
+    """Decisions of the authorizer for one principal, by right and resource name.
+
+    They hold for one version of the ACLs, which `index` stands for.
+    """
+
+    index: object
+    principal: Principal
+    by_right: defaultdict[Right, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))
+    any_of: dict[Right, bool] = field(default_factory=dict)
+
+
 # Not frozen: authentication changes the principal of an open connection.
 @dataclass(slots=True)
 class Client:
     """The client of one connection. `host` is its address without the port; `listener` is the name.
 
-    `mute` lets the connection receive nothing for some seconds.
+    `mute` lets the connection receive nothing for some seconds. Only the authorizer uses `decisions`.
     """
 
     host: str
     listener: str
     principal: Principal = ANONYMOUS
     mute: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
+    decisions: Decisions | None = field(default=None, compare=False, repr=False)

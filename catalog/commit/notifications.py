@@ -40,7 +40,7 @@ from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from catalog.database.connection import Connection
     from catalog.database.pool import Database
@@ -156,7 +156,17 @@ class CommitWatcher:
     It keeps one connection open while it wants any bucket. After a failure, the next `wait` reopens it.
     """
 
-    def __init__(self, database: Database, ignored_origin: UUID | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ignored_origin: UUID | None = None,
+        listeners: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
+        """Take the listeners of other channels: they are called for each notification, in the same thread.
+
+        They are also called after a (re)connection, because notifications may be lost.
+        """
+        self._listeners = listeners or {}
         self._database = database
         self._ignored_origin = ignored_origin
         self._listener_id = ignored_origin or database.new_uuid()
@@ -174,7 +184,7 @@ class CommitWatcher:
         """
         if self._polled_at is not None:
             return self._poll(self._polled_at, timeout)
-        if not buckets:
+        if not buckets and not self._listeners:
             self.close()
             self._database.machine_clock.sleep(timeout)
             return _NOTHING
@@ -182,6 +192,7 @@ class CommitWatcher:
             if self._connection is None:
                 self._connection = self._connect()
                 if self._connection is not None:
+                    self._listen_to_others(self._connection)
                     self._listen(self._connection, buckets)
                 return None
             age = self._database.machine_clock.monotonic() - self._registered_at
@@ -205,10 +216,14 @@ class CommitWatcher:
 
     def _received(self, connection: Connection) -> Changes | None:
         """Return the changes of all notifications that have arrived."""
-        notifications = connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS)
+        notifications = list(connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS))
+        for channel in self._listeners.keys() & {each.channel for each in notifications}:
+            self._listeners[channel]()
         changed: set[PartitionId] = set()
-        for payload in [each.payload for each in notifications]:
-            origin, partitions = decode_partitions(payload)
+        for each in notifications:
+            if each.channel in self._listeners:
+                continue
+            origin, partitions = decode_partitions(each.payload)
             if origin is not None and origin == self._ignored_origin:
                 continue
             if partitions is None:
@@ -246,6 +261,12 @@ class CommitWatcher:
         self._listen(connection, buckets)
         changes = self._received(connection)
         return None if changes is None or age > LEASE_SECONDS else changes._replace(buckets=new)
+
+    def _listen_to_others(self, connection: Connection) -> None:
+        """Listen to the channels of the listeners, and call each, because it may have missed something."""
+        for channel, listener in self._listeners.items():
+            connection.execute(f"LISTEN {channel}".encode())
+            listener()
 
     def _listen(self, connection: Connection, buckets: frozenset[int]) -> None:
         """Listen first, and register then."""

@@ -1,9 +1,9 @@
-"""APIs of features that the agent does not have: transactions, ACLs, SASL, quotas and reassignments.
+"""APIs of features that the agent does not have: transactions, SASL, quotas and reassignments.
 
 Clients that use one of these features learn from the response that the agent does not have it. Without the
-API they would report an unsupported version, or try again until they time out. A Kafka broker without an
-authorizer, and a listener without SASL, send the same responses. Requests that list things succeed, and list
-nothing: consoles ask for them to draw a page.
+API they would report an unsupported version, or try again until they time out. A Kafka listener without SASL
+sends the same responses. Requests that list things succeed, and list nothing: consoles ask for them to draw a
+page.
 
 Each row of the table names an API, its versions, the rejection, and the function that writes the rejection
 into that API's response. Most responses carry the error code once for each item of the request.
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
+from agent.security.rights import DESCRIBE_CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,20 +132,9 @@ def _list_transactions(rejection: Rejection, request: Struct, context: RequestCo
 
 
 def _list_reassignments(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del request, context
+    del request
+    require(context, DESCRIBE_CLUSTER)
     return Struct(error_code=rejection.code, topics=[])
-
-
-def _create_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del context
-    error = Struct(error_code=rejection.code, error_message=rejection.reason)
-    return Struct(results=[error for _ in request.creations])
-
-
-def _delete_acls(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del context
-    error = Struct(error_code=rejection.code, error_message=rejection.reason, matching_acls=[])
-    return Struct(filter_results=[error for _ in request.filters])
 
 
 # Clients treat this code as final. They repeat requests that fail with most other codes.
@@ -153,7 +144,6 @@ _NO_TRANSACTIONS = Rejection(
 _NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
 _NO_LISTED_TRANSACTIONS = Rejection(ErrorCode.none, "there are no transactions")
 _NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
-_NO_AUTHORIZER = Rejection(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
 _NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
 REJECTED_APIS: tuple[RejectedApi, ...] = (
@@ -162,9 +152,6 @@ REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("add_offsets_to_txn", 0, 4, _NO_TRANSACTIONS, _code_alone),
     RejectedApi("end_txn", 0, 5, _NO_TRANSACTIONS, _code_alone),
     RejectedApi("txn_offset_commit", 0, 5, _NO_TRANSACTIONS, _txn_offset_commit),
-    RejectedApi("describe_acls", 1, 3, _NO_AUTHORIZER, _code_and_message),
-    RejectedApi("create_acls", 1, 3, _NO_AUTHORIZER, _create_acls),
-    RejectedApi("delete_acls", 1, 3, _NO_AUTHORIZER, _delete_acls),
     RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
     RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
     RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from typing_extensions import override
 
 from agent.kafka.api_definition import FastPath, RetainedBuffers
+from agent.kafka.authorization import current_acls, name_check
 from agent.kafka.errors import KafkaError
 from agent.kafka.fast_path.fetch_encoder import encode_response, group_by_topic
 from agent.kafka.fast_path.fetch_parser import MIN_VERSION, FetchParser
@@ -23,6 +24,7 @@ from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch
 from agent.kafka.fetch_sessions import PartitionStatus
 from agent.kafka.throttling import fetch_allowance
 from agent.read.memory_reads import MAX_PARTITIONS_PER_STEP, MemoryMiss
+from agent.security.rights import READ_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from agent.kafka.fast_path.fetch_targets import FetchTargets
     from agent.kafka.fetch_sessions import FetchContext
     from agent.read.memory_reads import MemoryReads, MemoryResult
+    from agent.security.acl_rules import AclIndex
 
 _MAX_PARTITIONS = 4096
 # The constructor of a named tuple is a Python function, and every partition needs a status.
@@ -39,11 +42,15 @@ _new_status = partial(tuple.__new__, PartitionStatus)
 
 
 class _Request(NamedTuple):
-    """A request that memory may be able to serve. `targets` are the partitions of the session's request."""
+    """A request that memory may be able to serve. `targets` are the partitions of the session's request.
+
+    `acls` are those that let the client read them.
+    """
 
     fetch_context: FetchContext
     targets: FetchTargets
     limits: FetchLimits
+    acls: AclIndex | None
 
     @property
     def is_large(self) -> bool:
@@ -104,9 +111,9 @@ class FastFetch(FastPath):
                 was_read=not request.is_large,
             )
         if not isinstance(read, MemoryMiss):
-            if context.services.epoch.current == epoch:
+            if context.services.epoch.current == epoch and current_acls(context) is request.acls:
                 return _respond(request, *read, frame, context)
-            memory.release(read[1])  # the client was checked against the epoch that has ended
+            memory.release(read[1])  # the client was checked against the epoch or the ACLs that have ended
         rest_ms = max(round((until - loop.time()) * 1000), 0)
         return await build_fetch_response(request.fetch_context, limits._replace(max_wait=rest_ms), context)
 
@@ -138,6 +145,7 @@ class FastFetch(FastPath):
                 services.directory,
                 services.epoch.current,
                 by_id=by_id,
+                is_readable=name_check(context, READ_TOPIC),
             )
         except KafkaError:
             return None
@@ -150,7 +158,7 @@ class FastFetch(FastPath):
         if found is None:
             return None
         limits = FetchLimits(parsed.max_wait, parsed.min_bytes, max_bytes, parsed.rack.decode())
-        return _Request(*found, limits)
+        return _Request(*found, limits, current_acls(context))
 
 
 def _begin(

@@ -12,7 +12,7 @@ from agent.kafka.topic_lookup import NO_LEADER_EPOCH
 from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent.cluster.topic_directory import TopicDirectory
     from agent.kafka.fast_path.fetch_parser import FetchRequest
@@ -34,6 +34,7 @@ class FetchTargets(NamedTuple):
     topics: list[tuple[Topic, Sequence[PartitionReadTuple]]]
 
 
+FindTopic: TypeAlias = "Callable[[bytes], Topic | None]"
 SessionTargets: TypeAlias = "tuple[FetchContext, FetchTargets]"
 
 
@@ -45,14 +46,17 @@ def find_targets(
     epoch: int,
     *,
     by_id: bool,
+    is_readable: Callable[[str], bool] | None = None,
 ) -> SessionTargets | None:
     """Return the request's fetch context and targets; None if the ordinary path must handle the request.
 
-    `data` is the request's frame, `epoch` the leader epoch that the agent knows. Raises `KafkaError` for a
-    session error.
+    `data` is the request's frame, `epoch` the leader epoch that the agent knows. `is_readable` returns True
+    for the name of a topic that the client may read; without it, all are. Raises `KafkaError` for a session
+    error.
     """
+    find = partial(_topic, directory=directory, by_id=by_id, is_readable=is_readable)
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
-        targets = _targets_of_request(request, data, directory, epoch, by_id=by_id)
+        targets = _targets_of_request(request, data, find, epoch)
         if targets is not None:
             return SessionlessFetch(partial(_wanted_by_key, request, data)), targets
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
@@ -60,7 +64,7 @@ def find_targets(
     fetch_context = sessions.find(
         SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
     )
-    found = _targets_of_session(fetch_context.wanted, directory, epoch, by_id=by_id)
+    found = _targets_of_session(fetch_context.wanted, find, epoch)
     return None if found is None else (fetch_context, found)
 
 
@@ -76,7 +80,7 @@ def _wanted_by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey
 
 
 def _targets_of_request(
-    request: FetchRequest, data: memoryview, directory: TopicDirectory, epoch: int, *, by_id: bool
+    request: FetchRequest, data: memoryview, find: FindTopic, epoch: int
 ) -> FetchTargets | None:
     """Return the targets of a sessionless request; None also if it names a topic or partition twice."""
     starts, ends, partitions, epochs, offsets, max_bytes = request.wanted
@@ -89,7 +93,7 @@ def _targets_of_request(
     while end < len(starts):
         begin, end = end, bisect_right(starts, starts[end], end)
         name, numbers = bytes(data[starts[begin] : ends[begin]]), partitions[begin:end]
-        topic = None if name in seen else _topic(name, directory, by_id=by_id)
+        topic = None if name in seen else find(name)
         if topic is None or len(set(numbers)) < len(numbers):
             return None
         if min(numbers) < 0 or max(numbers) >= topic.partition_count:
@@ -101,7 +105,7 @@ def _targets_of_request(
 
 
 def _targets_of_session(
-    wanted: Mapping[PartitionKey, PartitionRead], directory: TopicDirectory, epoch: int, *, by_id: bool
+    wanted: Mapping[PartitionKey, PartitionRead], find: FindTopic, epoch: int
 ) -> FetchTargets | None:
     """Return the targets of a session, in the session's order."""
     targets = FetchTargets([], [])
@@ -110,7 +114,7 @@ def _targets_of_session(
     parts: list[PartitionRead] = []
     for (name, partition), each in wanted.items():
         if name != last or not parts:
-            topic = found.get(name) or _topic(name, directory, by_id=by_id)
+            topic = found.get(name) or find(name)
             if topic is None:
                 return None
             found[name] = topic
@@ -123,8 +127,12 @@ def _targets_of_session(
     return targets if parts else None
 
 
-def _topic(name: bytes, directory: TopicDirectory, *, by_id: bool) -> Topic | None:
-    """Return the topic if the directory has it in memory."""
+def _topic(
+    name: bytes, *, directory: TopicDirectory, by_id: bool, is_readable: Callable[[str], bool] | None
+) -> Topic | None:
+    """Return the topic if the directory has it in memory and the client may read it."""
     if by_id:
-        return directory.cached_by_id(UUID(bytes=name))
-    return directory.cached(str(name, "utf-8", "replace"))
+        topic = directory.cached_by_id(UUID(bytes=name))
+    else:
+        topic = directory.cached(str(name, "utf-8", "replace"))
+    return topic if topic is None or is_readable is None or is_readable(topic.name) else None

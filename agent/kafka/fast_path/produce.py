@@ -19,6 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from agent.kafka.api_definition import FastPath
+from agent.kafka.authorization import name_check
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.codec.messages import Message
 from agent.kafka.codec.writing import begin_response, finish_response
@@ -29,6 +30,7 @@ from agent.kafka.produce_response import (
     build_produce_response,
     write_appended,
 )
+from agent.security.rights import WRITE_TOPIC
 from agent.write.validation import ValidatedAppend, ValidatedBatch, append_rules_of
 from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
@@ -163,10 +165,14 @@ def _validate_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | Non
 def _find_targets(
     request: ProduceRequest, frame: RequestFrame, context: RequestContext
 ) -> list[_Target] | None:
-    """Return the topic of each row; None if a topic needs the ordinary path, or a batch is too large."""
+    """Return the topic of each row; None if a topic needs the ordinary path, or a batch is too large.
+
+    The ordinary path refuses topics to which the client may not write.
+    """
     services = context.services
     by_id = context.version >= TOPIC_IDS_SINCE
     now_ms = services.clock.now_ms()
+    is_writable = name_check(context, WRITE_TOPIC)
     found: list[_Target] = []
     name_start = -1
     target: _Target | None = None
@@ -176,7 +182,7 @@ def _find_targets(
             name_start = row[0]
             name = bytes(frame.data[name_start : row[1]])
             target = _find_target(name, services.directory, now_ms, by_id=by_id)
-            if target is None:
+            if target is None or (is_writable is not None and not is_writable(target.topic.name)):
                 return None
             max_bytes = target.limits.max_message_bytes
         if target is None or not 0 <= row[2] < target.partitions or row[4] - row[3] > max_bytes:

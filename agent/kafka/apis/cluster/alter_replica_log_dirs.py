@@ -19,9 +19,11 @@ import structlog
 from agent.cluster.topic_directory import require_partition
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.cluster.describe_log_dirs import OBJECT_STORE
+from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import ALTER_CLUSTER
 from core.errors import SiltstoneError
 from local_tier.files.file_names import MAX_NAME_BYTES, DirectoryState, PartitionDirectory
 
@@ -35,16 +37,18 @@ _log = structlog.get_logger(__name__)
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Begin or cancel each move, or report why not."""
-    known = await context.services.directory.get_many(
-        topic.name for wanted in request.dirs for topic in wanted.topics
-    )
+    is_refused = not is_allowed(context, ALTER_CLUSTER)
+    names = [] if is_refused else [topic.name for wanted in request.dirs for topic in wanted.topics]
+    known = await context.services.directory.get_many(names)
     results: dict[str, Struct] = {}
     yielding = CooperativeYield()
     for wanted in request.dirs:
         for topic in wanted.topics:
             result = results.setdefault(topic.name, Struct(topic_name=topic.name, partitions=[]))
             for index in topic.partitions:
-                code = await _move(wanted.path, topic.name, index, known.get(topic.name), context)
+                code = refusal(ALTER_CLUSTER).code
+                if not is_refused:
+                    code = await _move(wanted.path, topic.name, index, known.get(topic.name), context)
                 result.partitions.append(Struct(partition_index=index, error_code=code))
                 await yielding.step()
     return Struct(results=list(results.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.authorization import ON_CLUSTER, operations_if_requested
+from agent.kafka.authorization import cluster_operations
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 
@@ -36,8 +36,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             Struct(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
             for broker in brokers
         ],
-        cluster_authorized_operations=operations_if_requested(
-            ON_CLUSTER, requested=request.include_cluster_authorized_operations
+        cluster_authorized_operations=cluster_operations(
+            context, requested=request.include_cluster_authorized_operations
         ),
     )
 

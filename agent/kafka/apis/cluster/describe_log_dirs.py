@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DESCRIBE_CLUSTER
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ _CHUNK_TOPICS = 1_000  # topics of one catalog query
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe the requested partitions, or all."""
+    if not is_allowed(context, DESCRIBE_CLUSTER):
+        return Struct(error_code=refusal(DESCRIBE_CLUSTER).code, results=[])
     requested = await _requested(request, context)
     found = await _describe_object_store([each for each in requested if not each[0].is_local], context)
     return Struct(

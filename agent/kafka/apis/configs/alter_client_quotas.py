@@ -16,9 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import ALTER_CLUSTER_CONFIGS
 from catalog.config.quota_entities import QuotaEntity, checked_changes
 from core.errors import SiltstoneError
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Change the quotas of each entity, or report why not."""
+    require(context, ALTER_CLUSTER_CONFIGS)
     named = Counter(_key(each) for each in request.entries)
     outcomes: list[tuple[Struct, SiltstoneError | None]] = []
     changes: dict[QuotaEntity, Mapping[str, float | None]] = {}

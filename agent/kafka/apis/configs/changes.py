@@ -15,10 +15,12 @@ from agent.kafka.apis.configs.resources import (
     require_group_name,
     require_own_broker,
     require_resource_name,
+    require_right,
     resource_type_of,
 )
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.security.rights import ALTER_CLUSTER_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_TOPIC_CONFIGS
 from catalog.errors import InvalidConfigError
 from core.errors import SiltstoneError
 
@@ -57,6 +59,14 @@ async def alter_resources(
             if named[wanted.resource_type, wanted.resource_name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "the request names a resource more than once")
             _check_entries(wanted, nullable)
+            require_right(
+                context,
+                resource_type_of(wanted.resource_type),
+                wanted.resource_name,
+                on_topic=ALTER_TOPIC_CONFIGS,
+                on_group=ALTER_GROUP_CONFIGS,
+                else_=ALTER_CLUSTER_CONFIGS,
+            )
             await _change(wanted, context, changes_of(wanted), validate_only=request.validate_only)
         except SiltstoneError as error:
             response.error_code, response.error_message = code_of(error), message_of(error)

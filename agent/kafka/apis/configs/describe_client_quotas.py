@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DESCRIBE_CLUSTER_CONFIGS
 from catalog.config.quota_entities import DEFAULT, EntityType, canonical_address, matches
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Return the entities that match all components of the filter."""
+    require(context, DESCRIBE_CLUSTER_CONFIGS)
     wanted = _filter(request)
     services = context.services
     quotas = await services.pools.catalog.run(services.catalog.client_quotas.list)

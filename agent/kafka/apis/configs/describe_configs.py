@@ -30,11 +30,17 @@ from agent.kafka.apis.configs.resources import (
     require_group_name,
     require_own_broker,
     require_resource_name,
+    require_right,
     resource_type_of,
 )
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import (
+    DESCRIBE_CLUSTER_CONFIGS,
+    DESCRIBE_GROUP_CONFIGS,
+    DESCRIBE_TOPIC_CONFIGS,
+)
 from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.repository import ALL_BROKERS
 from catalog.config.values import BrokerConfig, GroupConfig
@@ -70,11 +76,15 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         result = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         results.append(result)
         await yielding.step(_RENDERING_COST)
-        failure = found.failures.get(wanted.resource_type)
-        if failure is not None:
-            result.error_code, result.error_message = failure.code, failure.message
-            continue
         try:
+            require_right(
+                context,
+                resource_type_of(wanted.resource_type),
+                wanted.resource_name,
+                on_topic=DESCRIBE_TOPIC_CONFIGS,
+                on_group=DESCRIBE_GROUP_CONFIGS,
+                else_=DESCRIBE_CLUSTER_CONFIGS,
+            )
             settings = await _describe(wanted, context, found, rendered)
             result.configs = [each for each in settings if _is_requested(each, wanted)]
         except SiltstoneError as error:
@@ -182,6 +192,8 @@ async def _describe(
 ) -> Iterable[Struct]:
     kind, name = resource_type_of(wanted.resource_type), wanted.resource_name
     services = context.services
+    if kind in found.failures:
+        raise found.failures[kind]
     if kind is ResourceType.TOPIC:
         check_topic_name(name)
         if name not in found.topics:

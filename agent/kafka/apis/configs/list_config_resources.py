@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.configs.resources import ResourceType
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
+from agent.security.rights import DESCRIBE_CLUSTER_CONFIGS
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -21,6 +23,7 @@ _TYPES_SINCE = 1
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """List the resources of the requested types, or of all types."""
+    require(context, DESCRIBE_CLUSTER_CONFIGS)
     known = set(ResourceType) if context.version >= _TYPES_SINCE else {ResourceType.CLIENT_METRICS}
     requested = set(request.resource_types) or known
     if not requested <= known:

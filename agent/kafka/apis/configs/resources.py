@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from agent.kafka.authorization import require
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.groups.names import check_group_name
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
+    from agent.security.rights import Right
 
 
 class ResourceType(IntEnum):
@@ -28,6 +30,21 @@ def resource_type_of(number: int) -> ResourceType:
         return ResourceType(number)
     except ValueError:
         raise KafkaError(ErrorCode.invalid_request, f"unknown resource type {number}") from None
+
+
+def require_right(
+    context: RequestContext, kind: ResourceType, name: str, *, on_topic: Right, on_group: Right, else_: Right
+) -> None:
+    """Raise the error of a refusal unless the client has the right that the type of a resource needs.
+
+    Settings of brokers, loggers and client metrics belong to the cluster.
+    """
+    if kind is ResourceType.TOPIC:
+        require(context, on_topic, name)
+    elif kind is ResourceType.GROUP:
+        require(context, on_group, name)
+    else:
+        require(context, else_)
 
 
 def require_resource_name(name: str) -> None:

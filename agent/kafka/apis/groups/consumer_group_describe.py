@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.consumer_group_heartbeat import by_topic
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import ON_GROUP, operations_if_requested
+from agent.kafka.authorization import authorized_operations, refused_names, require
 from agent.kafka.codec import Struct
-from agent.kafka.errors import message_of
+from agent.kafka.errors import ErrorCode, KafkaError, message_of
+from agent.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
+from catalog.security.acl_bindings import ResourceType
 
 if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment, ConsumerGroupDescription, ConsumerMemberDescription
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_HIDDEN_TOPICS = "the members have topics that the principal may not describe"
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
-    operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
     groups = dict.fromkeys(request.group_ids)  # a group that is named often is described once
-    return Struct(groups=[await _describe(group_id, operations, context) for group_id in groups])
+    return Struct(groups=[await _describe(group_id, request, context) for group_id in groups])
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
@@ -35,11 +37,20 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     return Struct(groups=[_failed(group_id, error) for group_id in request.group_ids])
 
 
-async def _describe(group_id: str, operations: int, context: RequestContext) -> Struct:
+async def _describe(group_id: str, request: Struct, context: RequestContext) -> Struct:
     try:
+        require(context, DESCRIBE_GROUP, group_id)
         group, topics = await context.services.groups.consumers.describe(group_id)
+        assigned = {
+            each.topic_id for member in group.members for each in (*member.assignment, *member.target)
+        }
+        hidden = await refused_names(context, DESCRIBE_TOPIC, topics.names(assigned).values())
     except Exception as error:  # noqa: BLE001  # each group has its own error code
         return _failed(group_id, error)
+    if hidden:
+        return _failed(group_id, KafkaError(ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS))
+    requested = request.include_authorized_operations
+    operations = authorized_operations(context, ResourceType.GROUP, group_id, requested=requested)
     return _described(group, topics, operations)
 
 

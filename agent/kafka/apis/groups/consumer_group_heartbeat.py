@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from agent.groups.consumer.messages import ConsumerHeartbeat
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
+from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import message_of
+from agent.security.rights import DESCRIBE_TOPIC, READ_GROUP
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ _MEMBER_ID_REQUIRED_SINCE = 1
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Apply the heartbeat, and respond once the change is stored in the catalog."""
+    require(context, READ_GROUP, request.group_id)
+    if await refused_names(context, DESCRIBE_TOPIC, request.subscribed_topic_names or ()):
+        raise refusal(DESCRIBE_TOPIC)
     groups = context.services.groups
     response = await groups.consumers.heartbeat(
         request.group_id,

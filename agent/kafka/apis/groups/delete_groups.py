@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import DELETE_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -31,6 +33,7 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
 
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
     try:
+        require(context, DELETE_GROUP, group_id)
         await context.services.groups.delete(group_id)
     except Exception as error:  # noqa: BLE001  # each group has its own error code
         return group_code_of(error)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import ClassicGroupState
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import ON_GROUP, operations_if_requested
+from agent.kafka.authorization import authorized_operations, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, message_of
+from agent.security.rights import DESCRIBE_GROUP
+from catalog.security.acl_bindings import ResourceType
 
 if TYPE_CHECKING:
     from agent.groups.classic.messages import ClassicGroupDescription
@@ -26,9 +28,8 @@ _MISSING_GROUP_IS_ERROR_SINCE = 6
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
-    operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
     groups = dict.fromkeys(request.groups)  # a group that is named often is described once
-    return Struct(groups=[await _describe(group_id, operations, context) for group_id in groups])
+    return Struct(groups=[await _describe(group_id, request, context) for group_id in groups])
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
@@ -38,8 +39,9 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     return Struct(groups=[_failed(group_id, code) for group_id in request.groups])
 
 
-async def _describe(group_id: str, operations: int, context: RequestContext) -> Struct:
+async def _describe(group_id: str, request: Struct, context: RequestContext) -> Struct:
     try:
+        require(context, DESCRIBE_GROUP, group_id)
         found = await context.services.groups.describe(group_id)
     except Exception as error:  # noqa: BLE001  # each group has its own error code
         code = group_code_of(error)
@@ -48,7 +50,10 @@ async def _describe(group_id: str, operations: int, context: RequestContext) -> 
                 group_id, message_of(error) if context.version >= _MISSING_GROUP_IS_ERROR_SINCE else None
             )
         return _failed(group_id, code)
-    return _described(found, operations)
+    requested = request.include_authorized_operations
+    return _described(
+        found, authorized_operations(context, ResourceType.GROUP, group_id, requested=requested)
+    )
 
 
 def _missing(group_id: str, message: str | None) -> Struct:

@@ -12,13 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import DESCRIBE_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
 
 _GROUP, _TRANSACTION = 0, 1
+_NO_NODE = {"node_id": -1, "host": "", "port": -1}
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
@@ -39,18 +42,17 @@ async def _find(key: str, request: Struct, context: RequestContext) -> dict[str,
             "error_message": "transactions are not supported yet; produce without a transactional.id"
             if is_transaction
             else "only groups have coordinators",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
+            **_NO_NODE,
         }
+    if not is_allowed(context, DESCRIBE_GROUP, key):
+        refused = refusal(DESCRIBE_GROUP)
+        return {"error_code": refused.code, "error_message": refused.message, **_NO_NODE}
     broker = (await context.services.brokers.coordinator(key)).seen_on(context.client.listener)
     if broker is None:
         return {
             "error_code": ErrorCode.coordinator_not_available,
             "error_message": f"the coordinator has no listener {context.client.listener}",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
+            **_NO_NODE,
         }
     return {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
+from agent.security.rights import READ_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Extend the session of the member."""
+    require(context, READ_GROUP, request.group_id)
     identity = MemberIdentity(
         member_id=request.member_id,
         instance_id=request.group_instance_id,

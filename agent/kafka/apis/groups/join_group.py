@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import JoinRequest, MemberProtocol
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
+from agent.security.rights import READ_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -30,6 +32,7 @@ _REBALANCE_TIMEOUT_SINCE = 1
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Join the group, and wait for its next generation."""
+    require(context, READ_GROUP, request.group_id)
     response = await context.services.groups.join(
         request.group_id,
         JoinRequest(

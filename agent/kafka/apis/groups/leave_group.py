@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import LeavingMember
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
+from agent.security.rights import READ_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Remove the members, and return an error code for each."""
+    require(context, READ_GROUP, request.group_id)
     groups = context.services.groups
     if context.version < 3:
         (code,) = await groups.leave(request.group_id, [LeavingMember(member_id=request.member_id)])

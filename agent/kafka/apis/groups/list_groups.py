@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
+from agent.kafka.authorization import is_allowed, listed_names
 from agent.kafka.codec import Struct
+from agent.security.rights import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -20,6 +22,9 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}
     found = await context.services.groups.list()
+    visible = None
+    if not is_allowed(context, DESCRIBE_CLUSTER, log_denied=False):
+        visible = await listed_names(context, DESCRIBE_GROUP, (group.group_id for group in found))
     return Struct(
         groups=[
             Struct(
@@ -29,6 +34,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 group_type=group.group_type.value,
             )
             for group in found
+            if visible is None or group.group_id in visible
             if not states or group.state.lower() in states
             if not types or group.group_type.value in types
         ]

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
+from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import READ_GROUP, READ_TOPIC
 from catalog.groups.offsets import CommittedOffset
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     The topic directory may be stale: a topic that the catalog does not know may exist again under its name.
     Such topics are looked up again, and their offsets are committed a second time.
     """
+    require(context, READ_GROUP, request.group_id)
     topics = request.topics
     results, stale = await _try_commit(request, topics, context)
     if stale:
@@ -64,8 +67,14 @@ async def _try_commit(
     offsets: list[CommittedOffset] = []
     needs_coordinator = False
     yielding = CooperativeYield()
-    topics = await topics_of(wanted_topics, context, by_id=context.version >= _TOPIC_IDS_SINCE)
-    for wanted, topic in zip(wanted_topics, topics, strict=True):
+    by_id = context.version >= _TOPIC_IDS_SINCE
+    topics = await topics_of(wanted_topics, context, by_id=by_id)
+    names = [_name(wanted, topic, by_id=by_id) for wanted, topic in zip(wanted_topics, topics, strict=True)]
+    refused = await refused_names(context, READ_TOPIC, filter(None, names))
+    for wanted, topic, name in zip(wanted_topics, topics, names, strict=True):
+        if name in refused:
+            checked.append([refusal(READ_TOPIC).code] * len(wanted.partitions))
+            continue
         codes = [_check(partition, topic, context) for partition in wanted.partitions]
         checked.append(codes)
         if topic is not None:
@@ -117,6 +126,11 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     del context
     code = group_code_of(error)
     return Struct(topics=[_topic_response(each, [code] * len(each.partitions)) for each in request.topics])
+
+
+def _name(wanted: Struct, topic: Topic | None, *, by_id: bool) -> str | None:
+    """Return the name of a topic of the request; None for an unknown id."""
+    return (None if topic is None else topic.name) if by_id else wanted.name
 
 
 def _check(partition: Struct, topic: Topic | None, context: RequestContext) -> ErrorCode:

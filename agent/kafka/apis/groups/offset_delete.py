@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response, topics_of
+from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DELETE_GROUP, READ_TOPIC
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Delete the offsets, and return an error code for each partition."""
+    require(context, DELETE_GROUP, request.group_id)
+    refused = await refused_names(context, READ_TOPIC, (each.name for each in request.topics))
     codes: dict[tuple[str, int], ErrorCode] = {}
     known: list[tuple[str, PartitionId]] = []
     yielding = CooperativeYield()
@@ -28,7 +32,9 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         for partition in wanted.partitions:
             index = partition.partition_index
             codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition
-            if topic is not None and 0 <= index < topic.partition_count:
+            if wanted.name in refused:
+                codes[wanted.name, index] = refusal(READ_TOPIC).code
+            elif topic is not None and 0 <= index < topic.partition_count:
                 known.append((wanted.name, PartitionId(topic.topic_id, index)))
         await yielding.step(len(wanted.partitions))
     results = await context.services.groups.offsets.delete(request.group_id, known)

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
+from agent.kafka.authorization import listed_names, refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Return the offsets of one group, or of many groups with one lookup."""
     if context.version >= _MANY_GROUPS_SINCE:
         return Struct(groups=await _groups(request.groups, context))
+    require(context, DESCRIBE_GROUP, request.group_id)
     await context.services.groups.offsets.check_fetch(request.group_id)
     (topics,) = await _topics([request], context)
     return Struct(topics=topics)
@@ -97,6 +100,7 @@ async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Str
 
 async def _check(group: Struct, context: RequestContext) -> ErrorCode:
     try:
+        require(context, DESCRIBE_GROUP, group.group_id)
         await context.services.groups.offsets.check_fetch(group.group_id, group.member_id, group.member_epoch)
     except Exception as error:  # noqa: BLE001  # each group has its own error code
         return _code_of(error)
@@ -108,12 +112,15 @@ async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[lis
     yielding = CooperativeYield()
     named = [each for group in groups for each in group.topics or ()]
     by_id = context.version >= _TOPIC_IDS_SINCE
-    topics = iter(await topics_of(named, context, by_id=by_id))
-    requested = [[(each, next(topics)) for each in group.topics or ()] for group in groups]
+    found = await topics_of(named, context, by_id=by_id)
+    names = [_name(each, topic, by_id=by_id) for each, topic in zip(named, found, strict=True)]
+    refused = await refused_names(context, DESCRIBE_TOPIC, filter(None, names))
+    topics = iter(zip(found, [name in refused for name in names], strict=True))
+    requested = [[(each, *next(topics)) for each in group.topics or ()] for group in groups]
     wanted = []
     for group, pairs in zip(groups, requested, strict=True):
-        for each, topic in pairs:
-            if topic is not None:
+        for each, topic, is_refused in pairs:
+            if topic is not None and not is_refused:
                 wanted += [
                     (group.group_id, PartitionId(topic.topic_id, index)) for index in each.partition_indexes
                 ]
@@ -127,8 +134,12 @@ async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[lis
             responses.append(await _everything(everything[group.group_id], context, yielding))
             continue
         group_topics = []
-        for each, topic in pairs:
-            group_topics.append(_topic(each, topic, known, group.group_id, by_id=by_id))
+        for each, topic, is_refused in pairs:
+            group_topics.append(
+                _refused_topic(each, by_id=by_id)
+                if is_refused
+                else _topic(each, topic, known, group.group_id, by_id=by_id)
+            )
             await yielding.step(len(each.partition_indexes))
         responses.append(group_topics)
     return responses
@@ -157,11 +168,27 @@ def _topic(
     )
 
 
+def _name(wanted: Struct, topic: Topic | None, *, by_id: bool) -> str | None:
+    """Return the name of a topic of the request; None for an unknown id."""
+    return (None if topic is None else topic.name) if by_id else wanted.name
+
+
+def _refused_topic(wanted: Struct, *, by_id: bool) -> Struct:
+    code = refusal(DESCRIBE_TOPIC).code
+    return Struct(
+        **({"topic_id": wanted.topic_id} if by_id else {"name": wanted.name}),
+        partitions=[_partition(index, None, code) for index in wanted.partition_indexes],
+    )
+
+
 async def _everything(
     found: Sequence[tuple[str, CommittedOffset]], context: RequestContext, yielding: CooperativeYield
 ) -> list[Struct]:
+    visible = await listed_names(context, DESCRIBE_TOPIC, {name for name, _ in found})
     responses = []
     for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id)):
+        if visible is not None and name not in visible:
+            continue
         partitions = [_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets]
         key = {"topic_id": topic_id} if context.version >= _TOPIC_IDS_SINCE else {"name": name}
         responses.append(Struct(**key, partitions=partitions))

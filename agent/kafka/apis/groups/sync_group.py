@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import SyncRequest
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
+from agent.security.rights import READ_GROUP
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -22,6 +24,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Store the leader's assignments, or wait for them."""
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
+    require(context, READ_GROUP, request.group_id)
     response = await context.services.groups.sync(
         request.group_id,
         SyncRequest(

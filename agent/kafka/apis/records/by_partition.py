@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from agent.kafka.authorization import refusal, refused_names
 from agent.kafka.placement import prefetch_leaders
 from agent.kafka.topic_lookup import find_topics
 from core.errors import SiltstoneError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
+    from agent.security.rights import Right
     from catalog.model import PartitionId, Topic
     from catalog.topics.leader_epochs import EpochHistory
 
@@ -45,14 +47,20 @@ async def respond_by_partition(
     respond: Callable[[Sequence[RequestedPartition[Wanted]], RequestContext], Awaitable[Sequence[Struct]]],
     context: RequestContext,
     *,
+    right: Right | None,
     chunk_size: int | None = None,
 ) -> list[tuple[str, list[Struct]]]:
     """Return the responses for each topic of a request, in the request's order.
 
     `requested` lists topic names and the entries of their partitions. `respond` returns one response for
-    each partition of a chunk; without `chunk_size`, all partitions are one chunk.
+    each partition of a chunk; without `chunk_size`, all partitions are one chunk. Unless `right` is None, the
+    client needs it on a topic.
     """
-    topics = await find_topics(context.services.directory, (name for name, _ in requested))
+    names = [name for name, _ in requested]
+    refused = frozenset() if right is None else await refused_names(context, right, names)
+    topics = await find_topics(context.services.directory, (each for each in names if each not in refused))
+    if right is not None:
+        topics |= dict.fromkeys(refused, refusal(right))
     await prefetch_leaders(topics.values(), context)
     partitions = [
         RequestedPartition(name, topics[name], each) for name, wanted in requested for each in wanted

@@ -17,6 +17,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topic_lookup import check_partition
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DELETE_TOPIC
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -33,7 +34,9 @@ _CHUNK_SIZE = 1_000
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Move each log start offset, or report why it did not move."""
     requested = [(wanted.name, wanted.partitions) for wanted in request.topics]
-    responses = await respond_by_partition(requested, _delete_chunk, context, chunk_size=_CHUNK_SIZE)
+    responses = await respond_by_partition(
+        requested, _delete_chunk, context, right=DELETE_TOPIC, chunk_size=_CHUNK_SIZE
+    )
     return Struct(topics=[Struct(name=name, partitions=partitions) for name, partitions in responses])
 
 

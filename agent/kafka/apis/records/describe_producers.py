@@ -15,6 +15,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
 from agent.kafka.topic_lookup import check_partition
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import READ_TOPIC
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -31,7 +32,9 @@ _CHUNK_SIZE = 100  # partitions of one catalog query; each may have a thousand p
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each partition, or report why it cannot be described."""
     requested = [(wanted.name, wanted.partition_indexes) for wanted in request.topics]
-    responses = await respond_by_partition(requested, _describe_chunk, context, chunk_size=_CHUNK_SIZE)
+    responses = await respond_by_partition(
+        requested, _describe_chunk, context, right=READ_TOPIC, chunk_size=_CHUNK_SIZE
+    )
     return Struct(topics=[Struct(name=name, partitions=partitions) for name, partitions in responses])
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import is_allowed, is_allowed_on_any, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import IDEMPOTENT_WRITE, WRITE_TOPIC
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -25,6 +27,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         return Struct(error_code=ErrorCode.invalid_request, producer_epoch=-1)
     if request.transactional_id is not None:
         return Struct(error_code=ErrorCode.transactional_id_authorization_failed, producer_epoch=-1)
+    if not is_allowed(context, IDEMPOTENT_WRITE, log_denied=False) and not is_allowed_on_any(
+        context, WRITE_TOPIC
+    ):
+        return Struct(error_code=refusal(IDEMPOTENT_WRITE).code, producer_epoch=-1)
     services = context.services
     producer_id = await services.pools.catalog.run(services.catalog.producers.new_id)
     return Struct(producer_id=producer_id, producer_epoch=0)

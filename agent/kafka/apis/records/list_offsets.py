@@ -23,6 +23,7 @@ from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topic_lookup import check_partition
 from agent.read.timestamp_lookup import TimedOffset
 from agent.runtime.cooperative_yield import map_bounded
+from agent.security.rights import DESCRIBE_TOPIC
 from catalog.model import PartitionId
 from catalog.topics.leader_epochs import NO_HISTORY
 from core.errors import SiltstoneError
@@ -47,7 +48,7 @@ _MAX_CONCURRENT = 8
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Look up every requested partition."""
     requested = [(wanted.name, wanted.partitions) for wanted in request.topics]
-    responses = await respond_by_partition(requested, _look_up, context)
+    responses = await respond_by_partition(requested, _look_up, context, right=DESCRIBE_TOPIC)
     return Struct(topics=[Struct(name=name, partitions=partitions) for name, partitions in responses])
 
 

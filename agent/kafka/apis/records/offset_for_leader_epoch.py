@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.records.by_partition import epoch_histories, respond_by_partition
+from agent.kafka.authorization import is_allowed
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topic_lookup import check_partition
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import CLUSTER_ACTION, DESCRIBE_TOPIC
 from catalog.model import PartitionId
 from catalog.topics.leader_epochs import NO_HISTORY
 from core.errors import SiltstoneError
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Look up every requested partition."""
     requested = [(wanted.topic, wanted.partitions) for wanted in request.topics]
-    responses = await respond_by_partition(requested, _look_up, context)
+    right = None if is_allowed(context, CLUSTER_ACTION, log_denied=False) else DESCRIBE_TOPIC
+    responses = await respond_by_partition(requested, _look_up, context, right=right)
     return Struct(topics=[Struct(topic=name, partitions=partitions) for name, partitions in responses])
 
 

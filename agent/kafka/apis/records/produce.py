@@ -30,11 +30,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.kafka.api_definition import Api, DeferredResponse
+from agent.kafka.authorization import refusal, refused_names
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
 from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
-from agent.kafka.topic_lookup import check_partition, find_topics_by_key
+from agent.kafka.topic_lookup import check_partition, find_topics_by_key, name_of
+from agent.security.rights import WRITE_TOPIC
 from agent.write.validation import validate
 from core.errors import SiltstoneError
 from object_format.buffers import readable
@@ -114,8 +116,11 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
     by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
     found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
+    names = {key: name_of(key, topic) for key, topic in found.items()}
+    refused = await refused_names(context, WRITE_TOPIC, filter(None, names.values()))
     for item in items:
-        topic = found[item.name, item.topic_id]
+        key = item.name, item.topic_id
+        topic = found[key] if names[key] not in refused else refusal(WRITE_TOPIC)
         if isinstance(topic, SiltstoneError):
             item.error = topic
             continue

@@ -15,8 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.security.rights import ALTER_CLUSTER
 from catalog.security.scram import ScramMechanism, check_user_name, credential_from_salted
 from catalog.security.users import CredentialKey
 from core.errors import InvalidInputError
@@ -44,6 +46,7 @@ class _Changes:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Apply the valid changes, and report each user."""
+    require(context, ALTER_CLUSTER)
     changes = _read(request)
     if changes.deletions or changes.upsertions:
         users = context.services.catalog.users

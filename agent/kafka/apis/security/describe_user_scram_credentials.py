@@ -12,8 +12,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import DESCRIBE_CLUSTER
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe the named users, or all."""
+    require(context, DESCRIBE_CLUSTER)
     requests = Counter([each.name for each in request.users or ()])
     services = context.services
     describe = partial(services.catalog.users.describe, list(requests) if requests else None)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.authorization import require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.placement import placements_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import ALTER_CLUSTER
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -23,6 +25,7 @@ _REFUSED = "a partition in the object store has nothing to move, and a local one
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Compare the wanted replicas of each partition with the present ones."""
+    require(context, ALTER_CLUSTER)
     services = context.services
     known = await services.directory.get_many(topic.name for topic in request.topics)
     brokers = await services.brokers.live_on(context.client.listener)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
+from agent.kafka.authorization import refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from agent.kafka.throttling import MutationCharges
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import ALTER_TOPIC
 from catalog.topics.names import MAX_PARTITIONS
 from core.errors import SiltstoneError
 
@@ -35,6 +37,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Add partitions to each topic, or report why not."""
     names = Counter(wanted.name for wanted in request.topics)
     deadline = RequestDeadline(request.timeout, context.services.clock)
+    refused = await refused_names(context, ALTER_TOPIC, names)
     run = context.services.pools.catalog.run
     found = await run(partial(context.services.catalog.topics.by_names, list(names))) if names else []
     known = {topic.name: topic for topic in found}
@@ -44,6 +47,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
+            if wanted.name in refused:
+                raise refusal(ALTER_TOPIC)
             _check(wanted, known)
             charges.require(wanted.count - known[wanted.name].partition_count)
             if not request.validate_only:

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.configs.describe_configs import config_source
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
+from agent.kafka.authorization import is_allowed, refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.throttling import MutationCharges
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from catalog.config.values import TopicConfig
 from catalog.errors import InvalidTopicError
 from catalog.topics.names import check_partition_count, check_topic_name
@@ -32,7 +34,7 @@ from catalog.topics.repository import NewTopic
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
@@ -52,6 +54,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     names = Counter(wanted.name for wanted in request.topics)
     if len(names) > _MAX_TOPICS:
         raise KafkaError(ErrorCode.policy_violation, f"a request creates at most {_MAX_TOPICS} topics")
+    refused = await _refused(names, context)
     yielding = CooperativeYield()
     found: dict[str, Topic | SiltstoneError | None] = {}
     new: dict[str, NewTopic] = {}
@@ -60,6 +63,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
+            if wanted.name in refused:
+                raise refusal(CREATE_TOPIC)
             new[wanted.name] = _new(wanted, context)
         except SiltstoneError as error:
             found[wanted.name] = error
@@ -70,11 +75,14 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     wanted_topics = [each for name, each in new.items() if name not in charges.refused]
     found |= await create(wanted_topics, RequestDeadline(request.timeout, context.services.clock), context)
     rendered: dict[TopicConfig, list[Struct]] = {}
+    hidden = await refused_names(context, DESCRIBE_TOPIC_CONFIGS, new, log_denied=False)
     responses = []
     for name, topic in found.items():
         responses.append(
             _failed(name, topic)
             if isinstance(topic, SiltstoneError)
+            else _created_in_secret(name, topic)
+            if name in hidden
             else _created(new[name], topic, rendered)
         )
         await yielding.step()
@@ -182,6 +190,25 @@ def _created(new: NewTopic, topic: Topic | None, rendered: dict[TopicConfig, lis
         replication_factor=1,
         configs=rendered[config],
     )
+
+
+def _created_in_secret(name: str, topic: Topic | None) -> Struct:
+    """Describe a topic to a client that may not describe its configuration."""
+    return Struct(
+        name=name,
+        topic_id=topic.topic_id if topic is not None else None,
+        topic_config_error_code=refusal(CREATE_TOPIC).code,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+
+
+async def _refused(names: Iterable[str], context: RequestContext) -> frozenset[str]:
+    """Return the names of topics that the client may not create."""
+    if is_allowed(context, CREATE_IN_CLUSTER, log_denied=False):
+        return frozenset()
+    return await refused_names(context, CREATE_TOPIC, (name for name in names if name != _PROHIBITED))
 
 
 def _settings(wanted: Struct) -> dict[str, str]:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
+from agent.kafka.authorization import is_allowed, refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.throttling import MutationCharges
+from agent.security.rights import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from catalog.errors import TopicNotFoundError
 from core.errors import NotFoundError, SiltstoneError
 
@@ -46,7 +48,12 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     responses: list[Struct] = []
     named: dict[UUID, Topic] = {}
     times = Counter({topic_id: count for (name, topic_id), count in Counter(wanted).items() if name is None})
-    for (name, topic_id), topic in (await _find(Counter(wanted), context)).items():
+    found = await _find(Counter(wanted), context)
+    refused = await _refused(found, context)
+    for (name, topic_id), topic in found.items():
+        if (refused_entry := refused.get((name, topic_id))) is not None:
+            responses.append(refused_entry)
+            continue
         if isinstance(topic, SiltstoneError):
             responses.append(_failed(name, topic_id, topic))
             continue
@@ -84,6 +91,37 @@ async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key,
     except SiltstoneError as error:
         return found | dict.fromkeys([*names.values(), *ids.values()], to_kafka_error(error))
     return found
+
+
+async def _refused(found: Mapping[Key, Topic | SiltstoneError], context: RequestContext) -> dict[Key, Struct]:
+    """Return the responses for topics that the client may not delete (Kafka's ControllerApis.deleteTopics).
+
+    An id that the client may not describe gets no name, and a name never gets an id. A name that the client
+    may not describe gets the same response whether the topic exists or not.
+    """
+    if is_allowed(context, DELETE_IN_CLUSTER, log_denied=False):
+        return {}
+    names = {key: name for key, topic in found.items() if (name := _name_of(key, topic)) is not None}
+    undeletable = await refused_names(context, DELETE_TOPIC, names.values())
+    hidden = await refused_names(context, DESCRIBE_TOPIC, undeletable, log_denied=False)
+    responses: dict[Key, Struct] = {}
+    for (given, topic_id), name in names.items():
+        exists = not isinstance(found[given, topic_id], SiltstoneError)
+        if name in hidden or (name in undeletable and exists):
+            shown = name if given is not None or name not in hidden else None
+            code, message = refusal(DELETE_TOPIC).code, refusal(DELETE_TOPIC).message
+            responses[given, topic_id] = Struct(
+                name=shown, topic_id=topic_id, error_code=code, error_message=message
+            )
+    return responses
+
+
+def _name_of(key: Key, topic: Topic | SiltstoneError) -> str | None:
+    """Return the name of the topic of an entry; None if the entry is invalid or its id unknown."""
+    if isinstance(topic, KafkaError):
+        return None
+    name, _ = key
+    return name if isinstance(topic, SiltstoneError) else topic.name
 
 
 async def _delete(

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.topics.metadata_lookup import find_topics_by_name
-from agent.kafka.authorization import ON_TOPIC
+from agent.kafka.apis.topics.metadata_lookup import find_topics_by_name, visible_topics
+from agent.kafka.authorization import authorized_operations
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.placement import placements_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from catalog.security.acl_bindings import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             described.append(Struct(name=part.name, error_code=part.topic))
             await yielding.step()
         else:
-            described.append(_describe(next(placements), part))
+            described.append(_describe(next(placements), part, context))
             await yielding.step(1 + len(part.partitions))
     return Struct(topics=described, next_cursor=page.cursor)
 
@@ -98,7 +99,7 @@ def _page(request: Struct, found: Mapping[str, Topic | ErrorCode]) -> _Page:
     return _Page(parts, None)
 
 
-def _describe(placement: Placement, part: _Part) -> Struct:
+def _describe(placement: Placement, part: _Part, context: RequestContext) -> Struct:
     partitions = [placement.describe(partition) for partition in part.partitions]
     for each in partitions:
         # The schema allows null. Kafka never sends it, and its own client does not expect it.
@@ -107,7 +108,9 @@ def _describe(placement: Placement, part: _Part) -> Struct:
         name=part.name,
         topic_id=placement.topic.topic_id,
         partitions=partitions,
-        topic_authorized_operations=ON_TOPIC,
+        topic_authorized_operations=authorized_operations(
+            context, ResourceType.TOPIC, part.name, requested=True
+        ),
     )
 
 
@@ -118,8 +121,7 @@ async def _found(request: Struct, context: RequestContext) -> Mapping[str, Topic
         return await find_topics_by_name(
             {each.name for each in request.topics if each.name >= first}, context
         )
-    every = await context.services.pools.catalog.run(context.services.catalog.topics.list)
-    return {topic.name: topic for topic in every if topic.name >= first}
+    return {topic.name: topic for topic in await visible_topics(context) if topic.name >= first}
 
 
 API = Api(

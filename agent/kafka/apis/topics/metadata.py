@@ -20,12 +20,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.topics.metadata_lookup import find_requested_topics
-from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, operations_if_requested
+from agent.kafka.apis.topics.metadata_lookup import find_requested_topics, visible_topics
+from agent.kafka.authorization import authorized_operations, cluster_operations
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.placement import placements_of
 from agent.runtime.cooperative_yield import CooperativeYield
+from catalog.security.acl_bindings import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     services = context.services
     brokers = await services.brokers.live_on(context.client.listener)
     if request.topics is None or (context.version == 0 and not request.topics):
-        every = await services.pools.catalog.run(services.catalog.topics.list)
-        topics = await _describe_all(every, request, brokers, context)
+        topics = await _describe_all(await visible_topics(context), request, brokers, context)
     else:
         found = await find_requested_topics(request, context)
         described = iter(
@@ -58,8 +58,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         cluster_id=services.brokers.cluster_id,
         controller_id=brokers[0].node_id,  # any broker could serve its requests
         topics=topics,
-        cluster_authorized_operations=operations_if_requested(
-            ON_CLUSTER, requested=request.include_cluster_authorized_operations
+        cluster_authorized_operations=cluster_operations(
+            context, requested=request.include_cluster_authorized_operations
         ),
     )
 
@@ -91,7 +91,9 @@ async def _describe_all(
                 name=placement.topic.name,
                 topic_id=placement.topic.topic_id,
                 partitions=await _partitions(placement, yielding),
-                topic_authorized_operations=operations_if_requested(ON_TOPIC, requested=with_operations),
+                topic_authorized_operations=authorized_operations(
+                    context, ResourceType.TOPIC, placement.topic.name, requested=with_operations
+                ),
             )
         )
         await yielding.step()

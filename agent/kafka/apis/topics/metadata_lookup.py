@@ -8,14 +8,16 @@ from uuid import UUID
 
 import structlog
 
+from agent.kafka.authorization import is_allowed, listed_names, refusal, refused_names
 from agent.kafka.errors import ErrorCode
 from agent.kafka.throttling import MutationCharges
+from agent.security.rights import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from catalog.errors import InvalidTopicError
 from catalog.topics.names import check_topic_name
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
@@ -33,16 +35,17 @@ async def find_requested_topics(request: Struct, context: RequestContext) -> lis
     directory = context.services.directory
     names = [key for key in keys if isinstance(key, str)]
     ids = [key for key in keys if isinstance(key, UUID)]
-    by_name = await _look_up(
-        names, directory.get_many, directory.last_known, ErrorCode.unknown_topic_or_partition
-    )
+    by_name = await _find_by_name(names, context)
     by_id = await _look_up(
         ids, directory.get_many_by_id, directory.last_known_by_id, ErrorCode.unknown_topic_id
     )
+    described = {topic.name for topic in by_id.values() if not isinstance(topic, ErrorCode)}
+    refused = await refused_names(context, DESCRIBE_TOPIC, described)
+    for topic_id, topic in by_id.items():
+        if not isinstance(topic, ErrorCode) and topic.name in refused:
+            by_id[topic_id] = refusal(DESCRIBE_TOPIC).code
     if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
-        missing = [name for name, found in by_name.items() if found is ErrorCode.unknown_topic_or_partition]
-        if missing:
-            _create(missing, context)
+        await _create_missing(by_name, context)
     return [
         by_name[key] if isinstance(key, str) else by_id[key] if isinstance(key, UUID) else key for key in keys
     ]
@@ -66,9 +69,43 @@ async def find_topics_by_name(names: Iterable[str], context: RequestContext) -> 
             valid.append(name)
         else:
             found[name] = ErrorCode.invalid_topic_exception
+    return found | await _find_by_name(valid, context)
+
+
+async def visible_topics(context: RequestContext) -> list[Topic]:
+    """Return all topics that the client may describe."""
+    services = context.services
+    every = await services.pools.catalog.run(services.catalog.topics.list)
+    visible = await listed_names(context, DESCRIBE_TOPIC, (topic.name for topic in every))
+    return [topic for topic in every if visible is None or topic.name in visible]
+
+
+async def _find_by_name(names: Sequence[str], context: RequestContext) -> dict[str, Topic | ErrorCode]:
+    """Return the topic or the error code for each name. Names that the client may not describe are refused.
+
+    They are not looked up, so that the response cannot tell whether the topic exists.
+    """
     directory = context.services.directory
-    missing = ErrorCode.unknown_topic_or_partition
-    return found | await _look_up(valid, directory.get_many, directory.last_known, missing)
+    refused = await refused_names(context, DESCRIBE_TOPIC, names)
+    found: dict[str, Topic | ErrorCode] = dict.fromkeys(refused, refusal(DESCRIBE_TOPIC).code)
+    return found | await _look_up(
+        (name for name in names if name not in refused),
+        directory.get_many,
+        directory.last_known,
+        ErrorCode.unknown_topic_or_partition,
+    )
+
+
+async def _create_missing(by_name: dict[str, Topic | ErrorCode], context: RequestContext) -> None:
+    """Begin to create missing topics. A topic that the client may not create is refused."""
+    missing = [name for name, found in by_name.items() if found is ErrorCode.unknown_topic_or_partition]
+    refused: frozenset[str] = frozenset()
+    if missing and not is_allowed(context, CREATE_IN_CLUSTER, log_denied=False):
+        refused = await refused_names(context, CREATE_TOPIC, missing)
+    by_name |= dict.fromkeys(refused, refusal(CREATE_TOPIC).code)
+    allowed = [name for name in missing if name not in refused]
+    if allowed:
+        _create(allowed, context)
 
 
 def _key(wanted: Struct, context: RequestContext) -> str | UUID | ErrorCode:

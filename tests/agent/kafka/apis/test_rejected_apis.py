@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from agent.kafka.apis.rejected import REJECTED_APIS, UNSERVED_APIS
+from agent.kafka.api_registry import APIS
+from agent.kafka.apis.rejected import UNSERVED_APIS
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PRODUCER = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
 _ACL = {"resource_type": 2, "resource_name": "granite", "principal": "User:a", "host": "*", "operation": 2}
 _ACL_FILTER = {"resource_type_filter": 2, "pattern_type_filter": 1, "operation": 2, "permission_type": 3}
-_BY_NAME = {rejected.name: rejected for rejected in REJECTED_APIS}
+_BY_NAME = {api.name: api for api in APIS}
 
 
 @pytest.fixture

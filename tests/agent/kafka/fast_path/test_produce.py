@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from agent.kafka.services import KafkaServices
+    from agent.security.authorizer import Authorizer
     from agent.write.validation import ValidatedAppend
     from object_format.buffers import Bytes
     from object_format.kernels.runtime.signatures import IntArray
@@ -166,6 +167,7 @@ def _dispatcher(
     is_full: bool = False,
     fast: bool = True,
     pool: _Pool | None = None,
+    authorizer: Authorizer | None = None,
 ) -> tuple[RequestDispatcher, _Appends]:
     """Return a dispatcher of Produce alone, with or without its fast path, and its write path."""
     appends = _Appends(results, is_full=is_full)
@@ -178,6 +180,7 @@ def _dispatcher(
         parsing_budget=ByteBudget("parsed requests", 2**30),
         quotas=SimpleNamespace(active=None),
         metrics=AgentMetrics(),
+        authorizer=authorizer,
     )
     api = produce.API if fast else replace(produce.API, fast_path=None)
     return RequestDispatcher((api,), cast("KafkaServices", services)), appends
