@@ -351,6 +351,15 @@ def a_quota_is_reached(scene: Scene) -> None:
         assert second.is_closed()
 
 
+@step(
+    "authorizations_denied_total audit_lines_suppressed_total",
+    authorizer_enable=True,
+    audit_log_lines_per_second=0,
+)
+def a_client_lacks_a_right(scene: Scene) -> None:
+    scene.produce("x")
+
+
 @step("fetch_session_evictions_total", max_fetch_sessions=1, fetch_session_evict_ms=1)
 def a_second_fetch_session_replaces_the_first(scene: Scene) -> None:
     def act() -> None:
