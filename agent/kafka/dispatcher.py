@@ -24,6 +24,7 @@ from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.throttling import RequestMeter
 from agent.runtime.errors import BusyError
 from agent.runtime.request_time import Measured
+from agent.security.identity import ANONYMOUS
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
+_LOGIN_APIS = {17, _API_VERSIONS, 36}  # and SaslHandshake, SaslAuthenticate
 _HEADER_START = Layout(">hhi")  # API key, version, correlation id
 MAX_HEADER_TAGS = 64
 """Bound on the tagged fields of a request's header. No client sends more than a few."""
@@ -162,8 +164,11 @@ class RequestDispatcher:
         return response
 
     def _meter(self, api: Api, context: RequestContext, frame: memoryview) -> RequestMeter | None:
+        """Return what charges a request, except those of a login: all unknown clients would share a limit."""
         quotas = self._quotas.active
-        return None if quotas is None else RequestMeter(quotas, api.name, context, len(frame))
+        if quotas is None or (api.key in _LOGIN_APIS and context.client.principal == ANONYMOUS):
+            return None
+        return RequestMeter(quotas, api.name, context, len(frame))
 
     async def _read_and_handle(
         self, api: Api, message: Message, cursor: Cursor, context: RequestContext, correlation_id: int

@@ -231,16 +231,18 @@ def test_a_throttled_consumer_reads_nothing_and_loses_nothing(broker: BrokerThre
 
 
 def test_requests_are_throttled_by_their_time(broker: BrokerThread) -> None:
-    """Whatever the API, for a window at most. acks 0 is exempt."""
+    """Whatever the API, for a window at most. acks 0 and the requests of a login are exempt."""
     broker.create_topic("granite")
     set_quotas(broker, {_ID: None}, request_percentage=1e-9)
     for name, version, request in (
         ("list_groups", 3, Struct(states_filter=[])),
-        ("api_versions", 4, Struct(client_software_name="a", client_software_version="1")),
+        ("produce", 9, produce_request([b"x"])),
         ("fetch", 12, fetch_request(wait=1)),
     ):
         with Wire(broker.host_and_port, client_id=name) as wire:
             assert 0 < wire.ask(name, version, request).throttle_time <= 1000
+    with Wire(broker.host_and_port, client_id="login") as wire:
+        assert wire.ask("api_versions", 2, Struct()).throttle_time == 0
     with Wire(broker.host_and_port, client_id="acks 0") as wire:
         wire.send(request_frame("produce", 9, 1, produce_request([b"x"], acks=0), client_id="acks 0"))
         assert wire.ask("list_groups", 3, Struct(states_filter=[])).error_code == 0
