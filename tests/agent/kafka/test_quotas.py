@@ -236,7 +236,7 @@ def test_requests_are_throttled_by_their_time(broker: BrokerThread) -> None:
     set_quotas(broker, {_ID: None}, request_percentage=1e-9)
     for name, version, request in (
         ("list_groups", 3, Struct(states_filter=[])),
-        ("produce", 9, produce_request([b"x"])),
+        ("offset_delete", 0, Struct(group_id="g", topics=[])),
         ("fetch", 12, fetch_request(wait=1)),
     ):
         with Wire(broker.host_and_port, client_id=name) as wire:
