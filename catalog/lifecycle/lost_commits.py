@@ -149,8 +149,8 @@ class LostCommits:
     def unverified(self, silent_ms: int) -> int:
         """Return how many agents that lived when the incarnation began have not compared their commits."""
         params = {"silent_ms": silent_ms, "now_ms": self._database.injected_now_ms}
-        rows = self._database.read("lost_commits.unverified", _SQL["count_unverified"], params)
-        return int(rows[0].sessions)
+        (row,) = self._database.read("lost_commits.unverified", _SQL["count_unverified"], params)
+        return int(row.sessions)
 
     def list(self, *, waiting: bool = False) -> Iterator[LostCommit]:
         """Yield the lost commits by session and in the order of their commits, read page by page."""

@@ -109,7 +109,13 @@ def test_the_catalog_knows_what_was_committed_well_before_a_heartbeat_that_it_kn
     clock.advance(MAX_AGE_SECONDS + 1)
     assert memory.recent() == []
     session_id = UUID(int=1)
-    for age_ms, is_complete in ((0, True), (1_500_000, True), (1_502_000, False), (-1, False), (None, False)):
+    for age_ms, is_complete in (
+        (0, True),
+        (1_500_000, True),
+        (1_501_000, False),
+        (-1, False),
+        (None, False),
+    ):
         assert memory.is_complete(session_id, knows_oldest=False, heartbeat_age_ms=age_ms) is is_complete
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psycopg
+from structlog.testing import capture_logs
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
@@ -119,3 +120,37 @@ def test_files_of_a_producer_that_moved_between_agents_are_readopted_in_order(
         sealed = agent.upload(topic, sequence * _RECORDS)
         (result,) = catalog.commits.commit(sealed.commit)
         assert result.runs[0].base_offset == sequence * _RECORDS
+
+
+def test_records_that_the_log_has_already_are_not_counted_again(
+    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
+) -> None:
+    """The producer repeated its first batch at another agent, after the loss and before the recovery."""
+    store = LocalStore(tmp_path, ids)
+    topic = catalog.topics.create("t", 1, {})
+    agent = Agent(catalog, store, clock, ids, 0)
+    for number in range(2):
+        agent.write(topic, number * _RECORDS)
+    lose_all_commits(catalog_url)
+    catalog.incarnations.declare_restore("a test")
+    Agent(catalog, store, clock, ids, 0).write(topic, 0)
+
+    async def recover() -> None:
+        pool = WorkPool("catalog", threads=4, max_waiting=100)
+        try:
+            await agent.recover(pool)
+        finally:
+            pool.close()
+
+    with capture_logs() as logs:
+        asyncio.run(recover())
+    (state,) = catalog.topics.states([PartitionId(topic.topic_id, 0)])
+    assert state.high_watermark == 2 * _RECORDS
+    samples = [
+        agent.metrics.registry.get_sample_value(f"siltstone_readopted_{unit}_total")
+        for unit in ("files", "records")
+    ]
+    assert samples == [2, _RECORDS]
+    (lost,) = [each for each in logs if "lost commits" in each["event"]]
+    assert (lost["files"], lost["records"]) == (2, 2 * _RECORDS)
+    assert lost["first_object"] != lost["last_object"]

@@ -139,6 +139,15 @@ def test_a_running_attempt_is_superseded(scene: Scene, connection: psycopg.Conne
     assert {extent.leader_epoch for extent in scene.extents(topic)} == {EPOCHS_IN_BATCHES}
 
 
+def test_a_shorter_wal_discards_open_jobs(scene: Scene) -> None:
+    """The server is the same, so it is a restored copy and no promotion: inputs may be deleted already."""
+    topic = scene.topic_with_extents(2)
+    scene.claimed(scene.extents(topic))
+    scene.catalog.incarnations._flushed += 1 << 40
+    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.jobs.claim("application", 1) == []
+
+
 def test_a_missing_commit_is_noticed(
     scene: Scene, connection: psycopg.Connection, catalog_url: str, clock: Clock, ids: Ids
 ) -> None:

@@ -312,6 +312,25 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     )
 
 
+def test_lost_commits_are_listed_page_by_page_and_kept_for_90_days(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = scene.topic()
+    files = [scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]}) for _ in range(5)]
+    scene.catalog.incarnations.declare_restore("a test")
+    reported = [replace(as_acknowledged(file), number=number) for number, file in enumerate(files)]
+    lost_commits = scene.catalog.lost_commits
+    lost_commits.report([scene.session_id], reported, 1)
+    monkeypatch.setattr("catalog.lifecycle.lost_commits._PAGE", 2)
+    assert [each.file_id for each in lost_commits.list()] == [file.file_id for file in files]
+    for file in files[:3]:
+        scene.catalog.commits.readopt(file)
+    for days, left in ((89, 5), (2, 2)):
+        clock.advance(days * 86_400)
+        assert lost_commits.expire() == 5 - left
+        assert len(list(lost_commits.list())) == left
+
+
 def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Scene) -> None:
     """An operator may settle all sessions while an agent, which was away, has not compared its commits."""
     catalog = scene.catalog
