@@ -11,6 +11,9 @@ because other load only adds to the time.
 `fetch` is without a session. `session` is within one, like Java's consumer, and every partition has new
 records. `waiting` is such a request that arrives before the records: to register it, and to respond after the
 write. `lz4` and `zstd` are Produce requests with compressed batches, without the cost of their file.
+
+`authorization` is `handle` of a Produce request that names `PARTITIONS` topics, with one partition each:
+without an authorizer, and with one that has the decisions in its cache. The rounds of both alternate.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.topic_directory import TopicDirectory
 from agent.kafka.api_definition import RetainedBuffers
 from agent.kafka.api_registry import APIS
-from agent.kafka.codec import Cursor, Message
+from agent.kafka.codec import Cursor, Message, Struct
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.local_topics.append_router import AppendRouter
@@ -46,6 +49,9 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
+from agent.security.acl_rules import AclIndex
+from agent.security.audit import AuditLog
+from agent.security.authorizer import Authorizer
 from agent.security.identity import Client
 from agent.settings import AgentSettings
 from agent.write.commit_listeners import AppendMetrics
@@ -54,6 +60,13 @@ from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch
 from benchmarks.kafka_wire import request_frame as frame_of
 from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
+from catalog.security.acl_bindings import (
+    AclBinding,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from core.clock import SystemClock
 from core.ids import SystemIds
 from core.outage import Outage
@@ -141,7 +154,7 @@ class _Stubs:
 class _Bench:
     """The parts of an agent that Produce and Fetch requests use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, authorizes: bool = False) -> None:
         clock = SystemClock()
         ids = SystemIds(clock)
         settings = AgentSettings(
@@ -224,6 +237,7 @@ class _Bench:
             ),
             fetch_sessions=sessions,
             quotas=SimpleNamespace(active=None),
+            authorizer=_authorizer(metrics) if authorizes else None,
             pools=pools,
             parsing_budget=ByteBudget("the memory for parsed requests", settings.max_parsed_bytes),
             metrics=metrics,
@@ -322,7 +336,54 @@ async def _steps(rounds: int) -> dict[str, dict[str, float]]:
     for codec in (Codec.LZ4, Codec.ZSTD):
         figures = await _measured(partial(_compressed_round, codec), rounds)
         report[codec.name.lower()] = {name: figures[name] for name in produced[:2]}
+    report["authorization"] = await _authorization(rounds)
     return report
+
+
+def _authorizer(metrics: AgentMetrics) -> Authorizer:
+    """Return an authorizer that lets the client write to the topic, and has a thousand other ACLs."""
+    audit = AuditLog(
+        SystemClock(),
+        lines_per_second=100,
+        denied=metrics.authorizations_denied,
+        suppressed=metrics.audit_lines_suppressed,
+        logs_allowed=False,
+    )
+    authorizer = Authorizer(super_users="", allow_everyone=False, audit=audit)
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        _NAME,
+        str(_CLIENT.principal),
+        "*",
+        Operation.WRITE,
+        Permission.ALLOW,
+    )
+    others = [acl._replace(resource_name=f"{_NAME}-{number}") for number in range(1_000)]
+    authorizer.replace(AclIndex(None, [acl, *others]))
+    return authorizer
+
+
+async def _authorization(rounds: int) -> dict[str, float]:
+    """Return microseconds per request without and with an authorizer, of the fastest round of each."""
+    benches = {"off": _Bench(), "on": _Bench(authorizes=True)}
+    fastest: dict[str, float] = {}
+    request = produce_request(_batch())
+    parts = request.topic_data[0].partition_data
+    request.topic_data = [Struct(name=_NAME, partition_data=[part]) for part in parts]
+    frame = frame_of("produce", PRODUCE, request)[4:]
+    for bench in benches.values():
+        bench.write_path.start()
+    freeze_garbage()
+    for number in range(rounds + 1):
+        for name, bench in benches.items():
+            figures = await bench.produce([memoryview(bytearray(frame)) for _ in range(REQUESTS)])
+            if number:  # the first round only warms up
+                fastest[name] = min(fastest.get(name, 1.0), figures["handle"])
+    for bench in benches.values():
+        await bench.write_path.stop()
+        bench.pools.close()
+    return {name: round(seconds / REQUESTS * 1e6, 1) for name, seconds in fastest.items()}
 
 
 async def _measured(

@@ -75,7 +75,7 @@ def test_the_help_lists_every_command_without_loading_it() -> None:
 def test_every_command_has_a_help_text(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*arguments, "--help"])
     assert result.exit_code == 0
-    if arguments not in {("quotas",), ("topics",), ("users",)}:
+    if arguments not in {("acls",), ("quotas",), ("topics",), ("users",)}:
         for option in COMMON_OPTIONS:
             assert option in result.output
     if len(arguments) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from agent.cluster.errors import AppendFailedError
 from agent.kafka.apis.records import produce
@@ -26,10 +28,13 @@ from agent.kafka.fast_path import produce_parser
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
+from agent.security.audit import AuditLog
+from agent.security.authorizer import Authorizer
 from agent.security.identity import Client
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, Topic
+from core.clock import SystemClock
 from core.errors import NotFoundError
 from object_format.codecs.codec import Codec, compress, decompress
 from object_format.codecs.zstd_library import zstd
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from agent.kafka.services import KafkaServices
-    from agent.security.authorizer import Authorizer
+    from agent.security.rights import Right
     from agent.write.validation import ValidatedAppend
     from object_format.buffers import Bytes
     from object_format.kernels.runtime.signatures import IntArray
@@ -481,6 +486,53 @@ def test_each_expensive_request_is_decompressed_in_a_thread() -> None:
 
     asyncio.run(ask())
     assert pool.calls == len(frames)
+
+
+class _CountingAuthorizer(Authorizer):
+    """Counts the decisions that are not one lookup in the dictionary of cached decisions."""
+
+    def __init__(self) -> None:
+        metrics = AgentMetrics()
+        audit = AuditLog(
+            SystemClock(),
+            lines_per_second=0,
+            denied=metrics.authorizations_denied,
+            suppressed=metrics.audit_lines_suppressed,
+            logs_allowed=False,
+        )
+        super().__init__(super_users="", allow_everyone=True, audit=audit)
+        self.calls = Counter[str]()
+
+    @override
+    def cached(self, client: Client, right: Right) -> dict[str, bool]:
+        self.calls["cached"] += 1
+        return super().cached(client, right)
+
+    @override
+    def allows(self, client: Client, right: Right, name: str = "", *, log_denied: bool = True) -> bool:
+        self.calls["allows"] += 1
+        return super().allows(client, right, name, log_denied=log_denied)
+
+
+def test_authorization_costs_one_lookup_for_each_topic_that_was_decided_before() -> None:
+    authorizer = _CountingAuthorizer()
+    dispatcher, _ = _dispatcher([_RESULTS[0]], authorizer=authorizer)
+    client = Client("nowhere", "PLAINTEXT")
+    parts = [Struct(index=0, records=bytes(encode_batch([_NOW_MS], [b"k"], [bytes(1000)])))]
+    topics = [Struct(name=topic.name, partition_data=parts) for topic in _TOPICS[:2]] * 5
+    request = Struct(transactional_id=None, acks=-1, timeout=1000, topic_data=topics)
+
+    def frame() -> memoryview:
+        return memoryview(bytearray(request_frame("produce", 9, 1, request)[4:]))
+
+    async def ask() -> None:
+        for _ in range(2):  # the first request loads the message's schema
+            await dispatcher.handle(frame(), client)
+        authorizer.calls.clear()
+        assert dispatcher.try_fast_path(frame(), client)
+
+    asyncio.run(ask())
+    assert authorizer.calls == {"cached": 1}
 
 
 def test_a_full_pool_is_a_retriable_error() -> None:

@@ -1,0 +1,216 @@
+"""What the table of rights does not show: partial refusals, hidden resources, revocation and HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from agent.security.rights import SUPPORTED_OPERATIONS
+from catalog.security.acl_bindings import AclFilter, ResourceType
+from object_format.record_batch.records import encode_batch
+from tests.agent.kafka.authorization.principals import allow, refresh
+from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import Wire, request_frame
+from tests.agent.kafka.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+_REFUSED = ErrorCode.topic_authorization_failed
+_BATCH = bytes(encode_batch([1], [b"k"], [b"v"]))
+
+
+@pytest.fixture(scope="module")
+def topics(secured: BrokerThread) -> dict[str, UUID]:
+    """Topics of which `alice` may use those whose names begin with `a`."""
+    found = {name: secured.create_topic(name).topic_id for name in ("a1", "a2", "secret")}
+    bindings = allow(
+        "alice", "All Topic a*", "DescribeConfigs Topic a*", "Describe Topic known", "All Group a*"
+    )
+    secured.catalog.acls.add(bindings)
+    refresh(secured)
+    return found
+
+
+@pytest.fixture
+def alice(secured: BrokerThread, topics: dict[str, UUID]) -> Iterator[Wire]:
+    assert topics
+    with Wire(secured.host_and_port, client_id="alice") as wire:
+        yield wire
+
+
+def produce(wire: Wire, *names: str, size: int = 1) -> dict[str, int]:
+    parts = [Struct(index=0, records=bytes(encode_batch([1], [b"k"], [bytes(size)])))]
+    data = [Struct(name=name, partition_data=parts) for name in names]
+    request = Struct(transactional_id=None, acks=-1, timeout=60_000, topic_data=data)
+    return {
+        topic.name: topic.partition_responses[0].error_code
+        for topic in wire.ask("produce", 9, request).responses
+    }
+
+
+def fetch(
+    wire: Wire, topic_ids: list[UUID], *, max_wait: int = 0, min_bytes: int = 0, offset: int = 0
+) -> dict[UUID, int]:
+    part = Struct(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=2**20,
+    )
+    request = Struct(
+        max_wait=max_wait,
+        min_bytes=min_bytes,
+        max_bytes=2**20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[Struct(topic_id=each, partitions=[part]) for each in topic_ids],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    return {
+        topic.topic_id: topic.partitions[0].error_code for topic in wire.ask("fetch", 13, request).responses
+    }
+
+
+def metadata(wire: Wire, wanted: list[Struct] | None, *, operations: bool = False) -> list[Struct]:
+    request = Struct(
+        topics=wanted,
+        allow_auto_topic_creation=True,
+        include_topic_authorized_operations=operations,
+        include_cluster_authorized_operations=False,
+    )
+    found: list[Struct] = wire.ask("metadata", 12, request).topics
+    return found
+
+
+def test_a_refused_topic_does_not_fail_the_others(alice: Wire, topics: dict[str, UUID]) -> None:
+    assert produce(alice, "a1", "secret", "a2", "missing") == {
+        "a1": 0,
+        "secret": _REFUSED,
+        "a2": 0,
+        "missing": _REFUSED,
+    }
+    for max_wait in (0, 500):  # on the ordinary path and on the fast path
+        assert fetch(alice, [topics["a1"], topics["secret"]], max_wait=max_wait) == {
+            topics["a1"]: 0,
+            topics["secret"]: _REFUSED,
+        }
+
+
+def test_acks_0_of_a_refused_topic_closes_the_connection(secured: BrokerThread, alice: Wire) -> None:
+    del alice
+    with Wire(secured.host_and_port, client_id="alice") as wire:
+        parts = [Struct(index=0, records=_BATCH)]
+        data = [Struct(name="secret", partition_data=parts)]
+        request = Struct(transactional_id=None, acks=0, timeout=60_000, topic_data=data)
+        wire.send(request_frame("produce", 9, 1, request, client_id="alice"))
+        assert wire.is_closed()
+
+
+def test_metadata_hides_what_the_principal_may_not_describe(alice: Wire, topics: dict[str, UUID]) -> None:
+    assert [each.name for each in metadata(alice, None)] == ["a1", "a2"]
+    named = [Struct(name=name, topic_id=None) for name in ("secret", "missing", "known", "a1")]
+    secret, missing, known, visible = metadata(alice, named)
+    assert (secret.error_code, secret.topic_id, missing.error_code) == (_REFUSED, None, _REFUSED)
+    assert (known.error_code, visible.error_code) == (_REFUSED, 0)  # it may not create the one
+    (by_id,) = metadata(alice, [Struct(name=None, topic_id=topics["secret"])])
+    assert (by_id.error_code, by_id.name, by_id.topic_id) == (_REFUSED, None, topics["secret"])
+
+
+def test_responses_carry_the_authorized_operations_of_the_principal(alice: Wire) -> None:
+    (topic,) = metadata(alice, [Struct(name="a1", topic_id=None)], operations=True)
+    every = sum(1 << each.operation for each in SUPPORTED_OPERATIONS[ResourceType.TOPIC])
+    assert topic.topic_authorized_operations == every
+
+
+def test_a_revoked_right_ends_for_a_waiting_fetch_and_on_every_agent(
+    secured: BrokerThread, topics: dict[str, UUID]
+) -> None:
+    """The other agent learns of it by a notification; the fetch began while it was allowed."""
+    acls = allow("bob", "Read Topic a2", "Write Topic a2")
+    secured.catalog.acls.add(acls)
+    refresh(secured)
+    other = BrokerThread(secured.catalog, secured.store, secured.clock, secured.ids, _follower_settings())
+    try:
+        other.start()
+        with (
+            Wire(secured.host_and_port, client_id="bob") as one,
+            Wire(other.host_and_port, client_id="bob") as two,
+        ):
+            assert fetch(two, [topics["a2"]]) == {topics["a2"]: 0}
+            assert produce(one, "a2") == {"a2": 0}
+            for broker, wire in ((secured, one), (other, two)):
+                secured.catalog.acls.add(acls)
+                refresh(broker)
+                assert _revoke_while_waiting(broker, wire, topics["a2"]) == {topics["a2"]: _REFUSED}
+            secured.catalog.acls.add(acls)
+            until(lambda: fetch(two, [topics["a2"]]) == {topics["a2"]: 0})
+            secured.catalog.acls.remove([AclFilter(principal="User:bob")])
+            until(lambda: fetch(two, [topics["a2"]]) == {topics["a2"]: _REFUSED})
+            until(lambda: produce(one, "a2") == {"a2": _REFUSED})
+    finally:
+        other.stop()
+
+
+def _revoke_while_waiting(broker: BrokerThread, wire: Wire, topic_id: UUID) -> dict[UUID, int]:
+    """Revoke all rights of bob while a fetch waits, then end its wait; return its outcome."""
+    (state,) = broker.catalog.topics.partitions(topic_id)
+    outcomes: list[dict[UUID, int]] = []
+
+    def wait() -> None:
+        outcomes.append(
+            fetch(wire, [topic_id], max_wait=60_000, min_bytes=15_000, offset=state.log_end_offset)
+        )
+
+    waiting = Work(wait)
+    until(lambda: broker.agent.commit_notifier.has_waiters)
+    broker.catalog.acls.remove([AclFilter(principal="User:bob")])
+    refresh(broker)
+    with Wire(broker.host_and_port, client_id="admin") as admin:
+        assert produce(admin, "a2", size=20_000) == {"a2": 0}
+    waiting.finish()
+    return outcomes[0]
+
+
+def _follower_settings() -> dict[str, Any]:
+    """A poll that the test does not live to see: only notifications remain."""
+    return {"authorizer_enable": True, "super_users": "User:admin", "acl_poll_ms": 3_600_000}
+
+
+def test_http_uses_the_same_authorizer(secured: BrokerThread, topics: dict[str, UUID]) -> None:
+    """Requests without authentication are those of `User:ANONYMOUS`."""
+    assert topics
+    with httpx.Client(base_url=f"http://{secured.http_address}", timeout=240, trust_env=False) as http:
+        record = {"records": [{"value": "x"}]}
+        calls: tuple[tuple[str, str, dict[str, Any]], ...] = (
+            ("GET", "/v1/topics/a1", {}),
+            ("GET", "/v1/topics/missing", {}),
+            ("GET", "/v1/topics/a1/partitions", {}),
+            ("DELETE", "/v1/topics/a1", {}),
+            ("POST", "/v1/topics/a1/undelete", {}),
+            ("POST", "/v1/topics", {"json": {"name": "new", "partitions": 1}}),
+            ("POST", "/v1/topics/a1/records", {"json": record}),
+            ("GET", "/v1/topics/a1/partitions/0/records", {}),
+            ("GET", "/metrics", {}),
+        )
+        for method, path, arguments in calls:
+            response = http.request(method, path, **arguments)
+            assert response.status_code == 403, path
+            assert response.json()["error"]["code"] == "not_authorized"
+        assert http.get("/v1/topics").json() == {"topics": []}
+        secured.catalog.acls.add(allow("ANONYMOUS", "All Topic a1", "Describe Cluster"))
+        refresh(secured)
+        assert http.post("/v1/topics/a1/records", json=record).status_code == 200
+        assert http.get("/v1/topics/a1/partitions/0/records").status_code == 200
+        assert [each["name"] for each in http.get("/v1/topics").json()["topics"]] == ["a1"]
+        assert http.get("/metrics").status_code == 200
