@@ -62,6 +62,8 @@ from agent.runtime.sockets import bind, listen
 from agent.security.acl_follower import AclFollower
 from agent.security.audit import AuditLog
 from agent.security.authorizer import Authorizer
+from agent.security.exposure import check_exposure
+from agent.security.tls.listeners import TlsListeners
 from agent.supervision.control_loop import ControlLoop, run_in
 from agent.supervision.supervisor import Supervisor
 from agent.warm_up import warm_up
@@ -102,8 +104,12 @@ async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None
         _log.error("a step of the agent's stop timed out", step=what)
 
 
-def _bind(listener: KafkaListener | HttpListener, opened: contextlib.ExitStack) -> socket.socket:
-    return opened.enter_context(bind(listener.host, listener.port))
+def _bind(
+    listener: KafkaListener | HttpListener, opened: contextlib.ExitStack, settings: AgentSettings
+) -> socket.socket:
+    bound = opened.enter_context(bind(listener.host, listener.port))
+    check_exposure(listener, bound, allow_insecure=settings.allow_insecure_listeners)
+    return bound
 
 
 def _named(protocol: str, addresses: Mapping[str, str]) -> dict[str, str]:
@@ -123,6 +129,7 @@ class Agent:
 
     exclusion: SchemaVersionError | None = None
     failure: BackgroundTaskError | None = None
+    _http: tuple[HttpServer, ...] = ()
     _kafka: KafkaServer | None = None
     _groups: GroupCoordinator | None = None
     _lag: ConsumerLag | None = None
@@ -348,7 +355,7 @@ class Agent:
             partitions=settings.default_partitions,
             local_tier=settings.local_tier,
         )
-        self._http: list[HttpServer] = []
+        self._tls = TlsListeners(settings, self.metrics)
         self._request_stop = request_stop
         self._supervisor = Supervisor(
             self._control,
@@ -368,10 +375,10 @@ class Agent:
         settings = self.settings
         with contextlib.ExitStack() as opened:
             try:
-                http = {each: _bind(each, opened) for each in settings.http_listeners}
+                http = {each: _bind(each, opened, settings) for each in settings.http_listeners}
                 health = opened.enter_context(bind(settings.health_host, settings.health_port))
                 refuse_unsupported(settings)
-                kafka = {each: _bind(each, opened) for each in settings.kafka_listeners}
+                kafka = {each: _bind(each, opened, settings) for each in settings.kafka_listeners}
                 self._control.start()
                 await self._warm_up()
                 await self.quotas.start()
@@ -383,11 +390,12 @@ class Agent:
                 self.write_path.start()
                 self.commit_notifier.start()
                 self.loop_lag.start()
+                self._tls.start()
                 await self._start_http(http)
                 addresses = _named("http", {each.name: each.address for each in self._http})
                 if services is not None:
                     dispatcher = RequestDispatcher((*APIS, *UNSERVED_APIS), services)
-                    self._kafka = KafkaServer(dispatcher, kafka, services)
+                    self._kafka = KafkaServer(dispatcher, kafka, services, self._tls)
                     await self._kafka.start()
                     addresses |= _named("kafka", self._kafka.addresses)
                 self._maintenance.start()
@@ -408,8 +416,8 @@ class Agent:
             max_connections=self.settings.http_max_connections,
         )
         for listener, bound in listeners.items():
-            server = HttpServer(app, listener, bound, limits=limits)
-            self._http.append(server)
+            server = HttpServer(app, listener, bound, limits=limits, tls=self._tls)
+            self._http = (*self._http, server)
             await server.start()
 
     def _start_health(self) -> None:
@@ -431,6 +439,7 @@ class Agent:
         if (follower := self.acl_follower) is not None:
             health.require_running("acls", lambda: follower.is_running)
         health.require_running("maintenance", lambda: self._maintenance.is_running)
+        health.require_running("certificates", lambda: self._tls.is_running)
         health.require_running("http_listener", lambda: all(each.is_running for each in self._http))
         kafka, groups = self._kafka, self._groups
         if kafka is not None and groups is not None:
@@ -589,6 +598,7 @@ class Agent:
             await self._lag.stop()
         await self.quotas.stop()
         await asyncio.gather(*(each.stop(seconds) for each in self._http))
+        await self._tls.stop()
 
     def _stop_failed(self, error: BackgroundTaskError) -> None:
         """Let the process stop this agent, because a part of it has ended."""

@@ -73,6 +73,12 @@ class ListenerSettings:
         "Comma-separated listeners for HTTP clients, `NAME://HOST:PORT`; they replace the one of `http`. "
         "Their names need an entry in `listener_security_protocol_map`, PLAINTEXT or SSL.",
     )
+    http_allowed_hosts: str = setting(
+        "",
+        "Comma-separated host names, besides those of loopback, that requests to an HTTP listener on "
+        "loopback may name: that of a reverse proxy. Other requests are rejected, because they may come "
+        "from a web page.",
+    )
     listener_security_protocol_map: str = setting(
         "",
         "Comma-separated security protocols of listeners, `NAME:PROTOCOL`. Protocols are PLAINTEXT, SSL, "

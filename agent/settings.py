@@ -25,6 +25,7 @@ class AgentSettings:
 
     # Listeners
     http_listeners: tuple[HttpListener, ...] = (HttpListener(),)
+    http_allowed_hosts: tuple[str, ...] = ()
     health_host: str = internal("127.0.0.1", "Address on which the agent serves its health alone.")
     health_port: int = internal(
         0, "Port on which the agent serves its health alone; 0 takes a free one.", ge=0
@@ -48,6 +49,13 @@ class AgentSettings:
     kafka_scarce_memory_ms: int = internal(
         10_000,
         "`kafka_slow_reader_ms` while the memory pool of the client's responses is more than half full.",
+    )
+    tls_handshake_ms: int = internal(10_000, "Time in which a client must complete a TLS handshake.")
+    max_tls_handshakes: int = internal(
+        1_000, "Maximum number of incomplete TLS handshakes; for another one, the agent ends the oldest."
+    )
+    certificate_poll_ms: int = internal(
+        5_000, "Interval at which the agent looks for changes of the files of certificates."
     )
     kafka_idle_ms: int = internal(600_000, "Time after which an idle connection is closed.")
     kafka_max_connections: int = setting(

@@ -40,12 +40,14 @@ class StoreConfig:
     """Location of objects: plain values without secrets that may be logged and sent to Spark tasks.
 
     A plain path becomes absolute at once, so that it means the same in every process. `endpoint` and `region`
-    apply to S3 only; without them, boto3 uses its own sources (environment, profile, instance).
+    apply to S3 only; without them, boto3 uses its own sources (environment, profile, instance). `ca_bundle`
+    is a PEM file of the authorities that sign the server's certificate; every process needs it at that path.
     """
 
     url: str
     endpoint: str | None = None
     region: str | None = None
+    ca_bundle: str | None = None
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -95,6 +97,7 @@ def open_store(
         prefix,
         endpoint=config.endpoint,
         region=config.region,
+        ca_bundle=config.ca_bundle,
         clock=clock,
         ids=ids,
         limits=limits,

@@ -126,7 +126,10 @@ def check_data_exists(settings: Settings) -> None:
 def store_config(settings: Settings) -> StoreConfig:
     """Return how to open the object store."""
     return StoreConfig(
-        url=settings.object_store_url, endpoint=settings.s3_endpoint, region=settings.s3_region
+        url=settings.object_store_url,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        ca_bundle=None if settings.s3_ca_bundle is None else str(settings.s3_ca_bundle.absolute()),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from agent.http import documentation, errors, operation_routes, record_routes, topic_routes
+from agent.http.browser_check import BrowserCheck
 from agent.http.throttling import RecordQuotas
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def create_app(context: HttpContext) -> FastAPI:
     documentation.install(app)
     errors.install(app, context.ids)
     app.add_middleware(RecordQuotas, quotas=context.quotas)
+    app.add_middleware(BrowserCheck, allowed_hosts=context.settings.http_allowed_hosts)
     app.add_middleware(RequestCounter, metrics=context.metrics)
     return app
 

@@ -72,13 +72,13 @@ def advertised_address(listener: KafkaListener, bound: socket.socket) -> tuple[s
 def refuse_unsupported(settings: AgentSettings) -> None:
     """Raise InvalidInputError for a listener that would serve without the protection that it names."""
     for each in settings.kafka_listeners:
-        if each.protocol is not SecurityProtocol.PLAINTEXT:
+        if each.protocol.has_sasl:
             raise InvalidInputError(
-                f"listener {each.name}: {each.protocol} is not supported", remedy="use PLAINTEXT"
+                f"listener {each.name}: {each.protocol} is not supported", remedy="use PLAINTEXT or SSL"
             )
     for listener in settings.http_listeners:
-        if listener.tls is not None or listener.authentication:
+        if listener.authentication:
             raise InvalidInputError(
-                f"HTTP listener {listener.name}: TLS and authentication are not supported",
-                remedy="use PLAINTEXT, and http_authentication none",
+                f"HTTP listener {listener.name}: http_authentication is not supported",
+                remedy="set http_authentication to none",
             )

@@ -118,6 +118,19 @@ class AgentMetrics:
             ["reason"],
             registry=registry,
         )
+        self.tls_handshakes = Counter(
+            "siltstone_tls_handshakes",
+            "TLS handshakes by outcome: complete, failed, foreign (the client speaks no TLS), timeout,"
+            " evicted (too many were open) or lost (the client went away)",
+            ["outcome"],
+            registry=registry,
+        )
+        self.tls_reloads = Counter(
+            "siltstone_tls_reloads",
+            "Changed certificates by outcome: loaded, or failed and the old one stays",
+            ["outcome"],
+            registry=registry,
+        )
         self.files_failed = Counter(
             "siltstone_ingestion_files_failed",
             "Ingestion files that could not be uploaded or committed",

@@ -48,6 +48,8 @@ class ControlLoop:
 
     async def stop(self) -> None:
         """Stop the loop. What still runs there is cancelled."""
+        if self._thread.ident is None:  # the agent could not start
+            self._loop.close()
         if not self._thread.is_alive():
             return
         await self.run(_cancel_others())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import boto3
@@ -167,6 +168,7 @@ class S3Calls:
         *,
         endpoint: str | None,
         region: str | None,
+        ca_bundle: str | None,
         limits: S3Limits,
         counts: RequestCounts,
         clock: Clock,
@@ -177,7 +179,8 @@ class S3Calls:
         self.counts = counts
         self.ids = ids
         self._clock = clock
-        self._client = _make_client(Place(bucket, endpoint or "Amazon S3"), endpoint, region, limits)
+        place = Place(bucket, endpoint or "Amazon S3")
+        self._client = _make_client(place, endpoint, region, ca_bundle, limits)
         self.place = Place(bucket, self._client.meta.endpoint_url)
         self._meter = WireMeter(self._client, counts)
         self.hedger = Hedger(limits, counts, clock)
@@ -234,7 +237,14 @@ def new_session() -> boto3.session.Session:
     return boto3.session.Session(botocore_session=session)
 
 
-def _make_client(place: Place, endpoint: str | None, region: str | None, limits: S3Limits) -> S3Client:
+def _make_client(
+    place: Place, endpoint: str | None, region: str | None, ca_bundle: str | None, limits: S3Limits
+) -> S3Client:
+    if ca_bundle is not None and not Path(ca_bundle).is_file():
+        raise StoreAccessError(
+            f"no client for {place}: there is no file {ca_bundle}",
+            remedy="correct s3_ca_bundle; Spark's workers need the file, too",
+        )
     config = Config(
         # S3Calls.send retries, with the injected clock and the knowledge which requests may be repeated.
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -250,7 +260,9 @@ def _make_client(place: Place, endpoint: str | None, region: str | None, limits:
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     try:
-        return new_session().client("s3", endpoint_url=endpoint, region_name=region, config=config)
+        return new_session().client(
+            "s3", endpoint_url=endpoint, region_name=region, config=config, verify=ca_bundle
+        )
     except (BotoCoreError, ValueError) as error:
         raise StoreAccessError(
             f"no client for {place}: {error}", remedy="correct the region, the endpoint or the AWS_* settings"

@@ -57,6 +57,7 @@ _TRANSIENT_CODES: Final = frozenset(
 )
 _TRANSIENT_FAULTS: Final = (BotoConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
 
+_WRONG_CERTIFICATE: Final = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")  # of OpenSSL and of urllib3
 _CREDENTIALS_REMEDY: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in AWS_PROFILE, "
     "or use an instance's role"
@@ -104,7 +105,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         return _status(error) in _TRANSIENT_STATUS or error_code(error) in _TRANSIENT_CODES
     if isinstance(error, SSLError):
-        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+        return not any(each in str(error) for each in _WRONG_CERTIFICATE)
     return isinstance(error, _TRANSIENT_FAULTS)
 
 
@@ -147,5 +148,5 @@ def translate(
 
 def _remedy_for_client(error: BotoCoreError | ResponseParserError) -> str:
     if isinstance(error, SSLError):
-        return "name the server's certificate authority in AWS_CA_BUNDLE"
+        return "name the server's certificate authority in s3_ca_bundle"
     return _CREDENTIALS_REMEDY

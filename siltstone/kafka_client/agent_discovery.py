@@ -51,7 +51,7 @@ def bootstrap_servers(data_dir: Path) -> str:
     failures = []
     found = []
     for addresses in _published_addresses(data_dir / "agents"):
-        url = f"http://{_reachable(addresses['http'])}"
+        url = f"http://{_reachable(addresses['health'])}"
         problem = _problem_of(url)
         if problem is not None:
             failures.append(f"{url} {problem}")
@@ -89,7 +89,8 @@ def _published_addresses(directory: Path) -> list[dict[str, str]]:
         # The agent may stop and delete its file between any two of these calls.
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
             body = orjson.loads(file.read_bytes())
-            addresses = {"http": str(body["http"])}
+            # Other listeners may have TLS, and require authentication.
+            addresses = {"health": str(body.get("health", body["http"]))}
             if "kafka" in body:
                 addresses["kafka"] = str(body["kafka"])
             found.append((file.stat().st_mtime, addresses))

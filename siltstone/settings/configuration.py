@@ -76,6 +76,11 @@ class Settings(BaseModel):
     s3_region: str | None = Field(
         default=None, description="Region of the bucket. Unset: the region configured for boto3."
     )
+    s3_ca_bundle: Path | None = Field(
+        default=None,
+        description="PEM file of the authorities that sign the certificate of the S3 server. Spark's workers "
+        "need it at the same path. Unset: the authorities that boto3 knows, or `AWS_CA_BUNDLE`.",
+    )
     catalog: SecretStr | None = Field(
         default=None,
         description="URL of the catalog, `postgresql://user@host/database`. Its password is never printed. "
@@ -212,6 +217,9 @@ class Settings(BaseModel):
         return replace(
             self.agent,
             http_listeners=http,
+            http_allowed_hosts=tuple(
+                host.strip() for host in self.network.http_allowed_hosts.split(",") if host.strip()
+            ),
             health_host=health_host,
             health_port=health_port,
             kafka_listeners=self._kafka_listeners(),

@@ -10,9 +10,12 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agent.runtime.foreign_protocols import FIRST_BYTES, on_http_port
+from agent.security.identity import ANONYMOUS, Client
 
 if TYPE_CHECKING:
     import asyncio
+
+    from agent.listeners import HttpListener
 
 _log = structlog.get_logger(__name__)
 _MAX_HEAD_BYTES = 64 * 1024
@@ -45,7 +48,10 @@ class LimitedProtocol(HttpToolsProtocol):
     """
 
     limits: ClassVar[HttpLimits]
+    listener: ClassVar[HttpListener]
+    is_local: ClassVar[bool]
     silent: ClassVar[dict[LimitedProtocol, None]]
+    identity: Client  # set when the connection is made
     stalled: asyncio.TimerHandle | None = None
     head_timeout: asyncio.TimerHandle | None = None
     is_in_head = False
@@ -55,6 +61,8 @@ class LimitedProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        host = self.client[0] if self.client else ""
+        self.identity = Client(host, self.listener.name, transport.get_extra_info("principal", ANONYMOUS))
         self._await_head()
         if len(self.connections) > self.limits.max_connections:
             longest = next(iter(self.silent))
@@ -85,6 +93,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.is_in_head = True
         self.head_bytes = 0
         super().on_message_begin()
+        self.scope["state"].update(listener=self.listener, client=self.identity, is_local=self.is_local)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -151,12 +160,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self.stalled = None
 
 
-def protocol_of(limits: HttpLimits) -> type[LimitedProtocol]:
-    """Return the protocol class of one server."""
+def protocol_of(
+    limits: HttpLimits, listener: HttpListener, *, is_local: bool = False
+) -> type[LimitedProtocol]:
+    """Return the protocol class of one server; `is_local` if only this machine can connect."""
 
     class Protocol(LimitedProtocol):
         pass
 
     Protocol.limits = limits
+    Protocol.listener = listener
+    Protocol.is_local = is_local
     Protocol.silent = {}
     return Protocol

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from typing_extensions import override
 
 from agent.http.transport.connection import protocol_of
 from agent.runtime.sockets import address_of
+from core.addresses import is_loopback
 
 if TYPE_CHECKING:
     import socket
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from agent.http.transport.connection import HttpLimits
+    from agent.http.transport.connection import HttpLimits, LimitedProtocol
     from agent.listeners import HttpListener
+    from agent.security.tls.listeners import TlsListeners
+    from agent.security.tls.transport import TlsConnection, TlsListener
 
 _TICK_SECONDS = 1.0  # the resolution of the Date header
 
@@ -58,6 +62,10 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
 
+def _connect(tls: TlsListener, protocol: type[LimitedProtocol], **arguments: Any) -> TlsConnection:  # noqa: ANN401 - those of uvicorn
+    return tls.connection(partial(protocol, **arguments))
+
+
 class HttpServer:
     """Serves one application on the bound socket of one listener."""
 
@@ -68,14 +76,18 @@ class HttpServer:
         bound: socket.socket,
         *,
         limits: HttpLimits,
+        tls: TlsListeners,
     ) -> None:
         self._bound = bound
+        self._tls = tls
+        protocol = protocol_of(limits, listener, is_local=is_loopback(bound.getsockname()[0]))
+        own = tls.of(listener)
         self.name = listener.name
         self.address = address_of(bound)
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=protocol_of(limits),
+                http=protocol if own is None else partial(_connect, own, protocol),  # type: ignore[arg-type]  # uvicorn calls it
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -106,6 +118,7 @@ class HttpServer:
     async def stop(self, seconds: float) -> None:
         """Close the socket, and wait up to `seconds` for the open requests."""
         self._server.config.timeout_graceful_shutdown = max(1, round(seconds))
+        self._tls.handshakes.abort()
         self._server.request_stop()
         if self._serving is not None:
             await self._serving

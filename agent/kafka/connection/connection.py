@@ -22,7 +22,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.frames import ForeignProtocolError, FrameReceiver
 from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
-from agent.security.identity import Client
+from agent.security.identity import ANONYMOUS, Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = ResponseWriter(self._loop, self._transport)
         peer = transport.get_extra_info("peername")
         self.client.host = str(peer[0]) if peer else ""
+        self.client.principal = transport.get_extra_info("principal", ANONYMOUS)
         if self._is_finishing:
             self._transport.abort()
         elif not self._on_open(self):

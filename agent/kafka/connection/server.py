@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.kafka.dispatcher import RequestDispatcher
     from agent.kafka.services import KafkaServices
     from agent.listeners import KafkaListener
+    from agent.security.tls.listeners import TlsListeners
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
@@ -98,11 +99,13 @@ class KafkaServer:
         dispatcher: RequestDispatcher,
         listeners: Mapping[KafkaListener, socket.socket],
         services: KafkaServices,
+        tls: TlsListeners,
     ) -> None:
         settings = services.settings
         self.addresses = {each.name: address_of(bound) for each, bound in listeners.items()}
         self._dispatcher = dispatcher
         self._listeners = listeners
+        self._tls = tls
         self._budget = services.request_budget
         self._memory = IncomingMemory(services.request_budget)
         self._metrics = services.metrics
@@ -142,7 +145,10 @@ class KafkaServer:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
         for listener, bound in self._listeners.items():
-            accept = partial(self._accept, listener)
+            accept: Callable[[], asyncio.BaseProtocol] = partial(self._accept, listener)
+            tls = self._tls.of(listener)
+            if tls is not None:
+                accept = partial(tls.connection, accept)
             self._servers.append(await loop.create_server(accept, sock=bound, backlog=2048))
         self._sweeping = start_essential_task(self._sweep(), name="kafka idle connections")
 
@@ -164,6 +170,7 @@ class KafkaServer:
         self._is_stopping = True
         for server in self._servers:
             server.close()
+        self._tls.handshakes.abort()
         for connection in list(self._connections):
             connection.finish()
         try:

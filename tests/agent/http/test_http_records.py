@@ -352,7 +352,7 @@ async def test_a_body_that_does_not_arrive_times_out(agents: Agents, catalog: Ca
         url = running.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
         writer.write(
-            b"POST /v1/topics/t/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b'content-length: 100\r\n\r\n{"records":'
         )
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
@@ -380,7 +380,7 @@ async def _connect_without_reading(running: RunningAgent, path: str) -> socket.s
     reader.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(reader, (host, port))
-    await loop.sock_sendall(reader, f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
+    await loop.sock_sendall(reader, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return reader
 
 

@@ -6,6 +6,7 @@ moves.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import os
@@ -25,8 +26,12 @@ import psycopg
 import pytest
 
 from agent.kafka.codec import Struct
+from agent.listeners import TlsSettings
 from agent.local_tier_settings import LocalTierSettings
 from agent.read.fetch_plan import PartitionFetch
+from agent.security.tls.certificates import Certificate
+from agent.security.tls.handshakes import Handshakes
+from agent.security.tls.transport import TlsListener
 from core.clock import SystemClock
 from local_tier.manager.log_copy import LogCopy
 from object_store.binding import verify_binding
@@ -41,6 +46,7 @@ from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.kafka.wire import Wire, request_frame
 from tests.agent.metrics.movements import Movements, family_values
 from tests.agent.small_compaction import compact
+from tests.fixtures.certificates import Authority
 from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault, FaultProxy, running_proxy
 
@@ -320,6 +326,31 @@ def a_write_hangs(scene: Scene) -> None:
     scene.proxy.plan(Fault(method="PUT", before=done.wait))
     scene.produce("y")
     done.set()
+
+
+@step("tls_handshakes_total tls_reloads_total")
+def a_client_speaks_no_tls_and_a_certificate_is_renewed(scene: Scene) -> None:
+    authority = Authority(scene.tmp_path)
+    issued = authority.issue("server", "127.0.0.1")
+    metrics = scene.broker.agent.metrics
+    settings = TlsSettings(certificate=issued.certificate, key=issued.key)
+    certificate = Certificate("SSL", settings, metrics)
+    handshakes = Handshakes(seconds=240, max_handshakes=1, metrics=metrics)
+    listener = TlsListener("SSL", certificate, handshakes, rules="DEFAULT")
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: listener.connection(asyncio.Protocol), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"plain text")
+        with suppress(OSError):
+            await reader.read()
+        writer.close()
+        server.close()
+
+    scene.broker.run(serve())
+    authority.issue("server", "127.0.0.1")
+    certificate.refresh()
 
 
 @step("catalog_failures_total catalog_retries_total")
