@@ -93,6 +93,8 @@ _LOOP_ITERATIONS = 20  # of the event loop, until all fetches wait
 class _Stubs:
     """Stubs of store, catalog and session, which record when they are called."""
 
+    url = "file:///stub"
+
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.session_id = topic.topic_id

@@ -52,6 +52,15 @@ def current_acls(context: RequestContext) -> AclIndex | None:
     return None if authorizer is None else authorizer.index
 
 
+def cached_decisions(context: RequestContext, right: Right) -> dict[str, bool] | None:
+    """Return the decisions on names that the client's connection has cached; None if it has all rights.
+
+    This is for a fast path. `is_allowed` decides on a name that is missing or refused.
+    """
+    authorizer = context.services.authorizer
+    return None if authorizer is None else authorizer.cached(context.client, right)
+
+
 def name_check(context: RequestContext, right: Right) -> Callable[[str], bool] | None:
     """Return a function that tells whether the client has a right on a name; None if it has all.
 

@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from agent.kafka.api_definition import FastPath
-from agent.kafka.authorization import name_check
+from agent.kafka.authorization import cached_decisions, is_allowed
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.codec.messages import Message
 from agent.kafka.codec.writing import begin_response, finish_response
@@ -172,7 +172,7 @@ def _find_targets(
     services = context.services
     by_id = context.version >= TOPIC_IDS_SINCE
     now_ms = services.clock.now_ms()
-    is_writable = name_check(context, WRITE_TOPIC)
+    known = cached_decisions(context, WRITE_TOPIC)
     found: list[_Target] = []
     name_start = -1
     target: _Target | None = None
@@ -182,13 +182,22 @@ def _find_targets(
             name_start = row[0]
             name = bytes(frame.data[name_start : row[1]])
             target = _find_target(name, services.directory, now_ms, by_id=by_id)
-            if target is None or (is_writable is not None and not is_writable(target.topic.name)):
+            if target is None or not (known is None or known.get(target.topic.name)):
+                target = _authorized(target, context)
+            if target is None:
                 return None
             max_bytes = target.limits.max_message_bytes
         if target is None or not 0 <= row[2] < target.partitions or row[4] - row[3] > max_bytes:
             return None
         found.append(target)
     return found
+
+
+def _authorized(target: _Target | None, context: RequestContext) -> _Target | None:
+    """Return the target if the client may write to it, which was not decided before."""
+    if target is None or not is_allowed(context, WRITE_TOPIC, target.topic.name, log_denied=False):
+        return None
+    return target
 
 
 def _find_target(name: bytes, directory: TopicDirectory, now_ms: int, *, by_id: bool) -> _Target | None:
