@@ -123,6 +123,7 @@ TARGETS: Final = {
             "tests/planner/jobs/test_merging.py",
             "tests/planner/test_policy.py",
             "tests/planner/test_policy_properties.py",
+            "tests/planner/test_score.py",
         ),
     ),
     "recovery": Target(
