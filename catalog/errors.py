@@ -4,7 +4,7 @@
 
     RetryableError      CatalogUnavailableError, JobVersionError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
-                        JobInputsChangedError, CommitResultExpiredError
+                        JobInputsChangedError, CommitResultExpiredError, TransactionRefusedError
       SessionFencedError  CatalogReplacedError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
                         InvalidAclError, InvalidCommitError, InvalidCredentialError, UnstorableValueError,
@@ -14,6 +14,8 @@
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, StaleStateError
 
@@ -52,6 +54,22 @@ class JobInputsChangedError(StaleStateError):
 
 class CommitResultExpiredError(StaleStateError):
     """A file was committed so long ago that its results are no longer stored for a retry."""
+
+
+class TransactionRefusal(StrEnum):
+    """Reason why a request of a transactional producer was refused; Kafka's error of the same name."""
+
+    INVALID_PRODUCER_ID_MAPPING = "invalid_producer_id_mapping"
+    PRODUCER_FENCED = "producer_fenced"
+    INVALID_TXN_STATE = "invalid_txn_state"
+
+
+class TransactionRefusedError(StaleStateError):
+    """The producer is not the current one of its transactional id, or has no transaction that allows this."""
+
+    def __init__(self, refusal: TransactionRefusal, message: str) -> None:
+        super().__init__(message, remedy="initialize the producer again")
+        self.refusal = refusal
 
 
 class TopicExistsError(InvalidInputError):

@@ -26,10 +26,14 @@ EPOCHS_IN_BATCHES: Final = -1
 
 
 class FileKind(StrEnum):
-    """Kind of a segment file: written by an agent, or by a compaction task."""
+    """Kind of a segment file: written by an agent, or by a compaction task.
+
+    CONTROL stands for no file: the extent of a control batch.
+    """
 
     INGESTION = "ingestion"
     COMPACTED = "compacted"
+    CONTROL = "control"
 
 
 class JobState(StrEnum):
@@ -97,8 +101,10 @@ class PartitionState:
     """Bounds of a partition.
 
     log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset; none of them decreases. For a
-    topic in the object store, the last three are equal as long as there are no transactions. Everything
-    before `first_dirty_offset` was deduplicated together; `Exactness` says whether keys are unique there.
+    topic in the object store, the last two are equal, and the last stable offset is the least first offset of
+    its open transactions. Everything before `first_dirty_offset` was deduplicated together; `Exactness` says
+    whether keys are unique there. `has_transactions` is False if no batch below the high watermark is
+    transactional.
     """
 
     topic_id: UUID
@@ -109,6 +115,16 @@ class PartitionState:
     log_end_offset: int
     first_dirty_offset: int
     leader_epoch: int
+    has_transactions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ControlBatch:
+    """Control batch: the end of a producer's transaction in one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    commits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +155,9 @@ class Extent:
     `index_length` is 0 without one. `committed_ms` is the time at which an agent committed the oldest of the
     data. `claimed_by` is the open job that claims the extent; only the planner's queries set it. A process
     believes `unique_keys` only if it has the kernels of `format.kernel_digest`.
+
+    A control batch is an extent of one offset without bytes and file; `control` describes it, and its time is
+    `committed_ms`.
     """
 
     topic_id: UUID
@@ -161,6 +180,7 @@ class Extent:
     committed_ms: int
     claimed_by: UUID | None = None
     format: FileFormat = FileFormat()
+    control: ControlBatch | None = None
 
 
 class OffsetRange(NamedTuple):
@@ -215,11 +235,17 @@ class KnownProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStamp:
-    """Fields of an idempotent producer in a batch header (KIP-98)."""
+    """Fields of an idempotent producer in a batch header (KIP-98).
+
+    A transactional batch must belong to a partition that was added to the producer's ongoing transaction.
+    With `adds_partition`, the batch itself adds it, and begins the transaction if there is none (KIP-890).
+    """
 
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    is_transactional: bool = False
+    adds_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +302,8 @@ class RunRefusal(StrEnum):
     INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
     UNKNOWN_PRODUCER_ID = "unknown_producer_id"
     AWAITS_READOPTION = "awaits_readoption"
+    INVALID_PRODUCER_ID_MAPPING = "invalid_producer_id_mapping"
+    INVALID_TXN_STATE = "invalid_txn_state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +323,8 @@ class RunResult:
 class SectionResult:
     """Results of a section's runs, in their order, and the partition's bounds after the commit.
 
-    `extents` are the section's new extents, if the caller requested them.
+    `extents` are the section's new extents, if the caller requested them. `has_transactions` is False if the
+    partition certainly has no transactional batch; a retry of a commit does not know that.
     """
 
     topic_id: UUID
@@ -305,6 +334,7 @@ class SectionResult:
     leader_epoch: int
     runs: tuple[RunResult, ...]
     extents: tuple[Extent, ...] = ()
+    has_transactions: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

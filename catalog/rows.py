@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from catalog.config.values import TopicConfig
-from catalog.model import Extent, FileFormat, FileKind, PartitionState, Topic
+from catalog.model import ControlBatch, Extent, FileFormat, FileKind, PartitionState, Topic
 
 if TYPE_CHECKING:
     from catalog.database.connection import Row
@@ -46,11 +46,23 @@ def state_from_row(row: Row) -> PartitionState:
         log_end_offset=row.log_end_offset,
         first_dirty_offset=row.first_dirty_offset,
         leader_epoch=row.leader_epoch,
+        has_transactions=row.has_transactions,
     )
 
 
 def extent_from_row(row: Row) -> Extent:
-    """Convert a row of `extents` joined with `files`; the column `claimed_by` is optional."""
+    """Convert a row of `extents` joined with `files`; `claimed_by` and the control columns are optional."""
+    producer_id = getattr(row, "control_producer_id", None)
+    if producer_id is not None:
+        control = ControlBatch(producer_id, row.control_producer_epoch, row.control_commits)
+        return _extent(row, "", FileKind.CONTROL, _format(), control)
+    file_format = _format(row.format_version, row.required_features, row.kernel_digest)
+    return _extent(row, row.object_name, _KINDS[row.kind], file_format, None)
+
+
+def _extent(
+    row: Row, object_name: str, kind: FileKind, file_format: FileFormat, control: ControlBatch | None
+) -> Extent:
     return Extent(
         topic_id=row.topic_id,
         partition=row.partition,
@@ -60,8 +72,8 @@ def extent_from_row(row: Row) -> Extent:
         min_timestamp=row.min_timestamp,
         max_timestamp=row.max_timestamp,
         file_id=row.file_id,
-        object_name=row.object_name,
-        file_kind=_KINDS[row.kind],
+        object_name=object_name,
+        file_kind=kind,
         position=row.position,
         length=row.length,
         index_position=row.index_position,
@@ -71,5 +83,6 @@ def extent_from_row(row: Row) -> Extent:
         unique_keys=row.unique_keys,
         committed_ms=row.committed_ms,
         claimed_by=getattr(row, "claimed_by", None),
-        format=_format(row.format_version, row.required_features, row.kernel_digest),
+        format=file_format,
+        control=control,
     )

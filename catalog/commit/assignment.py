@@ -14,13 +14,17 @@ from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from catalog.commit.sequences import ProducerState
-    from catalog.model import BatchRun, FileCommit, SectionCommit
+    from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 
 
 _NO_PRODUCERS: Final[Mapping[int, ProducerState]] = {}
+
+
+def _refuse_nothing(_stamp: ProducerStamp) -> RunResult | None:
+    return None
 
 
 class AssignedExtent(NamedTuple):
@@ -78,12 +82,14 @@ def assign_section(
     first_new_producer_id: int,
     *,
     must_append: bool = False,
+    refuse: Callable[[ProducerStamp], RunResult | None] = _refuse_nothing,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
 
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
     `first_new_producer_id` has expired. With `must_append`, the runs were acknowledged before: a run that is
     not in the log is appended after a gap, or behind what its producer sent since, whose state then stays.
+    `refuse` checks transactional runs.
     """
     if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
@@ -97,6 +103,9 @@ def assign_section(
         stamp = run.producer
         count = run.offset_count
         if stamp is not None:
+            if stamp.is_transactional and (refusal := refuse(stamp)) is not None:
+                results.append(refusal)
+                continue
             producer_id = stamp.producer_id
             state = updated.get(producer_id) or producers.get(producer_id)
             verdict = check_sequence(state, stamp, count, first_new_producer_id)

@@ -4,7 +4,7 @@ Most commits consist of such sections. Their run has no producer stamp, or its s
 producer's last one, or its producer is new to the partition and may begin with that number. The results are
 those of `assign_section`, but a thousand sections take as long as fifty one by one, and their partitions are
 locked meanwhile. All other sections are left to `assign_section`: duplicates, refusals, new epochs, and
-sections of several runs.
+sections of several runs, and transactions.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class LockedPartitions:
 
     `exists` is False for a partition that does not exist; its values in the other columns are -1.
     `leader_epochs` is the epoch of the commit, and `begins_epoch` is True for partitions without earlier
-    records in it.
+    records in it. `has_transactions` is False for partitions without transactional batches.
     """
 
     def __init__(self, rows: Sequence[TupleRow], sections: int, epoch: int) -> None:
         """Take the rows of `lock_partitions`, and the epoch of the commit."""
         self.exists = np.zeros(sections, dtype=np.bool_)
-        by_section = np.full((5, sections), -1, dtype=np.int64)
-        numbers, *found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 6).T
+        by_section = np.full((6, sections), -1, dtype=np.int64)
+        numbers, *found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 7).T
         indexes = numbers - 1
         self.exists[indexes] = True
         by_section[:, indexes] = found
@@ -53,7 +53,9 @@ class LockedPartitions:
             self.leader_epochs,
             self.max_timestamps,
             self.first_new_producer_ids,
+            has_transactions,
         ) = by_section
+        self.has_transactions = has_transactions != 0
         self.begins_epoch = self.exists & (self.leader_epochs < epoch)
         self.leader_epochs = np.where(self.exists, epoch, -1)
 
@@ -89,12 +91,15 @@ class SingleRuns:
             for index, section in enumerate(sections)
             if len(section.runs) == 1
             for run in section.runs
+            if run.producer is None or not run.producer.is_transactional
         ]
         self._runs = columns(runs, 5)
         stamps = [
             (index, stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
             for index, section in enumerate(sections)
-            if len(section.runs) == 1 and (stamp := section.runs[0].producer) is not None
+            if len(section.runs) == 1
+            and (stamp := section.runs[0].producer) is not None
+            and not stamp.is_transactional
         ]
         self._stamps = columns(stamps, 4)
 

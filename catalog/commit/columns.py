@@ -78,6 +78,11 @@ class StampedProducers:
             for index, section in enumerate(sections)
             for producer_id in {run.producer.producer_id for run in section.runs if run.producer is not None}
         ]
+        self.have_transactions = bool(self._entries) and any(
+            run.producer is not None and run.producer.is_transactional
+            for section in sections
+            for run in section.runs
+        )
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -2,9 +2,9 @@
 
 A commit is one transaction of two round trips, for any number of partitions:
 
-1. Lock and read, in this order: the file, the session, the partitions in (topic id, partition) order, the
-   producers. Then assign offsets: `catalog.commit.bulk_assignment` handles the usual sections,
-   `catalog.commit.assignment` the others.
+1. Lock and read, in this order: the file, the session, the transactional ids in the order of their producer
+   ids, the partitions in (topic id, partition) order, the producers. Then assign offsets:
+   `catalog.commit.bulk_assignment` handles the usual sections, `catalog.commit.assignment` the others.
 2. Write, and commit.
 
 A commit is idempotent: a retry for a committed file returns the stored results of the first commit, with the
@@ -13,6 +13,7 @@ current log start offsets.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -35,6 +36,7 @@ from catalog.commit.results import (
     encode_outcomes,
     section_results,
 )
+from catalog.commit.transactions import TransactionalRuns
 from catalog.database.pool import Reserve
 from catalog.database.sql_files import load_queries
 from catalog.errors import CommitResultExpiredError
@@ -46,7 +48,7 @@ from catalog.model import FileKind, RunRefusal, RunResult
 from catalog.rows import format_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
     from psycopg import Cursor
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Evidence, Incarnations
-    from catalog.model import FileCommit, PartitionId, SectionResult
+    from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit, SectionResult
 
     Rows = Cursor[TupleRow]
 
@@ -143,6 +145,9 @@ class _Commit:
         self.flushed = 0
         self._columns = SectionColumns(commit.sections)
         self._producers = StampedProducers(commit.sections, self._columns)
+        self._transactional = TransactionalRuns(
+            commit.sections if self._producers.have_transactions else (), self._columns
+        )
 
     def run(self) -> tuple[list[SectionOutcome], int]:
         """Return the outcomes by section, and the time of the commit that produced them."""
@@ -176,10 +181,16 @@ class _Commit:
         send(_SQL["lock_file_id"], params)
         result = send(_SQL["find_result"], params)
         session = self._lock_session(params)
+        transactions = added = None
+        if self._transactional:
+            transactions = send(_SQL["lock_transactions"], self._transactional.producer_params())
+            added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         partitions = send(_SQL["lock_partitions"], params)
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
         single_runs = SingleRuns(self._commit.sections)  # built while the server takes the locks
         self._transaction.wait()
+        if transactions is not None and added is not None:
+            self._transactional.take(transactions.fetchall(), added.fetchall())
         return result, session, partitions, producers, single_runs
 
     def _lock_session(self, params: dict[str, object]) -> Rows:
@@ -239,14 +250,28 @@ class _Commit:
                 known.get(index, no_producers),
                 int(locked.first_new_producer_ids[index]),
                 must_append=self._must_append,
+                refuse=partial(self._transactional.refuse, index),
             )
+            if self._transactional:
+                self._record_transactions(index, section, runs)
             if end > log_end_offset:
                 builder.add_extents(index, extents_of_section(section, runs), end)
             if producers:
                 builder.add_producers(index, producers)
             log_start_offset, leader_epoch = locked.log_start_offsets[index], locked.leader_epochs[index]
-            outcomes[index] = SectionOutcome(int(log_start_offset), end, int(leader_epoch), runs)
+            has_transactions = bool(locked.has_transactions[index]) or any(
+                map(_is_transactional, section.runs)
+            )
+            outcomes[index] = SectionOutcome(
+                int(log_start_offset), end, int(leader_epoch), runs, has_transactions
+            )
         return outcomes
+
+    def _record_transactions(self, index: int, section: SectionCommit, results: Sequence[RunResult]) -> None:
+        for run, result in zip(section.runs, results, strict=True):
+            stamp, is_appended = run.producer, result.refusal is None and not result.duplicate
+            if stamp is not None and stamp.is_transactional and is_appended:
+                self._transactional.appended(index, stamp, result.base_offset)
 
     def _judge(self, assigned: dict[int, SectionOutcome]) -> dict[int, SectionOutcome]:
         """Let producers wait whose batches have a gap before them that a readoption may fill."""
@@ -276,6 +301,10 @@ class _Commit:
             if rows.begin_epochs:
                 send(_SQL["begin_epochs"], {**epoch, **rows.epoch_params()})
                 send(_SQL["remove_old_epochs"], rows.epoch_params())
+        if (begun := self._transactional.begun_params()) is not None:
+            send(_SQL["begin_transactions"], {**file_params, **begun})
+        if (opened := self._transactional.opened_params()) is not None:
+            send(_SQL["open_partitions"], opened)
         outcomes = make_outcomes()
         encoded = encode_outcomes(outcomes, self._commit)
         if len(rows):
@@ -350,6 +379,10 @@ class _AcknowledgedReadoption(_Readoption):
     _must_append = True
 
 
+def _is_transactional(run: BatchRun) -> bool:
+    return run.producer is not None and run.producer.is_transactional
+
+
 def _outcomes(
     commit: FileCommit,
     locked: LockedPartitions,
@@ -363,7 +396,12 @@ def _outcomes(
         bulk.base_offsets + bulk.offset_counts,
         locked.leader_epochs[bulk.indexes],
         bulk.base_offsets,
+        locked.has_transactions[bulk.indexes],
     )
-    for index, log_start, end, leader_epoch, base in zip(*(each.tolist() for each in columns), strict=True):
-        assigned[index] = SectionOutcome(log_start, end, leader_epoch, (RunResult(base_offset=base),))
+    for index, log_start, end, leader_epoch, base, has_transactions in zip(
+        *(each.tolist() for each in columns), strict=True
+    ):
+        assigned[index] = SectionOutcome(
+            log_start, end, leader_epoch, (RunResult(base_offset=base),), has_transactions
+        )
     return [assigned[index] for index in range(len(commit.sections))]

@@ -42,12 +42,16 @@ _GROUP_BITS: Final = 7  # of a byte in LEB128
 
 
 class SectionOutcome(NamedTuple):
-    """Part of a `SectionResult` that does not follow from the commit."""
+    """Part of a `SectionResult` that does not follow from the commit.
+
+    `has_transactions` is not stored for a retry.
+    """
 
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
     runs: tuple[RunResult, ...]
+    has_transactions: bool = True
 
 
 def encode_outcomes(outcomes: Sequence[SectionOutcome], commit: FileCommit) -> bytes:
@@ -238,6 +242,7 @@ def section_results(
             leader_epoch=outcome.leader_epoch,
             runs=outcome.runs,
             extents=_extents(outcome, section, commit, committed_ms) if with_extents else (),
+            has_transactions=outcome.has_transactions,
         )
         for outcome, section in zip(outcomes, commit.sections, strict=True)
     )

@@ -70,7 +70,8 @@ CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 -- the extents, so that the planner need not read extents. No producer with an id of at least
 -- first_new_producer_id has expired, so an unknown one is new. exactness: each key is unique below
 -- first_dirty_offset ('exact'), or an exact job is needed to make it so ('dedup_incomplete'), or exact jobs
--- are of no use ('dedup_impossible').
+-- are of no use ('dedup_impossible'). unstable_offset is the least first offset of the open transactions, null
+-- without any; last_stable_offset follows from it. has_transactions: some batch was transactional.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -88,6 +89,8 @@ CREATE TABLE partitions (
     compacted_extents bigint NOT NULL DEFAULT 0,
     first_new_producer_id bigint NOT NULL DEFAULT 0,
     exactness text NOT NULL DEFAULT 'exact' CHECK (exactness IN ('exact', 'dedup_incomplete', 'dedup_impossible')),
+    unstable_offset bigint,
+    has_transactions boolean NOT NULL DEFAULT false,
     PRIMARY KEY (topic_id, partition),
     CONSTRAINT bounds_ordered CHECK (
         log_start_offset <= last_stable_offset
@@ -210,7 +213,8 @@ CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND l
 
 -- Extents: the offsets of one section of a file. max_timestamp_so_far is an upper bound of all timestamps up
 -- to this extent in offset order. It never decreases along the log, so a search by timestamp is a binary
--- search over the key.
+-- search over the key. A control batch, which ends a transaction in its partition, is an extent of one
+-- offset without bytes: the control columns are set, its time is committed_ms, and file_id is UUID 0.
 CREATE TABLE extents (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,
@@ -230,6 +234,9 @@ CREATE TABLE extents (
     unique_keys boolean NOT NULL,
     committed_ms bigint NOT NULL,
     job_id uuid,
+    control_producer_id bigint,
+    control_producer_epoch smallint,
+    control_commits boolean,
     PRIMARY KEY (topic_id, partition, base_offset),
     CONSTRAINT count_fits CHECK (record_count BETWEEN 0 AND last_offset - base_offset + 1)
 ) WITH (fillfactor = 90);
@@ -286,6 +293,49 @@ CREATE TABLE producers (
     updated_ms bigint NOT NULL,
     PRIMARY KEY (topic_id, partition, producer_id)
 ) WITH (fillfactor = 50);
+
+-- Transactional ids: the state of a producer and of its current or last transaction. A row is all that a
+-- coordinator knows, so any agent may serve any id. last_epoch and last_producer_id are those before the last change
+-- of the epoch, so that a retry of the request that changed it gets the same response; last_epoch is -1 if there is
+-- no such request. bumps_epoch: the last transaction ended with a new epoch (KIP-890).
+CREATE TABLE transactional_ids (
+    transactional_id text COLLATE "C" PRIMARY KEY,
+    producer_id bigint NOT NULL UNIQUE,
+    producer_epoch smallint NOT NULL CHECK (producer_epoch >= 0),
+    last_producer_id bigint NOT NULL DEFAULT -1,
+    last_epoch smallint NOT NULL DEFAULT -1,
+    timeout_ms integer NOT NULL,
+    state text NOT NULL DEFAULT 'empty' CHECK (state IN ('empty', 'ongoing', 'committed', 'aborted')),
+    bumps_epoch boolean NOT NULL DEFAULT false,
+    started_ms bigint,
+    updated_ms bigint NOT NULL,
+    CONSTRAINT ongoing_has_start CHECK (state <> 'ongoing' OR started_ms IS NOT NULL)
+) WITH (fillfactor = 50);
+CREATE INDEX transactional_ids_timeout ON transactional_ids ((started_ms + timeout_ms)) WHERE state = 'ongoing';
+CREATE INDEX transactional_ids_idle ON transactional_ids (updated_ms) WHERE state <> 'ongoing';
+
+-- Partitions of ongoing transactions. first_offset is null until the first batch is committed.
+CREATE TABLE transaction_partitions (
+    producer_id bigint NOT NULL,
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    first_offset bigint,
+    PRIMARY KEY (producer_id, topic_id, partition)
+);
+CREATE INDEX transaction_partitions_open ON transaction_partitions (topic_id, partition, first_offset)
+    WHERE first_offset IS NOT NULL;
+
+-- Aborted transactions by partition: the first offset of their batches, the offset of the control batch, and the last
+-- stable offset after it. All transactions that ended later began at or after that.
+CREATE TABLE aborted_transactions (
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    last_offset bigint NOT NULL,
+    first_offset bigint NOT NULL,
+    last_stable_offset bigint NOT NULL,
+    producer_id bigint NOT NULL,
+    PRIMARY KEY (topic_id, partition, last_offset)
+);
 
 -- Compaction jobs. moved_bytes and nanodollars are the planner's estimates, which count against its budget.
 -- swept_ms is when the objects of superseded attempts were deleted; failures, retry_ms and suspected_ms are
@@ -468,6 +518,27 @@ CREATE TABLE committed_offsets (
     PRIMARY KEY (group_id, topic_id, partition)
 ) WITH (fillfactor = 50);
 CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);
+
+-- Groups of ongoing transactions.
+CREATE TABLE transaction_groups (
+    producer_id bigint NOT NULL,
+    group_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (producer_id, group_id)
+);
+
+-- Offsets that ongoing transactions commit when they end.
+CREATE TABLE pending_offsets (
+    group_id text COLLATE "C" NOT NULL REFERENCES consumer_groups ON DELETE CASCADE,
+    topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,
+    partition integer NOT NULL,
+    producer_id bigint NOT NULL,
+    committed_offset bigint NOT NULL,
+    leader_epoch integer NOT NULL DEFAULT -1,
+    metadata bytea NOT NULL DEFAULT '',
+    PRIMARY KEY (group_id, topic_id, partition, producer_id)
+);
+CREATE INDEX pending_offsets_producer ON pending_offsets (producer_id);
+CREATE INDEX pending_offsets_topic ON pending_offsets (topic_id);
 
 -- Explicit settings of consumer groups, by Kafka's names. The group need not exist.
 CREATE TABLE group_configs (

@@ -30,12 +30,24 @@ if TYPE_CHECKING:
 
 
 def run_of(
-    count: int, *, first: int = 0, at: int = 1000, producer: tuple[int, int, int] | None = None
+    count: int,
+    *,
+    first: int = 0,
+    at: int = 1000,
+    producer: tuple[int, int, int] | None = None,
+    in_transaction: bool = False,
+    adds_partition: bool = False,
 ) -> BatchRun:
     """Return a run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence."""
     stamp = None
     if producer is not None:
-        stamp = ProducerStamp(producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
+        stamp = ProducerStamp(
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            is_transactional=in_transaction or adds_partition,
+            adds_partition=adds_partition,
+        )
     return BatchRun(
         first_offset=first,
         offset_count=count,

@@ -72,10 +72,60 @@ VALUES (
 ON CONFLICT (file_id) DO UPDATE
 SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, new_offsets = excluded.new_offsets;
 
+-- name: lock_transactions
+-- Lock the transactional ids of a commit's producers, in the order that every transaction uses, so that no transaction
+-- ends before the commit.
+SELECT producer_id, producer_epoch, state = 'ongoing' AS is_ongoing
+FROM transactional_ids
+WHERE producer_id = ANY (%(producer_ids)s::bigint[])
+ORDER BY producer_id
+FOR NO KEY UPDATE;
+
+-- name: read_transaction_partitions
+-- Return the first offsets of the transactions of a commit's producers, in the partitions that these have added.
+-- `number` is the ordinal (from 1) in the parameters.
+SELECT requested.number, t.first_offset
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(producer_ids)s::bigint[]
+) WITH ORDINALITY AS requested (topic_id, partition, producer_id, number)
+JOIN transaction_partitions AS t USING (topic_id, partition, producer_id);
+
+-- name: begin_transactions
+-- Begin the transactions of locked transactional ids.
+UPDATE transactional_ids
+SET state = 'ongoing', started_ms = %(now_ms)s, updated_ms = %(now_ms)s, bumps_epoch = false,
+    last_producer_id = -1, last_epoch = -1
+WHERE producer_id = ANY (%(producer_ids)s::bigint[]);
+
+-- name: open_partitions
+-- Record the first offsets of transactions in partitions, after these were advanced.
+WITH opened AS (
+    INSERT INTO transaction_partitions AS t (producer_id, topic_id, partition, first_offset)
+    SELECT (%(producer_ids)s::bigint[])[i], (%(topic_ids)s::uuid[])[i], (%(partitions)s::integer[])[i],
+           (%(first_offsets)s::bigint[])[i]
+    FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
+    ON CONFLICT (producer_id, topic_id, partition) DO UPDATE
+    SET first_offset = coalesce(t.first_offset, excluded.first_offset)
+)
+UPDATE partitions AS p
+SET unstable_offset = least(p.unstable_offset, v.first_offset),
+    last_stable_offset = greatest(p.log_start_offset, least(p.unstable_offset, v.first_offset)),
+    has_transactions = true
+FROM (
+    SELECT topic_id, partition, min(first_offset) AS first_offset
+    FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(first_offsets)s::bigint[])
+        AS given (topic_id, partition, first_offset)
+    GROUP BY topic_id, partition
+) AS v
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
+
 -- name: lock_partitions
 -- Lock the partitions of a commit, in the order that every transaction uses. `number` is a partition's
 -- ordinal (from 1) in the parameters.
-SELECT requested.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id
+SELECT requested.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.first_new_producer_id,
+       p.has_transactions::integer AS has_transactions
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[]
@@ -129,7 +179,7 @@ INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s
 UPDATE partitions AS p
 SET log_end_offset = v.log_end_offset,
     high_watermark = v.log_end_offset,
-    last_stable_offset = v.log_end_offset,
+    last_stable_offset = greatest(p.log_start_offset, least(p.unstable_offset, v.log_end_offset)),
     max_timestamp = v.max_timestamp,
     leader_epoch = %(leader_epoch)s,
     live_bytes = p.live_bytes + v.bytes,

@@ -70,10 +70,11 @@ WITH RECURSIVE looked_up (number, bytes_left, extents_left, found) AS (
 SELECT looked_up.number, e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp,
        e.max_timestamp, e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest,
        e.position, e.length, e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys,
-       e.committed_ms
+       e.committed_ms, e.control_producer_id, e.control_producer_epoch, e.control_commits
 FROM looked_up
 CROSS JOIN LATERAL unnest(looked_up.found) AS e
-CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = e.file_id OFFSET 0) AS f
+LEFT JOIN LATERAL (SELECT * FROM files WHERE files.file_id = e.file_id OFFSET 0) AS f ON true
+WHERE f.file_id IS NOT NULL OR e.control_producer_id IS NOT NULL
 ORDER BY looked_up.number, e.base_offset;
 
 -- name: bisect_timestamp

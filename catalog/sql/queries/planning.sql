@@ -54,7 +54,7 @@ ORDER BY f.sequence, e.position, e.base_offset;
 -- name: partition_sizes
 -- Return a page of partitions with the totals of their extents.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
-       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       first_dirty_offset, leader_epoch, has_transactions, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
 FROM partitions
 WHERE (%(topic_ids)s::uuid[] IS NULL OR topic_id = ANY (%(topic_ids)s::uuid[]))
@@ -65,7 +65,7 @@ LIMIT %(limit)s;
 -- name: sizes_of
 -- Return the given partitions with the totals of their extents; unknown ones are left out.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
-       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       first_dirty_offset, leader_epoch, has_transactions, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 JOIN partitions USING (topic_id, partition)
@@ -77,7 +77,7 @@ ORDER BY topic_id, partition;
 -- alternate, each with its largest dirty parts first, so that no topic starves. The query scans the narrow
 -- rows of partitions and reads no extents.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
-       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       first_dirty_offset, leader_epoch, has_transactions, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
 FROM (
     SELECT p.*, row_number() OVER (PARTITION BY p.topic_id ORDER BY p.cleanable_bytes DESC, p.partition) AS round
@@ -102,7 +102,7 @@ LIMIT %(limit)s;
 -- Return partitions with too many extents in compacted files: a bounded number, contiguous in section order,
 -- that begins at a given fraction of them and wraps around. The query scans the narrow rows of partitions.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
-       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       first_dirty_offset, leader_epoch, has_transactions, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
        compacted_extents, exactness
 FROM (
     SELECT p.*, row_number() OVER (ORDER BY topic_id, partition) - 1 AS number, count(*) OVER () AS total
@@ -206,7 +206,7 @@ ORDER BY sequence;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
        e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
-       e.job_id AS claimed_by
+       e.job_id AS claimed_by, e.control_producer_id, e.control_producer_epoch, e.control_commits
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],
@@ -226,8 +226,8 @@ CROSS JOIN LATERAL (
     ORDER BY each.base_offset
     LIMIT %(limit)s
 ) AS e
-JOIN files AS f USING (file_id)
-WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
+LEFT JOIN files AS f USING (file_id)
+WHERE (f.file_id IS NOT NULL OR e.control_producer_id IS NOT NULL) AND (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: total_partitions

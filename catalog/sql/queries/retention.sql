@@ -69,7 +69,7 @@ FOR UPDATE OF p;
 -- name: remove_expired
 -- Remove a bounded number of the oldest extents of each partition: the longest prefix of extents that lie
 -- below the log start offset, or leave at least the bytes to keep, or are too old. Extents that reach the
--- high watermark stay.
+-- last stable offset stay.
 WITH doomed AS (
     SELECT requested.topic_id, requested.partition, candidate.base_offset
     FROM unnest(
@@ -81,7 +81,7 @@ WITH doomed AS (
     JOIN partitions AS p USING (topic_id, partition)
     CROSS JOIN LATERAL (
         SELECT e.base_offset,
-               bool_and(e.last_offset < p.high_watermark AND (
+               bool_and(e.last_offset < p.last_stable_offset AND (
                    e.last_offset < p.log_start_offset
                    OR requested.retention_bytes >= 0 AND p.live_bytes - e.bytes >= requested.retention_bytes
                    OR requested.retention_ms >= 0 AND %(now_ms)s::bigint - e.stamp > requested.retention_ms
@@ -101,15 +101,15 @@ WITH doomed AS (
     WHERE candidate.expired
 ),
 locked AS (
-    SELECT e.topic_id, e.partition, e.base_offset
+    SELECT e.topic_id, e.partition, e.base_offset, e.file_id
     FROM doomed JOIN extents AS e USING (topic_id, partition, base_offset)
     ORDER BY e.topic_id, e.partition, e.base_offset
     FOR UPDATE OF e
 )
-DELETE FROM extents AS e USING locked AS l, files AS f
+DELETE FROM extents AS e USING locked AS l LEFT JOIN files AS f USING (file_id)
 WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
-  AND f.file_id = e.file_id
-RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL AS claimed, f.kind;
+RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL AS claimed,
+          coalesce(f.kind, 'control') AS kind;
 
 -- name: advance_partitions
 -- Advance log start offsets past removed extents, and subtract these from the partitions' totals.

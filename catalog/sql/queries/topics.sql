@@ -108,7 +108,7 @@ DELETE FROM partitions WHERE topic_id = %(topic_id)s;
 -- name: partition_states
 -- Return the bounds of all partitions of a topic.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
-       first_dirty_offset, i.epoch AS leader_epoch
+       first_dirty_offset, has_transactions, i.epoch AS leader_epoch
 FROM partitions CROSS JOIN catalog_incarnation AS i
 WHERE topic_id = %(topic_id)s
 ORDER BY partition;
@@ -120,7 +120,7 @@ SELECT topic_id, partition, live_bytes FROM partitions WHERE topic_id = ANY(%(to
 -- name: states_of
 -- Return the bounds of the given partitions; unknown ones are left out.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.last_stable_offset, p.high_watermark, p.log_end_offset,
-       p.first_dirty_offset, i.epoch AS leader_epoch
+       p.first_dirty_offset, p.has_transactions, i.epoch AS leader_epoch
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 JOIN partitions AS p USING (topic_id, partition)
 CROSS JOIN catalog_incarnation AS i

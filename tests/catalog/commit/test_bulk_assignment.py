@@ -86,7 +86,7 @@ def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) ->
         if producer in file[index].states
     ]
     locked = LockedPartitions(
-        [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None],
+        [(index + 1, *each.row, 0) for index, each in enumerate(file) if each.row is not None],
         len(file),
         epoch=2,
     )

@@ -116,7 +116,7 @@ def test_outcomes_of_an_earlier_release_are_read() -> None:
 
 def _as_json(outcomes: Sequence[SectionOutcome]) -> bytes:
     return orjson.dumps(
-        [(start, end, epoch, [run.base_offset for run in runs]) for start, end, epoch, runs in outcomes]
+        [(start, end, epoch, [run.base_offset for run in runs]) for start, end, epoch, runs, _ in outcomes]
     )
 
 

@@ -1,0 +1,1 @@
+"""Transactional ids, and the transactions of their producers."""

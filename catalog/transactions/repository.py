@@ -1,0 +1,433 @@
+"""Transactions in the catalog.
+
+A transaction begins when a producer adds a partition or a group to it. It ends in one transaction of the
+database, of three statements for any number of partitions:
+
+1. Lock the transactional id. Commits of the producer's files lock it, too. So no commit is under way now, and
+   a later one finds another state and is refused.
+2. Lock the partitions in (topic id, partition) order.
+3. Write the control batches, aborted offsets, last stable offsets, group offsets and the state.
+
+Each call is idempotent, as far as Kafka's protocol allows a retry. Locks are taken in this order:
+transactional id, group, partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.groups.offsets import CommitOutcome, OffsetCommit
+from catalog.lifecycle.incarnation import replaced_error
+from catalog.model import PartitionId
+from catalog.transactions.rules import (
+    NO_PRODUCER_ID,
+    Ending,
+    ProducerIdentity,
+    TransactionalProducer,
+    TransactionState,
+    begin,
+    end,
+    fence,
+    initialize,
+    interrupt,
+    needs_producer_id,
+    require_current,
+    unknown_producer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
+
+    from catalog.database.connection import TupleRow
+    from catalog.database.pool import Database, Transaction
+    from catalog.groups.offsets import CommittedOffset
+    from catalog.lifecycle.incarnation import Incarnations
+
+_SQL = load_queries("transactions")
+_PRODUCER_SQL = load_queries("producers")
+
+
+class AbortedTransaction(NamedTuple):
+    """Aborted transaction in one partition: the offsets from its first batch to its control batch."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class EndedTransaction(NamedTuple):
+    """Result of an end: the producer's new identity, and the partitions that changed, if any did now."""
+
+    producer: ProducerIdentity
+    partitions: tuple[PartitionId, ...]
+
+
+class TimedOutTransaction(NamedTuple):
+    """Transaction that has lasted for longer than its timeout."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+
+
+class _Locked(NamedTuple):
+    """A locked transactional id, with the catalog's time and epoch."""
+
+    producer: TransactionalProducer
+    now_ms: int
+    epoch: int
+
+
+class Transactions:
+    """Transactions of a catalog; part of `Catalog`, thread-safe."""
+
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
+        self._database = database
+        self._incarnations = incarnations
+
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None = None
+    ) -> EndedTransaction:
+        """Return the identity of a new producer; an ongoing transaction of the id is aborted.
+
+        Earlier producers of the id are fenced. `expected` is the identity of a producer that continues after
+        an error (KIP-360). TransactionRefusedError: another producer has taken its place.
+        """
+
+        def work(transaction: Transaction) -> EndedTransaction:
+            locked = self._lock(transaction, transactional_id)
+            if locked is None:
+                created = self._create(transaction, transactional_id, timeout_ms)
+                if created is not None:
+                    return EndedTransaction(created, ())
+                locked = self._require(transaction, transactional_id, NO_PRODUCER_ID)
+            known = locked.producer
+            partitions: tuple[PartitionId, ...] = ()
+            control: Ending | None = None
+            if known.state is TransactionState.ONGOING:
+                control = interrupt(known, expected)
+                expected_now = None if expected is None else control.next.identity
+            else:
+                expected_now = expected
+            before = known if control is None else control.next
+            new_producer_id = self._new_producer_id(transaction) if needs_producer_id(before) else -1
+            after = initialize(before, expected_now, timeout_ms, new_producer_id)
+            if control is None:
+                self._update(transaction, transactional_id, after, locked.now_ms)
+            else:
+                if expected is not None:
+                    after = replace(after, last=expected)  # the epoch between was never the producer's
+                partitions = self._end(transaction, transactional_id, locked, control._replace(next=after))
+            return EndedTransaction(after.identity, partitions)
+
+        return self._database.transact("transactions.initialize", work)
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]
+    ) -> None:
+        """Add partitions to the producer's transaction, and begin it if there is none."""
+        params = {
+            "producer_id": producer.producer_id,
+            "topic_ids": arrays.uuids(each.topic_id for each in partitions),
+            "partitions": arrays.integers([each.partition for each in partitions]),
+        }
+
+        def work(transaction: Transaction) -> None:
+            self._begin(transaction, transactional_id, producer)
+            transaction.send(_SQL["add_partitions"], params)
+
+        self._database.transact("transactions.add_partitions", work)
+
+    def added_partitions(
+        self, transactional_id: str, producer: ProducerIdentity
+    ) -> tuple[TransactionState, frozenset[PartitionId]]:
+        """Return the state of the producer's transaction and its partitions."""
+
+        def work(transaction: Transaction) -> tuple[TransactionState, frozenset[PartitionId]]:
+            known = self._require(transaction, transactional_id, producer.producer_id).producer
+            require_current(known, producer)
+            rows = transaction.rows(_SQL["lock_partitions"], {"producer_id": producer.producer_id})
+            return known.state, frozenset(PartitionId(row.topic_id, row.partition) for row in rows)
+
+        return self._database.transact("transactions.added_partitions", work)
+
+    def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
+        """Add a group to the producer's transaction, and begin it if there is none."""
+
+        def work(transaction: Transaction) -> None:
+            self._begin(transaction, transactional_id, producer)
+            params = {"producer_id": producer.producer_id, "group_id": group_id}
+            transaction.send(_SQL["add_group"], params)
+
+        self._database.transact("transactions.add_group", work)
+
+    def add_offsets(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        group: tuple[str, UUID, int | None],
+        offsets: Sequence[CommittedOffset],
+        *,
+        adds_group: bool,
+    ) -> OffsetCommit:
+        """Store offsets that the transaction commits when it ends.
+
+        `group` is the group's id, the coordinator's claim, and the generation (None: any). The group must
+        have been added, unless `adds_group` (KIP-890): then this call adds it, and begins the transaction if
+        there is none. If a partition occurs several times, its last offset counts.
+        """
+        group_id, claim_id, generation = group
+        last = {(each.topic_id, each.partition): each for each in offsets}
+        params = {
+            "group_id": group_id,
+            "claim_id": claim_id,
+            "producer_id": producer.producer_id,
+            "topic_ids": arrays.uuids(topic_id for topic_id, _ in last),
+            "partitions": arrays.integers([partition for _, partition in last]),
+            "offsets": arrays.bigints([each.offset for each in last.values()]),
+            "leader_epochs": arrays.integers([each.leader_epoch for each in last.values()]),
+            "metadata": [each.metadata.encode() for each in last.values()],
+        }
+
+        def work(transaction: Transaction) -> OffsetCommit:
+            locked = self._require(transaction, transactional_id, producer.producer_id)
+            require_current(locked.producer, producer)
+            rows = transaction.rows(_SQL["lock_group"], params)
+            if not rows:
+                return OffsetCommit(CommitOutcome.CLAIM_LOST)
+            (found,) = rows
+            if generation is not None and found.generation > generation:
+                return OffsetCommit(CommitOutcome.STALE_GENERATION)
+            if adds_group:
+                self._begin_locked(transaction, transactional_id, locked, producer)
+                transaction.send(_SQL["add_group"], params)
+            elif locked.producer.state is not TransactionState.ONGOING or not found.is_added:
+                raise TransactionRefusedError(
+                    TransactionRefusal.INVALID_TXN_STATE, f"group {group_id} was not added to the transaction"
+                )
+            if last:
+                transaction.send(_SQL["add_offsets"], params)
+            return OffsetCommit(CommitOutcome.COMMITTED, frozenset(found.deleted_topic_ids))
+
+        return self._database.transact("transactions.add_offsets", work)
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdentity, *, commits: bool, bumps_epoch: bool = False
+    ) -> EndedTransaction:
+        """Commit or abort the producer's transaction; return its identity from now on.
+
+        With `bumps_epoch` (KIP-890), the producer continues with the next epoch. A retry after a lost
+        response returns the same identity.
+        """
+
+        def work(transaction: Transaction) -> EndedTransaction:
+            sent = transaction.send
+            params = {"producer_id": producer.producer_id}
+            # The partitions are locked in the same round trip, before the id is known to be the producer's.
+            sent_id = sent(_SQL["lock_transactional_id"], self._lock_params(transactional_id))
+            sent(_SQL["lock_partitions"], params)
+            transaction.wait()
+            locked = _locked(sent_id.fetchall())
+            if locked is None:
+                raise unknown_producer(producer.producer_id)
+            known = locked.producer
+            new_producer_id = (
+                self._new_producer_id(transaction) if bumps_epoch and needs_producer_id(known) else -1
+            )
+            ending = end(known, producer, new_producer_id, commits=commits, bumps_epoch=bumps_epoch)
+            if ending is None:
+                return EndedTransaction(known.identity, ())
+            partitions = self._write_end(transaction, transactional_id, locked, ending)
+            return EndedTransaction(ending.next.identity, partitions)
+
+        return self._database.transact("transactions.end", work)
+
+    def timed_out(self, *, limit: int = 100) -> list[TimedOutTransaction]:
+        """Return ongoing transactions that have lasted for longer than their timeouts, oldest first."""
+        params = {"now_ms": self._database.injected_now_ms, "limit": limit}
+        return [
+            TimedOutTransaction(row.transactional_id, ProducerIdentity(row.producer_id, row.producer_epoch))
+            for row in self._database.read("transactions.timed_out", _SQL["timed_out"], params)
+        ]
+
+    def abort(self, transactional_id: str, producer: ProducerIdentity) -> tuple[PartitionId, ...]:
+        """Abort the ongoing transaction of a producer and fence it; return the partitions that changed.
+
+        It has no effect if the transaction has ended, or if another producer has taken over.
+        """
+
+        def work(transaction: Transaction) -> tuple[PartitionId, ...]:
+            locked = self._lock(transaction, transactional_id)
+            if locked is None or locked.producer.identity != producer:
+                return ()
+            if locked.producer.state is not TransactionState.ONGOING:
+                return ()
+            return self._end(transaction, transactional_id, locked, fence(locked.producer))
+
+        return self._database.transact("transactions.abort", work)
+
+    def expire_idle(self, expiration_ms: int, *, limit: int = 1000) -> int:
+        """Delete transactional ids that were not used for long; return how many."""
+        params = {
+            "now_ms": self._database.injected_now_ms,
+            "expiration_ms": expiration_ms,
+            "limit": limit,
+        }
+        return self._database.transact(
+            "transactions.expire_idle", lambda transaction: transaction.count(_SQL["expire_idle"], params)
+        )
+
+    def find(self, transactional_ids: Sequence[str]) -> dict[str, TransactionalProducer]:
+        """Return the states of transactional ids; unknown ones are left out."""
+        params = {"transactional_ids": list(transactional_ids)}
+        rows = self._database.read("transactions.find", _SQL["describe"], params)
+        return {row.transactional_id: _producer(*row[1:]) for row in rows}
+
+    def aborted(
+        self, ranges: Mapping[PartitionId, tuple[int, int]]
+    ) -> dict[PartitionId, list[AbortedTransaction]]:
+        """Return the aborted transactions that overlap [base, end) of each partition, by their last offset.
+
+        Look up the last stable offset before, and let no range reach beyond it.
+        """
+        params = {
+            "topic_ids": arrays.uuids(each.topic_id for each in ranges),
+            "partitions": arrays.integers([each.partition for each in ranges]),
+            "base_offsets": arrays.bigints([base for base, _ in ranges.values()]),
+            "end_offsets": arrays.bigints([end for _, end in ranges.values()]),
+        }
+        found: dict[PartitionId, list[AbortedTransaction]] = {each: [] for each in ranges}
+        for row in self._database.read("transactions.aborted", _SQL["aborted_in"], params):
+            aborted = AbortedTransaction(row.producer_id, row.first_offset, row.last_offset)
+            found[PartitionId(row.topic_id, row.partition)].append(aborted)
+        return found
+
+    def _lock_params(self, transactional_id: str) -> dict[str, object]:
+        evidence = self._incarnations.evidence
+        return {
+            "transactional_id": transactional_id,
+            "now_ms": self._database.injected_now_ms,
+            "flushed": evidence.flushed,
+            "last_commit": evidence.last_commit,
+        }
+
+    def _lock(self, transaction: Transaction, transactional_id: str) -> _Locked | None:
+        return _locked(transaction.rows(_SQL["lock_transactional_id"], self._lock_params(transactional_id)))
+
+    def _require(self, transaction: Transaction, transactional_id: str, producer_id: int) -> _Locked:
+        locked = self._lock(transaction, transactional_id)
+        if locked is None:
+            raise unknown_producer(producer_id)
+        return locked
+
+    def _create(
+        self, transaction: Transaction, transactional_id: str, timeout_ms: int
+    ) -> ProducerIdentity | None:
+        """Insert a transactional id; return None if another transaction has inserted it meanwhile."""
+        params = {
+            "transactional_id": transactional_id,
+            "timeout_ms": timeout_ms,
+            "now_ms": self._database.injected_now_ms,
+        }
+        rows = transaction.rows(_SQL["insert_transactional_id"], params)
+        return ProducerIdentity(rows[0].producer_id, 0) if rows else None
+
+    def _new_producer_id(self, transaction: Transaction) -> int:
+        rows = transaction.rows(_PRODUCER_SQL["new_producer_id"])
+        if not rows:
+            raise replaced_error("it is not the server of the last registration")
+        return int(rows[0].producer_id)
+
+    def _begin(self, transaction: Transaction, transactional_id: str, producer: ProducerIdentity) -> None:
+        locked = self._require(transaction, transactional_id, producer.producer_id)
+        self._begin_locked(transaction, transactional_id, locked, producer)
+
+    def _begin_locked(
+        self, transaction: Transaction, transactional_id: str, locked: _Locked, producer: ProducerIdentity
+    ) -> None:
+        begun = begin(locked.producer, producer, locked.now_ms)
+        if begun is not locked.producer:
+            self._update(transaction, transactional_id, begun, locked.now_ms)
+
+    def _update(
+        self, transaction: Transaction, transactional_id: str, producer: TransactionalProducer, now_ms: int
+    ) -> None:
+        params = {
+            "transactional_id": transactional_id,
+            "now_ms": now_ms,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            **_state_params(producer),
+        }
+        transaction.send(_SQL["update_transactional_id"], params)
+
+    def _end(
+        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
+    ) -> tuple[PartitionId, ...]:
+        transaction.send(_SQL["lock_partitions"], {"producer_id": locked.producer.producer_id})
+        return self._write_end(transaction, transactional_id, locked, ending)
+
+    def _write_end(
+        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
+    ) -> tuple[PartitionId, ...]:
+        params = {
+            "transactional_id": transactional_id,
+            "producer_id": locked.producer.producer_id,
+            "control_epoch": ending.control_epoch,
+            "commits": ending.commits,
+            "epoch": locked.epoch,
+            "now_ms": locked.now_ms,
+            "new_producer_id": ending.next.producer_id,
+            "new_producer_epoch": ending.next.producer_epoch,
+            **_state_params(ending.next),
+        }
+        rows = transaction.rows(_SQL["end_transaction"], params)
+        return tuple(PartitionId(row.topic_id, row.partition) for row in rows)
+
+
+def _locked(rows: Sequence[TupleRow]) -> _Locked | None:
+    """Convert the rows of `lock_transactional_id`; raise CatalogReplacedError after a loss of commits."""
+    if not rows:
+        return None
+    ((*fields, now_ms, epoch, is_current),) = rows
+    if not is_current:
+        raise replaced_error(
+            "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
+        )
+    return _Locked(_producer(*fields), now_ms, epoch)
+
+
+def _state_params(producer: TransactionalProducer) -> dict[str, object]:
+    return {
+        "last_producer_id": producer.last.producer_id,
+        "last_epoch": producer.last.producer_epoch,
+        "timeout_ms": producer.timeout_ms,
+        "state": producer.state.value,
+        "bumps_epoch": producer.bumps_epoch,
+        "started_ms": producer.started_ms,
+    }
+
+
+def _producer(  # the columns of a row
+    producer_id: int,
+    producer_epoch: int,
+    last_producer_id: int,
+    last_epoch: int,
+    timeout_ms: int,
+    state: str,
+    bumps_epoch: bool,  # a column
+    started_ms: int | None,
+) -> TransactionalProducer:
+    return TransactionalProducer(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        state=TransactionState(state),
+        last=ProducerIdentity(last_producer_id, last_epoch),
+        bumps_epoch=bumps_epoch,
+        started_ms=started_ms,
+    )

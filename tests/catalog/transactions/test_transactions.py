@@ -1,0 +1,256 @@
+"""Transactions in the catalog: what commits may write, and what an end changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.groups.offsets import CommitOutcome, CommittedOffset
+from catalog.model import ControlBatch, FileKind, PartitionId, RunRefusal
+from catalog.transactions.repository import AbortedTransaction
+from catalog.transactions.rules import ProducerIdentity, TransactionState
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from catalog.model import PartitionState, RunResult, Topic
+    from core.clock import ManualClock
+
+_TIMEOUT_MS = 60_000
+
+
+def _partitions(topic: Topic, *numbers: int) -> list[PartitionId]:
+    return [PartitionId(topic.topic_id, number) for number in numbers]
+
+
+def _state(scene: Scene, topic: Topic, partition: int = 0) -> PartitionState:
+    (state,) = scene.catalog.topics.states([PartitionId(topic.topic_id, partition)])
+    return state
+
+
+def _begin(scene: Scene, name: str, topic: Topic, *partitions: int) -> ProducerIdentity:
+    producer = scene.catalog.transactions.initialize(name, _TIMEOUT_MS).producer
+    scene.catalog.transactions.add_partitions(name, producer, _partitions(topic, *(partitions or (0,))))
+    return producer
+
+
+def _write(
+    scene: Scene,
+    topic: Topic,
+    producer: ProducerIdentity,
+    sequence: int = 0,
+    *,
+    count: int = 3,
+    partition: int = 0,
+) -> RunResult:
+    run = run_of(count, producer=(*producer, sequence), in_transaction=True)
+    return scene.commit(topic, run, partition=partition).runs[0]
+
+
+def _refusal(error: pytest.ExceptionInfo[TransactionRefusedError]) -> TransactionRefusal:
+    return error.value.refusal
+
+
+def test_a_commit_writes_a_control_batch_into_every_partition(scene: Scene) -> None:
+    topic = scene.topic(partitions=3)
+    producer = _begin(scene, "t", topic, 0, 1, 2)
+    assert _write(scene, topic, producer).base_offset == 0
+    assert _write(scene, topic, producer, partition=1).base_offset == 0
+    assert _state(scene, topic).last_stable_offset == 0
+    ended = scene.catalog.transactions.end("t", producer, commits=True)
+    assert (ended.producer, list(ended.partitions)) == (producer, _partitions(topic, 0, 1, 2))
+    for partition, end in ((0, 4), (1, 4), (2, 1)):
+        state = _state(scene, topic, partition)
+        assert (state.last_stable_offset, state.high_watermark, state.log_end_offset) == (end, end, end)
+        *_, control = scene.extents(topic, partition)
+        assert (control.base_offset, control.last_offset) == (end - 1, end - 1)
+        assert control.control == ControlBatch(*producer, commits=True)
+        assert (control.file_kind, control.record_count, control.length) == (FileKind.CONTROL, 0, 0)
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_an_abort_records_the_offsets_that_readers_skip(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(2))
+    first, second = _begin(scene, "a", topic), _begin(scene, "b", topic)
+    _write(scene, topic, first)
+    _write(scene, topic, second)
+    scene.catalog.transactions.end("b", second, commits=False)
+    state = _state(scene, topic)
+    assert (state.last_stable_offset, state.high_watermark, state.has_transactions) == (2, 9, True)
+    scene.catalog.transactions.end("a", first, commits=False)
+    assert _state(scene, topic).last_stable_offset == 10
+    (key,) = _partitions(topic, 0)
+    of_first = AbortedTransaction(first.producer_id, 2, 9)
+    of_second = AbortedTransaction(second.producer_id, 5, 8)
+    aborted = scene.catalog.transactions.aborted
+    assert aborted({key: (0, 10)})[key] == [of_second, of_first]
+    assert aborted({key: (0, 2)})[key] == []
+    assert aborted({key: (2, 5)})[key] == [of_first]
+    assert aborted({key: (9, 10)})[key] == [of_first]
+    assert aborted({key: (10, 12)})[key] == []
+
+
+def test_records_outside_of_transactions_wait_for_the_open_transactions_before_them(scene: Scene) -> None:
+    topic = scene.topic()
+    producer = _begin(scene, "t", topic)
+    assert scene.commit(topic, run_of(2)).has_transactions is False
+    _write(scene, topic, producer)
+    result = scene.commit(topic, run_of(2))
+    assert (result.high_watermark, result.has_transactions) == (7, True)
+    assert _state(scene, topic).last_stable_offset == 2
+    scene.catalog.transactions.end("t", producer, commits=True)
+    assert _state(scene, topic).last_stable_offset == 8
+
+
+def test_the_last_stable_offset_stays_although_the_log_start_passes_it(scene: Scene) -> None:
+    topic = scene.topic()
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 3)
+    _write(scene, topic, producer, 3)
+    state = _state(scene, topic)
+    assert (state.log_start_offset, state.last_stable_offset, state.high_watermark) == (3, 3, 6)
+    scene.catalog.transactions.end("t", producer, commits=True)
+    assert _state(scene, topic).last_stable_offset == 7
+
+
+def test_a_producer_without_an_ongoing_transaction_writes_nothing(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    producer = _begin(scene, "t", topic)
+    assert _write(scene, topic, producer, partition=1).refusal is RunRefusal.INVALID_TXN_STATE
+    unknown = ProducerIdentity(producer.producer_id + 1, 0)
+    assert _write(scene, topic, unknown).refusal is RunRefusal.INVALID_PRODUCER_ID_MAPPING
+    scene.catalog.transactions.end("t", producer, commits=False)
+    assert _write(scene, topic, producer).refusal is RunRefusal.INVALID_TXN_STATE
+    newer = scene.catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+    assert newer == (producer.producer_id, producer.producer_epoch + 1)
+    assert _write(scene, topic, producer).refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+    assert scene.extents(topic)[-1].last_offset == 0
+
+
+def test_a_batch_may_begin_the_transaction_and_add_its_partition(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    transactions = scene.catalog.transactions
+    producer = transactions.initialize("t", _TIMEOUT_MS).producer
+    commit = scene.file(
+        {key: [run_of(1, producer=(*producer, 0), adds_partition=True)] for key in _partitions(topic, 0, 1)}
+    )
+    for _ in range(2):  # the second time, the response was lost
+        results = scene.catalog.commits.commit(commit)
+        assert [result.runs[0].base_offset for result in results] == [0, 0]
+    assert transactions.find(["t"])["t"].state is TransactionState.ONGOING
+    ended = transactions.end("t", producer, commits=True, bumps_epoch=True)
+    assert ended.producer == (producer.producer_id, 1)
+    assert scene.extents(topic)[-1].control == ControlBatch(producer.producer_id, 1, commits=True)
+    late = run_of(1, producer=(*producer, 1), adds_partition=True)
+    assert scene.commit(topic, late).runs[0].refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize("bumps_epoch", [False, True])
+def test_a_repeated_end_has_no_further_effect(scene: Scene, *, bumps_epoch: bool) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    ends = [transactions.end("t", producer, commits=True, bumps_epoch=bumps_epoch).producer for _ in range(3)]
+    assert ends == [ProducerIdentity(producer.producer_id, int(bumps_epoch))] * 3
+    assert _state(scene, topic).log_end_offset == 4
+    with pytest.raises(TransactionRefusedError) as error:
+        transactions.end("t", producer, commits=False, bumps_epoch=bumps_epoch)
+    assert _refusal(error) is TransactionRefusal.INVALID_TXN_STATE
+
+
+def test_a_new_producer_aborts_the_transaction_of_the_one_before(scene: Scene) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    zombie = _begin(scene, "t", topic)
+    _write(scene, topic, zombie)
+    begun = transactions.initialize("t", _TIMEOUT_MS)
+    assert begun.producer == (zombie.producer_id, zombie.producer_epoch + 2)
+    assert list(begun.partitions) == _partitions(topic, 0)
+    (key,) = _partitions(topic, 0)
+    assert transactions.aborted({key: (0, 9)})[key] == [AbortedTransaction(zombie.producer_id, 0, 3)]
+    for call in (
+        lambda: transactions.end("t", zombie, commits=True),
+        lambda: transactions.add_partitions("t", zombie, [key]),
+        lambda: transactions.add_group("t", zombie, "g"),
+        lambda: transactions.initialize("t", _TIMEOUT_MS, zombie),
+    ):
+        with pytest.raises(TransactionRefusedError) as error:
+            call()
+        assert _refusal(error) is TransactionRefusal.PRODUCER_FENCED
+
+
+def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
+    scene: Scene, clock: ManualClock
+) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    clock.advance(_TIMEOUT_MS / 1000)
+    assert transactions.timed_out() == []
+    clock.advance(1)
+    (found,) = transactions.timed_out()
+    assert (found.transactional_id, found.producer) == ("t", producer)
+    assert list(transactions.abort("t", producer)) == _partitions(topic, 0)
+    assert transactions.abort("t", producer) == ()
+    assert transactions.timed_out() == []
+    assert _write(scene, topic, producer, 3).refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+    with pytest.raises(TransactionRefusedError):
+        transactions.end("t", producer, commits=True)
+    assert _state(scene, topic).last_stable_offset == 4
+
+
+def test_offsets_of_a_transaction_are_committed_with_it_or_not_at_all(scene: Scene) -> None:
+    topic, catalog = scene.topic(), scene.catalog
+    claim = scene.ids.new_uuid()
+    catalog.groups.claim("g", claim, create=True)
+    key = PartitionId(topic.topic_id, 0)
+    producer = catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+
+    def add(offset: int, *, adds_group: bool = False) -> CommitOutcome:
+        offsets = [CommittedOffset(topic_id=topic.topic_id, partition=0, offset=offset)]
+        return catalog.transactions.add_offsets(
+            "t", producer, ("g", claim, None), offsets, adds_group=adds_group
+        ).outcome
+
+    with pytest.raises(TransactionRefusedError):
+        add(1)
+    for offset, commits in ((5, True), (7, False)):
+        catalog.transactions.add_group("t", producer, "g")
+        assert add(offset) is CommitOutcome.COMMITTED
+        before = catalog.group_offsets.fetch([("g", key)])
+        assert [each.offset for _, each in before] == ([] if commits else [5])
+        catalog.transactions.end("t", producer, commits=commits)
+    assert [each.offset for _, each in catalog.group_offsets.fetch([("g", key)])] == [5]
+    assert add(9, adds_group=True) is CommitOutcome.COMMITTED
+    catalog.groups.delete("g", claim)
+    catalog.transactions.end("t", producer, commits=True)
+    assert catalog.group_offsets.fetch([("g", key)]) == []
+
+
+def test_an_end_takes_three_statements_for_any_number_of_partitions(scene: Scene) -> None:
+    topic = scene.topic(partitions=20)
+    producer = _begin(scene, "t", topic, *range(20))
+    counts = scene.catalog.operation_counts
+    before = counts()["transactions.end"].statements if "transactions.end" in counts() else 0
+    scene.catalog.transactions.end("t", producer, commits=True)
+    assert counts()["transactions.end"].statements - before == 3
+
+
+def test_retention_removes_control_batches_and_stops_at_an_open_transaction(
+    scene: Scene, clock: ManualClock
+) -> None:
+    topic, transactions = scene.topic(retention_ms="1000"), scene.catalog.transactions
+    key = PartitionId(topic.topic_id, 0)
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    transactions.end("t", producer, commits=True)
+    transactions.add_partitions("t", producer, [key])
+    _write(scene, topic, producer, 3)
+    clock.advance(10)
+    scene.catalog.retention.expire([key])
+    assert _state(scene, topic).log_start_offset == 4
+    assert [each.base_offset for each in scene.extents(topic)] == [4]
+    assert InvariantChecker(scene.catalog).violations() == []
