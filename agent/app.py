@@ -66,6 +66,7 @@ from agent.security.exposure import check_exposure
 from agent.security.tls.listeners import TlsListeners
 from agent.supervision.control_loop import ControlLoop, run_in
 from agent.supervision.supervisor import Supervisor
+from agent.transactions.coordinator import TransactionCoordinator
 from agent.warm_up import warm_up
 from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
@@ -209,6 +210,11 @@ class Agent:
             bounds_cache,
             outage=Outage("notifications of commits", clock=clock, ids=ids),
         )
+        self.transactions = TransactionCoordinator(
+            catalog.transactions,
+            self.pools.catalog,
+            on_change=(bounds_cache.invalidate, self.commit_notifier.wake, self._announcer.announce),
+        )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
         )
@@ -273,6 +279,7 @@ class Agent:
             tail=self.tail,
             local_reader=self.local_logs.reader,
             timestamps=self._timestamps,
+            find_aborted=catalog.transactions.aborted,
             reader=reader,
             commit_notifier=self.commit_notifier,
             pools=self.pools,
@@ -519,6 +526,7 @@ class Agent:
             appends=self.appends,
             local_logs=self.local_logs.reader,
             leaders=leaders,
+            transactions=self.transactions,
             read_path=self.read_path,
             memory_reads=self._memory_reads,
             timestamps=self._timestamps,

@@ -209,6 +209,13 @@ class AgentSettings:
         " response that arrives first.",
     )
 
+    # Transactions
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        "Largest transaction.timeout.ms that a producer may ask for.",
+        ge=1,
+    )
+
     # Thread pools
     kernel_threads: int = internal(2, "Threads that run kernels for producers.")
     rendering_threads: int = internal(

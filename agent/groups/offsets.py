@@ -14,14 +14,17 @@ from catalog.groups.offsets import CommitOutcome
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from agent.groups.cache.cached_group import CachedGroup
     from agent.groups.cache.group_cache import GroupCache
     from agent.groups.classic.messages import MemberIdentity
     from agent.groups.interfaces import OffsetTable
     from agent.groups.ownership import GroupOwnership
-    from catalog.groups.offsets import CommittedOffset
+    from catalog.groups.offsets import CommittedOffset, OffsetCommit
+
+    TransactionalCommit = Callable[[tuple[str, UUID, int | None], Sequence[CommittedOffset]], OffsetCommit]
 
 _MAX_GROUPS_PER_FETCH = 100  # all offsets of these groups are in memory together
 
@@ -42,19 +45,25 @@ class GroupOffsets:
         *,
         retention_ms: int | None = None,
         supports_member_epochs: bool = True,
+        in_transaction: TransactionalCommit | None = None,
     ) -> list[ErrorCode]:
         """Store offsets; return an error code for each. The commits of a group are stored in order.
 
         `supports_member_epochs` is True from version 9 of OffsetCommit, the first version for members of the
         consumer protocol. Offsets of deleted topics get UNKNOWN_TOPIC_OR_PARTITION. Raises GroupError if the
-        group rejects all offsets.
+        group rejects all offsets. With `in_transaction`, that function stores them. A transactional producer
+        need not name the member for which it commits.
         """
         is_member = identity.generation >= 0
         missing = ErrorCode.group_id_not_found if supports_member_epochs else ErrorCode.illegal_generation
         cached = await self._cache.require(group_id, missing, create=not is_member)
         async with cached.write_lock:
             codes = self._check_commit(
-                cached, identity, offsets, supports_member_epochs=supports_member_epochs
+                cached,
+                identity,
+                offsets,
+                supports_member_epochs=supports_member_epochs,
+                is_transactional=in_transaction is not None,
             )
             if ErrorCode.none not in codes:
                 self._cache.counters.offset_commits_rejected += 1
@@ -63,17 +72,18 @@ class GroupOffsets:
             # The check above suffices for member epochs: under this claim only this agent can raise them.
             checks_generation = is_member and isinstance(cached.group, ClassicGroup)
             generation = identity.generation if checks_generation else None
-            outcome, deleted_topics = await self._cache.store.write(
-                cached,
-                partial(
+            if in_transaction is None:
+                store = partial(
                     self._table.commit,
                     group_id,
                     cached.claim_id,
                     generation,
                     accepted,
                     retention_ms=retention_ms,
-                ),
-            )
+                )
+            else:
+                store = partial(in_transaction, (group_id, cached.claim_id, generation), accepted)
+            outcome, deleted_topics = await self._cache.store.write(cached, store)
         if outcome is not CommitOutcome.COMMITTED:
             self._cache.counters.offset_commits_rejected += 1
         if outcome is CommitOutcome.STALE_GENERATION:
@@ -94,8 +104,12 @@ class GroupOffsets:
         offsets: Sequence[CommittedOffset],
         *,
         supports_member_epochs: bool,
+        is_transactional: bool,
     ) -> list[ErrorCode]:
         """Return an error code for each offset, or one code if there are no offsets."""
+        is_anonymous = identity.generation < 0 and not identity.member_id and identity.instance_id is None
+        if is_transactional and is_anonymous:
+            return [ErrorCode.none] * max(1, len(offsets))
         if isinstance(cached.group, ConsumerGroup):
             return cached.group.check_commit(
                 identity.member_id,

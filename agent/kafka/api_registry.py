@@ -34,7 +34,6 @@ from agent.kafka.apis.records import (
     delete_records,
     describe_producers,
     fetch,
-    init_producer_id,
     list_offsets,
     offset_for_leader_epoch,
     produce,
@@ -55,8 +54,19 @@ from agent.kafka.apis.topics import (
     describe_topic_partitions,
     metadata,
 )
+from agent.kafka.apis.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    txn_offset_commit,
+)
 
 APIS: tuple[Api, ...] = (
+    add_offsets_to_txn.API,
+    add_partitions_to_txn.API,
+    end_txn.API,
+    txn_offset_commit.API,
     metadata.API,
     produce.API,
     offset_for_leader_epoch.API,

@@ -21,6 +21,7 @@ from catalog.errors import (
     InvalidTopicError,
     TopicCollisionError,
     TopicExistsError,
+    TransactionRefusedError,
 )
 from catalog.model import RunRefusal
 from core.errors import (
@@ -79,6 +80,8 @@ _REFUSALS = {
     RunRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
     RunRefusal.UNKNOWN_PRODUCER_ID: ErrorCode.unknown_producer_id,
     RunRefusal.AWAITS_READOPTION: ErrorCode.not_enough_replicas,
+    RunRefusal.INVALID_PRODUCER_ID_MAPPING: ErrorCode.invalid_producer_id_mapping,
+    RunRefusal.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
 }
 
 
@@ -88,6 +91,8 @@ def code_of(error: BaseException) -> ErrorCode:
         return error.code
     if isinstance(error, InvalidRecordError):
         return ErrorCode[error.reason.lower()]
+    if isinstance(error, TransactionRefusedError):
+        return ErrorCode[error.refusal.value]
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.unknown_server_error)
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from agent.read.fetch_result import FetchResult
     from agent.read.memory_reads import PartitionRead
 
+READ_COMMITTED = 1
+"""The isolation level of readers of committed records."""
+
 TOPIC_IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
@@ -38,12 +41,16 @@ _NO_TOPIC_ID = bytes(16)
 
 
 class FetchLimits(NamedTuple):
-    """How much a request wants, how long it waits for it (in milliseconds), and its client's rack."""
+    """How much a request wants, how long it waits for it (in milliseconds), and its client's rack.
+
+    `committed_only` is the isolation level READ_COMMITTED.
+    """
 
     max_wait: int
     min_bytes: int
     max_bytes: int
     rack: str
+    committed_only: bool = False
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ async def build_fetch_response(
     by_id = context.version >= TOPIC_IDS_SINCE
     items = [_item(key, wanted, by_id=by_id) for key, wanted in fetch_context.wanted.items()]
     acls = current_acls(context)
-    await _find_topics(items, context)
+    await _find_topics(items, context, committed_only=limits.committed_only)
     await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
     if current_acls(context) is not acls:
@@ -147,7 +154,7 @@ async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestC
             )
 
 
-async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
+async def _find_topics(items: Sequence[_Item], context: RequestContext, *, committed_only: bool) -> None:
     by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
     found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
@@ -169,6 +176,7 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
                 partition=wanted.partition,
                 offset=wanted.offset,
                 max_bytes=wanted.max_bytes,
+                committed_only=committed_only,
             )
 
 
@@ -235,7 +243,9 @@ def _partition(item: _Item) -> Struct:
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        aborted_transactions=(),
+        aborted_transactions=[
+            Struct(producer_id=each.producer_id, first_offset=each.first_offset) for each in result.aborted
+        ],
         records=result.batches,
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agent.security.acl_follower import AclFollower
     from agent.security.authorizer import Authorizer
     from agent.settings import AgentSettings
+    from agent.transactions.coordinator import TransactionCoordinator
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -50,6 +51,7 @@ class KafkaServices:
     brokers: Brokers
     epoch: CatalogEpoch
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     fetch_sessions: FetchSessions
     quotas: QuotaFollower
     pools: Pools

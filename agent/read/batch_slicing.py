@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent.read.control_batches import render_control_batch
 from core.errors import CorruptDataError
 from object_format.record_batch.headers import iter_headers, patch_offsets, trim_batches
 from object_format.segment_file import parse_data_blocks
@@ -76,8 +77,15 @@ class ServedBatches:
         self.size += read.size
         self.next_offset = read.next_offset
 
-    def skip(self, extent: Extent) -> None:
-        """Skip an extent without records."""
+    def skip(self, extent: Extent, *, max_bytes: int) -> None:
+        """Skip an extent without records, or add its control batch within `max_bytes` in all."""
+        if extent.control is not None:
+            batch = render_control_batch(extent, extent.control)
+            if self.runs and self.size + len(batch) > max_bytes:
+                self.is_cut = True
+                return
+            self.runs.append(memoryview(batch))
+            self.size += len(batch)
         self.next_offset = extent.last_offset + 1
 
     def _move_behind_runs(self, before: int) -> None:

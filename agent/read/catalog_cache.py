@@ -110,6 +110,9 @@ class BoundsCache:
             entry = self._entries.get(partition)
             if entry is None or result.high_watermark < entry[1].high_watermark:
                 continue
+            if result.has_transactions:  # only the catalog knows the last stable offset
+                self._drop(partition)
+                continue
             moved = replace(
                 entry[1],
                 log_start_offset=max(entry[1].log_start_offset, result.log_start_offset),

@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFetch:
-    """A fetch from one partition: batches from the one with `offset` on, about `max_bytes` of them."""
+    """A fetch from one partition: batches from the one with `offset` on, about `max_bytes` of them.
+
+    With `committed_only`, it ends at the last stable offset instead of the high watermark, and the result
+    names the aborted transactions.
+    """
 
     topic: Topic
     partition: int
     offset: int
     max_bytes: int
+    committed_only: bool = False
+
+    def end_of(self, state: PartitionState) -> int:
+        """Return the offset at which the fetch ends."""
+        return state.last_stable_offset if self.committed_only else state.high_watermark
 
     @property
     def partition_id(self) -> PartitionId:
@@ -62,7 +71,7 @@ class Cursor:
             self.error is not None
             or bool(self.served.runs)
             or self.served.is_cut
-            or (self.state is not None and self.served.next_offset >= self.state.high_watermark)
+            or (self.state is not None and self.served.next_offset >= self.fetch.end_of(self.state))
         )
 
     def take_share(self, left: int) -> int:
@@ -94,7 +103,9 @@ class Cursor:
         If that is the one to read next, its error becomes the result.
         """
         for number, extent in enumerate(self.extents):
-            if extent.format.version == VERSION and not extent.format.required_features:
+            if extent.control is not None or (
+                extent.format.version == VERSION and not extent.format.required_features
+            ):
                 continue  # on the path of every fetch, so without a call
             try:
                 check_readable(extent)

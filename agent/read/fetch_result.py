@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.cluster.errors import UnknownPartitionError
+from agent.read.batch_slicing import ServedBatches
 from core.errors import OffsetOutOfRangeError
+from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.read.fetch_plan import Cursor, PartitionFetch
+    from catalog.transactions.repository import AbortedTransaction
     from core.errors import SiltstoneError
 
 _MAX_OFFSETS_OF_A_BATCH = 2**31
@@ -28,6 +31,9 @@ class FetchResult:
     are only offsets without records up to `next_offset`, they are returned as one empty batch, like the one
     that Kafka's cleaner leaves: a Kafka consumer advances by the offsets of batches, and could not reach the
     end of the log otherwise. With an `error`, the other fields are empty.
+
+    With `committed_only`, no batch lies at or after the last stable offset. The reader drops the batches of
+    the `aborted` transactions.
     """
 
     partition: int
@@ -38,11 +44,15 @@ class FetchResult:
     last_stable_offset: int = -1
     high_watermark: int = -1
     error: SiltstoneError | None = None
+    committed_only: bool = False
+    has_transactions: bool = False
+    aborted: Sequence[AbortedTransaction] = ()
 
     @property
     def is_at_end(self) -> bool:
-        """Return True if the result reaches the high watermark."""
-        return self.next_offset >= self.high_watermark
+        """Return True if the result reaches the end of what the reader may see."""
+        end = self.last_stable_offset if self.committed_only else self.high_watermark
+        return self.next_offset >= end
 
 
 def unknown_partition(name: str) -> UnknownPartitionError:
@@ -72,16 +82,30 @@ def result_of(cursor: Cursor) -> FetchResult:
     state = cursor.state
     if cursor.error is not None or state is None:
         return FetchResult(partition=cursor.fetch.partition, error=cursor.error)
-    runs = cursor.served.runs or _hole(cursor.fetch.offset, cursor.served.next_offset)
+    served = cursor.served
+    if cursor.fetch.committed_only and served.next_offset > state.last_stable_offset > cursor.fetch.offset:
+        served = _stable_part(served, cursor.fetch.offset, state.last_stable_offset)
+    runs = served.runs or _hole(cursor.fetch.offset, served.next_offset)
     return FetchResult(
         partition=cursor.fetch.partition,
         batches=runs,
-        size=cursor.served.size or sum(len(run) for run in runs),
-        next_offset=cursor.served.next_offset,
+        size=served.size or sum(len(run) for run in runs),
+        next_offset=served.next_offset,
+        committed_only=cursor.fetch.committed_only,
+        has_transactions=state.has_transactions,
         log_start_offset=state.log_start_offset,
         last_stable_offset=state.last_stable_offset,
         high_watermark=state.high_watermark,
     )
+
+
+def _stable_part(served: ServedBatches, first_offset: int, end: int) -> ServedBatches:
+    """Return the batches before the last stable offset, at which a batch begins."""
+    runs = [
+        trim_batches(memoryview(run), first_offset=first_offset, last_offset=end - 1) for run in served.runs
+    ]
+    kept: list[bytearray | memoryview] = [run for run in runs if len(run)]
+    return ServedBatches(end, kept, sum(map(len, kept)), is_cut=served.is_cut)
 
 
 def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:

@@ -90,9 +90,11 @@ class MemoryReads:
         self._bytes = metrics.fetched_bytes
         self._wake_up_seconds = metrics.wake_up_seconds
 
-    def read(self, wanted: ReadsByTopic, *, max_bytes: int, min_bytes: int) -> _Read:
+    def read(
+        self, wanted: ReadsByTopic, *, max_bytes: int, min_bytes: int, committed_only: bool = False
+    ) -> _Read:
         """Return the result of each read in order, and the size that is reserved in the budget for them."""
-        reading = self._begin(max_bytes)
+        reading = self._begin(max_bytes, committed_only=committed_only)
         if reading is None:
             return MemoryMiss.UNKNOWN
         for topic, parts in wanted:
@@ -100,9 +102,11 @@ class MemoryReads:
                 return MemoryMiss.UNKNOWN
         return self._end(reading, min_bytes)
 
-    async def _read_in_steps(self, wanted: ReadsByTopic, max_bytes: int, min_bytes: int) -> _Read:
+    async def _read_in_steps(
+        self, wanted: ReadsByTopic, max_bytes: int, min_bytes: int, *, committed_only: bool
+    ) -> _Read:
         """Do the same as `read`, and yield to the event loop between portions of partitions."""
-        reading = self._begin(max_bytes)
+        reading = self._begin(max_bytes, committed_only=committed_only)
         if reading is None:
             return MemoryMiss.UNKNOWN
         taken = 0
@@ -117,12 +121,14 @@ class MemoryReads:
                     await asyncio.sleep(0)
         return self._end(reading, min_bytes)
 
-    def _begin(self, max_bytes: int) -> MemoryRead | None:
+    def _begin(self, max_bytes: int, *, committed_only: bool) -> MemoryRead | None:
         """Start a read; return None if the budget has no space for its results."""
         if self._budget.free < min(MIN_SHARE, max(max_bytes, 1)):
             return None
         limit = min(max_bytes, self._budget.share, self._max_fetch_bytes)
-        return MemoryRead(self._tail, self._bounds, self._clock.monotonic(), limit)
+        return MemoryRead(
+            self._tail, self._bounds, self._clock.monotonic(), limit, committed_only=committed_only
+        )
 
     def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
         """Return what was found if it is complete and sufficient."""
@@ -144,6 +150,7 @@ class MemoryReads:
         min_bytes: int,
         until: float,
         was_read: bool,
+        committed_only: bool = False,
     ) -> _Read:
         """Do the same as `read`, and wait for commits while memory has less than `min_bytes`.
 
@@ -157,7 +164,7 @@ class MemoryReads:
         ids = [PartitionId(topic.topic_id, partition) for topic, parts in wanted for partition, *_ in parts]
         with self._commit_notifier.waiter(ids) as waiter:
             if not was_read:
-                read = await self._read_in_steps(wanted, max_bytes, min_bytes)
+                read = await self._read_in_steps(wanted, max_bytes, min_bytes, committed_only=committed_only)
                 if read is not MemoryMiss.INSUFFICIENT:
                     return read
             while not waiter.is_released:
@@ -168,7 +175,7 @@ class MemoryReads:
                     if left > self._poll_seconds:
                         self._bounds.invalidate(ids)
                     break
-                read = await self._read_in_steps(wanted, max_bytes, min_bytes)
+                read = await self._read_in_steps(wanted, max_bytes, min_bytes, committed_only=committed_only)
                 if read is not MemoryMiss.INSUFFICIENT:
                     if waiter.woken_at is not None:
                         self._wake_up_seconds.observe(loop.time() - waiter.woken_at)
@@ -190,13 +197,15 @@ class MemoryReads:
 class MemoryRead:
     """One read of the hot tail, topic by topic, of at most `limit` bytes.
 
-    Only the first batch of the first partition with records may exceed the limits. `served` counts the
-    partitions with records. `is_short` says that the log has records that memory lacks, and `is_cut` that a
-    batch in memory exceeds what was left.
+    With `committed_only`, memory is sufficient only for partitions without transactions. Only the first batch
+    of the first partition with records may exceed the limits. `served` counts the partitions with records.
+    `is_short` says that the log has records that memory lacks, and `is_cut` that a batch in memory exceeds
+    what was left.
     """
 
     __slots__ = (
         "_bounds",
+        "_committed_only",
         "_hot_tail",
         "_now",
         "found",
@@ -207,7 +216,16 @@ class MemoryRead:
         "served",
     )
 
-    def __init__(self, hot_tail: HotTail, bounds: BoundsCache, now: float, limit: int) -> None:
+    def __init__(
+        self,
+        hot_tail: HotTail,
+        bounds: BoundsCache,
+        now: float,
+        limit: int,
+        *,
+        committed_only: bool = False,
+    ) -> None:
+        self._committed_only = committed_only
         self._hot_tail = hot_tail
         self._bounds = bounds
         self._now = now
@@ -231,15 +249,16 @@ class MemoryRead:
             return False
         states = self._bounds.of_topic(topic.topic_id)
         tails = self._hot_tail.partition_tails(topic.topic_id)
-        read_partition, now, limit, remaining = (
+        read_partition, now, limit, remaining, committed_only = (
             self._hot_tail.read_partition,
             self._now,
             self.limit,
             self.remaining,
+            self._committed_only,
         )
         for partition, offset, max_bytes, _ in parts:
             until, state = states.get(partition, _UNKNOWN)
-            if until < now or state is None:
+            if until < now or state is None or (committed_only and state.has_transactions):
                 return False
             end = state.high_watermark
             if not state.log_start_offset <= offset <= end:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -48,7 +49,7 @@ from core.errors import InvalidInputError, SiltstoneError
 from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_result import FetchResult
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
     from catalog.model import Extent, PartitionState, Topic
+    from catalog.transactions.repository import AbortedTransaction
     from core.clock import Clock
     from local_tier.segment.time_index import TimestampOffset
     from object_format.segment_file import SectionIndex
@@ -112,7 +114,12 @@ class ReadPath:
         metrics: AgentMetrics,
         timestamps: TimestampLookup,
         local_reader: LocalReader,
+        find_aborted: Callable[
+            [Mapping[PartitionId, tuple[int, int]]], Mapping[PartitionId, Sequence[AbortedTransaction]]
+        ],
     ) -> None:
+        """`find_aborted` returns the aborted transactions in ranges of offsets; it blocks."""
+        self._find_aborted = find_aborted
         # Reserved here while a fetch reads, and by the caller until the result is sent.
         self.budget = FetchMemory(settings.max_fetches_bytes)
         self._timestamps = timestamps
@@ -220,7 +227,13 @@ class ReadPath:
 
     def _read_from_memory(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult] | None:
         """Return the results of the whole fetch, or None if memory does not have all of them."""
-        read = MemoryRead(self._tail, self._log.bounds_cache, self._clock.monotonic(), max_bytes)
+        read = MemoryRead(
+            self._tail,
+            self._log.bounds_cache,
+            self._clock.monotonic(),
+            max_bytes,
+            committed_only=any(fetch.committed_only for fetch in wanted),
+        )
         for fetch in wanted:
             if not read.take(fetch.topic, ((fetch.partition, fetch.offset, fetch.max_bytes, -1),)):
                 return None
@@ -245,7 +258,28 @@ class ReadPath:
                 break
             except ObjectNotFoundError:
                 self._log.invalidate_extents(cursors)
-        return within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+        results = within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+        return await self._with_aborted(wanted, results)
+
+    async def _with_aborted(
+        self, wanted: Sequence[PartitionFetch], results: list[FetchResult]
+    ) -> list[FetchResult]:
+        """Add the aborted transactions to the results that may contain some.
+
+        They are looked up after the last stable offset. So all transactions that ended before it are known.
+        """
+        ranges = {
+            fetch.partition_id: (fetch.offset, result.next_offset)
+            for fetch, result in zip(wanted, results, strict=True)
+            if result.committed_only and result.has_transactions and result.size
+        }
+        if not ranges:
+            return results
+        found = await self._pools.lookups.run(partial(self._find_aborted, ranges))
+        return [
+            replace(result, aborted=found.get(fetch.partition_id, ()))
+            for fetch, result in zip(wanted, results, strict=True)
+        ]
 
     async def _advance(
         self, cursors: Sequence[Cursor], max_bytes: int, *, use_cache: bool, is_last: bool
@@ -433,7 +467,7 @@ def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview | SiltstoneError])
         if cursor.served.is_cut:
             break
         if part is None:
-            cursor.served.skip(extent)
+            cursor.served.skip(extent, max_bytes=cursor.limit)
             continue
         block = next(blocks)
         if isinstance(block, SiltstoneError):

@@ -12,7 +12,7 @@ from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from agent.cluster.commits import CommittedFile
     from agent.runtime.metrics import AgentMetrics
@@ -57,9 +57,15 @@ class CommitAnnouncer:
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Announce the partitions that have new records."""
         del file
-        for result in results:
-            if any(run.refusal is None and not run.duplicate for run in result.runs):
-                self._grown.add(PartitionId(result.topic_id, result.partition))
+        self.announce(
+            PartitionId(result.topic_id, result.partition)
+            for result in results
+            if any(run.refusal is None and not run.duplicate for run in result.runs)
+        )
+
+    def announce(self, partitions: Iterable[PartitionId]) -> None:
+        """Announce partitions that changed."""
+        self._grown.update(partitions)
         if self._grown and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="announce commits")
 

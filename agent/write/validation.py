@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import ProducerStamp
+from object_format.kernels.batches.layout import TRANSACTIONAL
 from object_format.record_batch.append_rules import AppendRules, validate_append
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ValidatedBatch(NamedTuple):
     producer: ProducerStamp | None
 
     @staticmethod
-    def of(batch: BatchSummary) -> ValidatedBatch:
+    def of(batch: BatchSummary, *, adds_partition: bool = False) -> ValidatedBatch:
         """Return the metadata of a batch that `validate_append` accepted."""
         return ValidatedBatch(
             batch.position,
@@ -48,7 +49,7 @@ class ValidatedBatch(NamedTuple):
             batch.record_count,
             batch.min_timestamp,
             batch.max_timestamp,
-            None if batch.producer_id < 0 else _stamp(batch),
+            None if batch.producer_id < 0 else _stamp(batch, adds_partition=adds_partition),
         )
 
 
@@ -72,20 +73,27 @@ class ValidatedAppend(NamedTuple):
         return None if stamp is None else stamp.producer_id
 
 
-def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> ValidatedAppend:
+def validate(
+    topic: Topic, partition: int, data: Buffer, *, now_ms: int, adds_partitions: bool = False
+) -> ValidatedAppend:
     """Validate the batches in `data` by the rules of `topic`, and correct their timestamps in place.
 
     Runs in the kernel pool. Raises `InvalidRecordError`, which lists the rejected batches and records: as in
-    Kafka, one of them rejects all of `data`. A read-only `data` is copied.
+    Kafka, one of them rejects all of `data`. A read-only `data` is copied. With `adds_partitions`, a
+    transactional batch adds the partition to its producer's transaction.
     """
     rules = append_rules_of(topic.config)
     buffer, batches = validate_append(f"{topic.name}-{partition}", data, rules, now_ms=now_ms)
-    return ValidatedAppend(topic, partition, buffer, tuple([ValidatedBatch.of(batch) for batch in batches]))
+    validated = tuple([ValidatedBatch.of(batch, adds_partition=adds_partitions) for batch in batches])
+    return ValidatedAppend(topic, partition, buffer, validated)
 
 
-def _stamp(batch: BatchSummary) -> ProducerStamp:
+def _stamp(batch: BatchSummary, *, adds_partition: bool) -> ProducerStamp:
+    is_transactional = bool(batch.attributes & TRANSACTIONAL)
     return ProducerStamp(
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
+        is_transactional=is_transactional,
+        adds_partition=is_transactional and adds_partition,
     )

@@ -58,8 +58,6 @@ class RejectedApi:
         return self.respond(self.rejection, request, context)
 
 
-# From this version on AddPartitionsToTxn is sent between brokers, and its error code is at the top.
-_ADD_PARTITIONS_BETWEEN_BROKERS = 4
 _TRANSACTION_STATES = {
     "Empty",
     "Ongoing",
@@ -80,39 +78,6 @@ def _code_alone(rejection: Rejection, request: Struct, context: RequestContext) 
 def _code_and_message(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del request, context
     return Struct(error_code=rejection.code, error_message=rejection.reason)
-
-
-def _add_partitions_to_txn(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    if context.version >= _ADD_PARTITIONS_BETWEEN_BROKERS:
-        return Struct(error_code=rejection.code)
-    return Struct(
-        results_by_topic_v3_and_below=[
-            Struct(
-                name=topic.name,
-                results_by_partition=[
-                    Struct(partition_index=partition, partition_error_code=rejection.code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.v3_and_below_topics
-        ]
-    )
-
-
-def _txn_offset_commit(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del context
-    return Struct(
-        topics=[
-            Struct(
-                name=topic.name,
-                partitions=[
-                    Struct(partition_index=each.partition_index, error_code=rejection.code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _describe_transactions(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
@@ -137,10 +102,6 @@ def _list_reassignments(rejection: Rejection, request: Struct, context: RequestC
     return Struct(error_code=rejection.code, topics=[])
 
 
-# Clients treat this code as final. They repeat requests that fail with most other codes.
-_NO_TRANSACTIONS = Rejection(
-    ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
-)
 _NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
 _NO_LISTED_TRANSACTIONS = Rejection(ErrorCode.none, "there are no transactions")
 _NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
@@ -148,10 +109,6 @@ _NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
 REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("sasl_handshake", 0, 1, _NO_SASL, _code_alone),
-    RejectedApi("add_partitions_to_txn", 0, 5, _NO_TRANSACTIONS, _add_partitions_to_txn),
-    RejectedApi("add_offsets_to_txn", 0, 4, _NO_TRANSACTIONS, _code_alone),
-    RejectedApi("end_txn", 0, 5, _NO_TRANSACTIONS, _code_alone),
-    RejectedApi("txn_offset_commit", 0, 5, _NO_TRANSACTIONS, _txn_offset_commit),
     RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
     RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
     RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),

@@ -20,7 +20,7 @@ from agent.kafka.errors import KafkaError
 from agent.kafka.fast_path.fetch_encoder import encode_response, group_by_topic
 from agent.kafka.fast_path.fetch_parser import MIN_VERSION, FetchParser
 from agent.kafka.fast_path.fetch_targets import find_targets
-from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_response import READ_COMMITTED, TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import PartitionStatus
 from agent.kafka.throttling import fetch_allowance
 from agent.read.memory_reads import MAX_PARTITIONS_PER_STEP, MemoryMiss
@@ -60,7 +60,10 @@ class _Request(NamedTuple):
     def read(self, memory: MemoryReads) -> tuple[list[MemoryResult], int] | MemoryMiss:
         """Read what memory has now."""
         return memory.read(
-            self.targets.topics, max_bytes=self.limits.max_bytes, min_bytes=self.limits.min_bytes
+            self.targets.topics,
+            max_bytes=self.limits.max_bytes,
+            min_bytes=self.limits.min_bytes,
+            committed_only=self.limits.committed_only,
         )
 
 
@@ -109,6 +112,7 @@ class FastFetch(FastPath):
                 min_bytes=limits.min_bytes,
                 until=until,
                 was_read=not request.is_large,
+                committed_only=limits.committed_only,
             )
         if not isinstance(read, MemoryMiss):
             if context.services.epoch.current == epoch and current_acls(context) is request.acls:
@@ -157,7 +161,13 @@ class FastFetch(FastPath):
                 found = None  # the ordinary path responds with nothing
         if found is None:
             return None
-        limits = FetchLimits(parsed.max_wait, parsed.min_bytes, max_bytes, parsed.rack.decode())
+        limits = FetchLimits(
+            parsed.max_wait,
+            parsed.min_bytes,
+            max_bytes,
+            parsed.rack.decode(),
+            committed_only=parsed.isolation_level == READ_COMMITTED,
+        )
         return _Request(*found, limits, current_acls(context))
 
 

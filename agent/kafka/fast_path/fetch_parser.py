@@ -50,6 +50,7 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     rack: bytes
+    isolation_level: int = 0
 
 
 @njit(nogil=True, cache=True)
@@ -188,7 +189,9 @@ class FetchParser:
         wanted, forgotten, limits, rack, end = parse_request(readable(frame), position, version, self._rows)
         if wanted < 0:
             return None
-        max_wait, min_bytes, max_bytes, _, session_id, epoch = _LIMITS.unpack_from(frame, limits)
+        max_wait, min_bytes, max_bytes, isolation_level, session_id, epoch = _LIMITS.unpack_from(
+            frame, limits
+        )
         return FetchRequest(
             self._rows[:wanted].T.tolist(),
             self._rows[wanted : wanted + forgotten, :3].tolist() if forgotten else [],
@@ -198,4 +201,5 @@ class FetchParser:
             session_id,
             epoch,
             bytes(frame[rack:end]),
+            isolation_level,
         )

@@ -1,10 +1,10 @@
-"""FindCoordinator: names the agent that coordinates a group.
+"""FindCoordinator: names the agent that coordinates a group, or the transactions of a producer.
 
 Versions 0 to 6. Version 1 added the key type, version 4 many keys in one request (KIP-699).
 
-Rendezvous hashing over the live agents finds the coordinator of a group. Only groups (key type 0) have one.
-Transactions (1) are rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in all other APIs, because every
-client treats this code as final. Share groups (2) are rejected with INVALID_REQUEST.
+Rendezvous hashing over the live agents finds the coordinator of a group (key type 0) or of a transactional id
+(1). Any agent can coordinate any transactional id: the catalog has its state. Share groups (2) are rejected
+with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -33,15 +33,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 async def _find(key: str, request: Struct, context: RequestContext) -> dict[str, Any]:
-    if request.key_type != _GROUP:
-        is_transaction = request.key_type == _TRANSACTION
+    if request.key_type not in {_GROUP, _TRANSACTION}:
         return {
-            "error_code": ErrorCode.transactional_id_authorization_failed
-            if is_transaction
-            else ErrorCode.invalid_request,
-            "error_message": "transactions are not supported yet; produce without a transactional.id"
-            if is_transaction
-            else "only groups have coordinators",
+            "error_code": ErrorCode.invalid_request,
+            "error_message": "only groups and transactional ids have coordinators",
             **_NO_NODE,
         }
     if not is_allowed(context, DESCRIBE_GROUP, key):

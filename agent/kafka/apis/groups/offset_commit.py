@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
+from agent.kafka.apis.groups.group_requests import group_code_of
 from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.offset_requests import check_offset, offset_of, topics_of
 from agent.runtime.cooperative_yield import CooperativeYield
 from agent.security.rights import READ_GROUP, READ_TOPIC
-from catalog.groups.offsets import CommittedOffset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.api_definition import RequestContext
-    from catalog.model import Topic
+    from catalog.groups.offsets import CommittedOffset
 
 _MEMBER_EPOCHS_SINCE, _TOPIC_IDS_SINCE = 9, 10
 # Longer retention times are cut to this. The expiry time, commit time plus retention, stays a 64-bit integer.
@@ -75,12 +75,12 @@ async def _try_commit(
         if name in refused:
             checked.append([refusal(READ_TOPIC).code] * len(wanted.partitions))
             continue
-        codes = [_check(partition, topic, context) for partition in wanted.partitions]
+        codes = [check_offset(partition, topic, context, by_id=by_id) for partition in wanted.partitions]
         checked.append(codes)
         if topic is not None:
             needs_coordinator |= any(code is not ErrorCode.unknown_topic_or_partition for code in codes)
             offsets += [
-                _offset_of(partition, topic)
+                offset_of(partition, topic)
                 for partition, code in zip(wanted.partitions, codes, strict=True)
                 if code is ErrorCode.none
             ]
@@ -131,27 +131,6 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
 def _name(wanted: Struct, topic: Topic | None, *, by_id: bool) -> str | None:
     """Return the name of a topic of the request; None for an unknown id."""
     return (None if topic is None else topic.name) if by_id else wanted.name
-
-
-def _check(partition: Struct, topic: Topic | None, context: RequestContext) -> ErrorCode:
-    if topic is None:
-        return missing_topic_code(by_id=context.version >= _TOPIC_IDS_SINCE)
-    if not 0 <= partition.partition_index < topic.partition_count:
-        return ErrorCode.unknown_topic_or_partition
-    max_metadata = context.services.groups.settings.offset_metadata_max_bytes
-    if len(partition.committed_metadata or "") > max_metadata:
-        return ErrorCode.offset_metadata_too_large
-    return ErrorCode.none
-
-
-def _offset_of(partition: Struct, topic: Topic) -> CommittedOffset:
-    return CommittedOffset(
-        topic_id=topic.topic_id,
-        partition=partition.partition_index,
-        offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.committed_metadata or "",
-    )
 
 
 def _topic_response(wanted: Struct, codes: list[ErrorCode]) -> Struct:

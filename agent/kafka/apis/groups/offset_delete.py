@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.groups.group_requests import error_response, topics_of
+from agent.kafka.apis.groups.group_requests import error_response
 from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.offset_requests import topics_of
 from agent.runtime.cooperative_yield import CooperativeYield
 from agent.security.rights import DELETE_GROUP, READ_TOPIC
 from catalog.model import PartitionId

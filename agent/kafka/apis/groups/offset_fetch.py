@@ -22,10 +22,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
+from agent.kafka.apis.groups.group_requests import group_code_of
 from agent.kafka.authorization import listed_names, refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.offset_requests import missing_topic_code, topics_of
 from agent.runtime.cooperative_yield import CooperativeYield
 from agent.security.rights import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from catalog.model import PartitionId

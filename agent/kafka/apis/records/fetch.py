@@ -11,7 +11,8 @@ Versions 4 to 18:
 A client in an earlier or later leader epoch gets FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, and validates
 its position (KIP-320). The epoch of the last fetched offset (version 12) is ignored: no consumer sends it.
 
-Both isolation levels read the same records because there are no transactions.
+With isolation level READ_COMMITTED, a partition ends at its last stable offset, and the response lists the
+aborted transactions, whose batches the client drops.
 
 A client that has used up its quota gets an empty response, and a client with a quota at most what its windows
 allow (`agent.kafka.throttling`). Kafka withholds the response that exceeds the quota; the agent sends it, and
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
 from agent.kafka.fast_path.fetch import FastFetch
-from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_response import READ_COMMITTED, TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import SessionRequest
 from agent.kafka.throttling import fetch_allowance
 from agent.read.memory_reads import PartitionRead
@@ -51,7 +52,13 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         if allowance.throttle_ms:
             return Struct(throttle_time=allowance.throttle_ms, session_id=reads.complete_throttled())
         max_bytes = min(max_bytes, allowance.max_bytes)
-    limits = FetchLimits(request.max_wait, request.min_bytes, max_bytes, request.rack_id)
+    limits = FetchLimits(
+        request.max_wait,
+        request.min_bytes,
+        max_bytes,
+        request.rack_id,
+        committed_only=request.isolation_level == READ_COMMITTED,
+    )
     return await build_fetch_response(reads, limits, context)
 
 

@@ -2,7 +2,7 @@
 
 Versions 1 to 11. Negative timestamps have special meanings:
 
-- -1 latest: the last stable offset.
+- -1 latest: the high watermark, or the last stable offset with isolation level READ_COMMITTED.
 - -2 earliest: the log start offset.
 - -3 largest timestamp: the first record that has it (version 7, KIP-734).
 - -4 earliest local: the log start offset, because no records are tiered (version 8).
@@ -20,6 +20,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.records.by_partition import epoch_histories, respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.fetch_response import READ_COMMITTED
 from agent.kafka.topic_lookup import check_partition
 from agent.read.timestamp_lookup import TimedOffset
 from agent.runtime.cooperative_yield import map_bounded
@@ -48,7 +49,8 @@ _MAX_CONCURRENT = 8
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Look up every requested partition."""
     requested = [(wanted.name, wanted.partitions) for wanted in request.topics]
-    responses = await respond_by_partition(requested, _look_up, context, right=DESCRIBE_TOPIC)
+    look_up = partial(_look_up, committed_only=request.isolation_level == READ_COMMITTED)
+    responses = await respond_by_partition(requested, look_up, context, right=DESCRIBE_TOPIC)
     return Struct(topics=[Struct(name=name, partitions=partitions) for name, partitions in responses])
 
 
@@ -69,7 +71,9 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     )
 
 
-async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: RequestContext) -> list[Struct]:
+async def _look_up(
+    requested: Sequence[RequestedPartition[Struct]], context: RequestContext, *, committed_only: bool
+) -> list[Struct]:
     counts = Counter((each.topic_name, each.wanted.partition_index) for each in requested)
     states = await _states(requested, context)
     context.services.epoch.observe_states(states.values())
@@ -79,7 +83,12 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
     async def respond(each: RequestedPartition[Struct]) -> Struct:
         is_duplicate = counts[each.topic_name, each.wanted.partition_index] > 1
         return await _respond(
-            duplicate if is_duplicate else each.topic, each.wanted, states, histories, context
+            duplicate if is_duplicate else each.topic,
+            each.wanted,
+            states,
+            histories,
+            context,
+            committed_only=committed_only,
         )
 
     return await map_bounded(respond, requested, limit=_MAX_CONCURRENT)
@@ -106,6 +115,8 @@ async def _respond(
     states: Mapping[PartitionId, PartitionState],
     histories: Mapping[PartitionId, EpochHistory],
     context: RequestContext,
+    *,
+    committed_only: bool,
 ) -> Struct:
     index = wanted.partition_index
     try:
@@ -118,7 +129,8 @@ async def _respond(
             state = await context.services.local_logs.state(topic, index)
         if state is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        found = await _find(topic, state, wanted.timestamp, context)
+        end = state.last_stable_offset if committed_only else state.high_watermark
+        found = await _find(topic, state, wanted.timestamp, end, context)
     except SiltstoneError as failure:
         return Struct(partition_index=index, error_code=code_of(failure))
     epoch = -1 if found.offset < 0 else state.leader_epoch
@@ -128,13 +140,16 @@ async def _respond(
     return Struct(partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch)
 
 
-async def _find(topic: Topic, state: PartitionState, timestamp: int, context: RequestContext) -> TimedOffset:
+async def _find(
+    topic: Topic, state: PartitionState, timestamp: int, end: int, context: RequestContext
+) -> TimedOffset:
+    """Return the offset for a timestamp, of those before `end` that the client may read."""
     if context.version < _SINCE.get(timestamp, 0):
         raise KafkaError(
             ErrorCode.unsupported_version, f"timestamp {timestamp} needs version {_SINCE[timestamp]}"
         )
     if timestamp == _LATEST:
-        return TimedOffset(state.last_stable_offset, -1)
+        return TimedOffset(end, -1)
     if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
         return TimedOffset(state.log_start_offset, -1)
     if timestamp in _TIERED:
@@ -144,7 +159,7 @@ async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Re
     if timestamp < 0:
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
     found = await _at_or_after(topic, state, timestamp, context)
-    return _NO_OFFSET if found is None else found
+    return _NO_OFFSET if found is None or found.offset >= end else found
 
 
 async def _largest_timestamp(topic: Topic, state: PartitionState, context: RequestContext) -> TimedOffset:

@@ -12,7 +12,10 @@ Acknowledgements:
 - As in Kafka, `timeout` applies to `acks=all` only.
 
 Errors: a full write buffer or kernel pool is NOT_ENOUGH_REPLICAS. A file that could not be committed is
-NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are rejected.
+NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+
+A transactional batch must belong to a partition that was added to its producer's transaction. From version 12
+on, it adds the partition itself (KIP-890). Local topics reject transactional batches.
 
 Batches are validated in the kernel pool, or on the event loop if they are small, and enqueued in the order of
 the connection's requests. The next request does not wait for the commit.
@@ -55,10 +58,12 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
     from agent.write.pending_append import PendingAppend
+    from agent.write.validation import ValidatedAppend
     from catalog.model import Topic
 
 _log = structlog.get_logger(__name__)
 _ZSTD_SINCE = 7
+_ADDS_PARTITIONS_SINCE = 12
 # Uncompressed batches of this size take 50 µs to validate, or 300 µs if all records are tiny. The pool costs
 # two thread switches, which take longer than that on a busy machine.
 _MAX_INLINE_VALIDATION_BYTES = 256 * 1024
@@ -105,10 +110,6 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
 def _refusal(request: Struct) -> KafkaError | None:
     if request.acks not in {-1, 0, 1}:
         return KafkaError(ErrorCode.invalid_required_acks, f"acks cannot be {request.acks}")
-    if request.transactional_id is not None:
-        return KafkaError(
-            ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
-        )
     return None
 
 
@@ -160,7 +161,11 @@ def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
         if item.error is None and item.topic is not None:
             try:
                 records = _one_batch(item.records, version)
-                item.validated = validate(item.topic, item.index, records, now_ms=now_ms)
+                adds_partitions = version >= _ADDS_PARTITIONS_SINCE
+                item.validated = validate(
+                    item.topic, item.index, records, now_ms=now_ms, adds_partitions=adds_partitions
+                )
+                _check_transaction(item.topic, item.validated)
             except Exception as error:  # noqa: BLE001  # becomes this partition's error code
                 item.error = error
     _copy_out_of_large_frames(items)
@@ -192,13 +197,19 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
         return records  # validation reports the error
     if attributes.size < len(records):
         _require_single_batch(records)
-    if attributes.is_transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not supported yet")
     if version < _ZSTD_SINCE and attributes.codec == Codec.ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd needs produce requests of version {_ZSTD_SINCE}"
         )
     return records
+
+
+def _check_transaction(topic: Topic, validated: ValidatedAppend) -> None:
+    if topic.is_local and any(each.producer and each.producer.is_transactional for each in validated.batches):
+        raise KafkaError(
+            ErrorCode.invalid_txn_state,
+            f"topic {topic.name} has storage.mode=local, which has no transactions",
+        )
 
 
 def _require_single_batch(records: memoryview) -> None:

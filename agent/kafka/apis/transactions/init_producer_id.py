@@ -1,10 +1,12 @@
-"""InitProducerId: assigns producer ids to idempotent producers.
+"""InitProducerId: assigns producer ids to idempotent and transactional producers.
 
-Versions 0 to 5. Version 3 added the current id and epoch of the producer (KIP-360).
+Versions 0 to 5. Version 3 added the current id and epoch of the producer (KIP-360), version 4 the error
+PRODUCER_FENCED.
 
 As in Kafka, each request without a transactional id receives a new producer id with epoch 0. An earlier id of
-the producer does not matter. A transactional id is rejected with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
-clients treat as final; they retry after most other codes.
+the producer does not matter. With a transactional id, the producer gets the id's next epoch, which fences all
+earlier producers. An ongoing transaction of the id is aborted in the same step, so that no client has to
+retry.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
+from agent.kafka.apis.transactions.requests import transaction_code_of
 from agent.kafka.authorization import is_allowed, is_allowed_on_any, refusal
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode
+from agent.kafka.errors import ErrorCode, KafkaError
 from agent.security.rights import IDEMPOTENT_WRITE, WRITE_TOPIC
+from catalog.transactions.rules import ProducerIdentity
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
+
+_FENCING_SINCE = 4
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
@@ -26,7 +33,12 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     if request.transactional_id == "":
         return Struct(error_code=ErrorCode.invalid_request, producer_epoch=-1)
     if request.transactional_id is not None:
-        return Struct(error_code=ErrorCode.transactional_id_authorization_failed, producer_epoch=-1)
+        try:
+            producer = await _initialize(request, context)
+        except SiltstoneError as error:
+            code = transaction_code_of(error, knows_fencing=context.version >= _FENCING_SINCE)
+            return Struct(error_code=code, producer_epoch=-1)
+        return Struct(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
     if not is_allowed(context, IDEMPOTENT_WRITE, log_denied=False) and not is_allowed_on_any(
         context, WRITE_TOPIC
     ):
@@ -34,6 +46,22 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     services = context.services
     producer_id = await services.pools.catalog.run(services.catalog.producers.new_id)
     return Struct(producer_id=producer_id, producer_epoch=0)
+
+
+async def _initialize(request: Struct, context: RequestContext) -> ProducerIdentity:
+    timeout_ms = request.transaction_timeout
+    max_timeout_ms = context.services.settings.transaction_max_timeout_ms
+    if not 0 < timeout_ms <= max_timeout_ms:
+        raise KafkaError(
+            ErrorCode.invalid_transaction_timeout,
+            f"transaction.timeout.ms is {timeout_ms}, and may be at most {max_timeout_ms}",
+        )
+    expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+    if (expected.producer_id < 0) != (expected.producer_epoch < 0):
+        raise KafkaError(ErrorCode.invalid_request, "only one of producer id and epoch is given")
+    return await context.services.transactions.initialize(
+        request.transactional_id, timeout_ms, expected if expected.producer_id >= 0 else None
+    )
 
 
 API = Api(name="init_producer_id", min_version=0, max_version=5, handle=handle)

@@ -1,0 +1,92 @@
+"""TxnOffsetCommit: stores offsets of a group that become its committed offsets when a transaction commits.
+
+Versions 0 to 5:
+
+- 2 added leader epochs.
+- 3 added the member and its generation (KIP-447), which fence a consumer that has lost its partitions.
+- 5: the request itself adds the group to the transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.groups.classic.messages import MemberIdentity
+from agent.kafka.api_definition import Api
+from agent.kafka.apis.transactions.requests import producer_of, transaction_code_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from agent.kafka.offset_requests import check_offset, offset_of, topics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.kafka.api_definition import RequestContext
+
+_FENCING_SINCE = 3
+_ADDS_GROUP_SINCE = 5
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Store the offsets, and return an error code for each partition."""
+    topics = await topics_of(request.topics, context, by_id=False)
+    checked = [
+        [check_offset(partition, topic, context) for partition in wanted.partitions]
+        for wanted, topic in zip(request.topics, topics, strict=True)
+    ]
+    offsets = [
+        offset_of(partition, topic)
+        for wanted, topic, codes in zip(request.topics, topics, checked, strict=True)
+        for partition, code in zip(wanted.partitions, codes, strict=True)
+        if topic is not None and code is ErrorCode.none
+    ]
+    identity = MemberIdentity(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+    )
+    producer = producer_of(request)
+    found: list[ErrorCode] = []
+    if offsets:
+        found = await context.services.groups.offsets.commit(
+            request.group_id,
+            identity,
+            offsets,
+            in_transaction=partial(
+                context.services.catalog.transactions.add_offsets,
+                request.transactional_id,
+                producer,
+                adds_group=context.version >= _ADDS_GROUP_SINCE,
+            ),
+        )
+    committed = iter(found)
+    return _response(
+        request, (next(committed) if code is ErrorCode.none else code for each in checked for code in each)
+    )
+
+
+def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
+    """Return the same error code for every partition."""
+    code = transaction_code_of(error, knows_fencing=context.version >= _FENCING_SINCE)
+    return _response(request, (code for topic in request.topics for _ in topic.partitions))
+
+
+def _response(request: Struct, codes: Iterator[ErrorCode]) -> Struct:
+    return Struct(
+        topics=[
+            Struct(
+                name=topic.name,
+                partitions=[
+                    Struct(partition_index=partition.partition_index, error_code=next(codes))
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+API = Api(
+    name="txn_offset_commit", min_version=0, max_version=5, handle=handle, error_response=error_response
+)

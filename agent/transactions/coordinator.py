@@ -1,0 +1,90 @@
+"""The coordinator of transactions: calls of the catalog, and what they change in this agent.
+
+The catalog has the whole state of a transactional id and locks it, so any agent may coordinate any id. This
+agent keeps nothing. After the end of a transaction it drops cached bounds, wakes its own readers, and
+announces the partitions to other agents.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from agent.runtime.work_pool import WorkPool
+    from catalog.model import PartitionId
+    from catalog.transactions.repository import EndedTransaction
+    from catalog.transactions.rules import ProducerIdentity
+
+
+class TransactionTable(Protocol):
+    """The transactions in the catalog. Every call blocks."""
+
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None, /
+    ) -> EndedTransaction:
+        """Return the identity of a new producer, and the partitions of an aborted transaction."""
+        ...
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId], /
+    ) -> None:
+        """Add partitions to the producer's transaction."""
+        ...
+
+    def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str, /) -> None:
+        """Add a group to the producer's transaction."""
+        ...
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdentity, /, *, commits: bool, bumps_epoch: bool
+    ) -> EndedTransaction:
+        """End the producer's transaction."""
+        ...
+
+
+class TransactionCoordinator:
+    """The coordinator of one agent. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        table: TransactionTable,
+        pool: WorkPool,
+        on_change: Iterable[Callable[[Collection[PartitionId]], object]],
+    ) -> None:
+        """Call each of `on_change` with the partitions of a transaction that has ended."""
+        self._table = table
+        self._pool = pool
+        self._on_change = tuple(on_change)
+
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> ProducerIdentity:
+        """Return the identity of a new producer of the id; earlier ones can do nothing any more."""
+        call = partial(self._table.initialize, transactional_id, timeout_ms, expected)
+        return self._ended(await self._pool.run(call))
+
+    async def add_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]
+    ) -> None:
+        """Add partitions to the producer's transaction."""
+        await self._pool.run(partial(self._table.add_partitions, transactional_id, producer, partitions))
+
+    async def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
+        """Add a group to the producer's transaction."""
+        await self._pool.run(partial(self._table.add_group, transactional_id, producer, group_id))
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdentity, *, commits: bool, bumps_epoch: bool
+    ) -> ProducerIdentity:
+        """End the producer's transaction; return its identity from now on."""
+        call = partial(self._table.end, transactional_id, producer, commits=commits, bumps_epoch=bumps_epoch)
+        return self._ended(await self._pool.run(call))
+
+    def _ended(self, ended: EndedTransaction) -> ProducerIdentity:
+        if ended.partitions:
+            for change in self._on_change:
+                change(ended.partitions)
+        return ended.producer

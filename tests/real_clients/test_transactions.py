@@ -1,0 +1,160 @@
+"""Transactions of real clients: what readers of both isolation levels see, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.real_clients.agents import Agents
+
+pytestmark = pytest.mark.integration
+_SECONDS = 30
+
+
+def _producer(agents: Agents, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": agents.bootstrap, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(_SECONDS)
+    return producer
+
+
+def _read(agents: Agents, topic: str, isolation: str, ends: Sequence[int]) -> list[list[tuple[int, bytes]]]:
+    """Return offsets and values by partition, read up to the end of each partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": agents.bootstrap,
+            "group.id": agents.new_name(),
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    found: list[list[tuple[int, bytes]]] = [[] for _ in ends]
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(len(ends))])
+        open_partitions = set(range(len(ends)))
+        while open_partitions:
+            message = consumer.poll(_SECONDS)
+            assert message is not None
+            if message.error() is not None:
+                open_partitions.discard(message.partition())
+                assert message.offset() == ends[message.partition()]
+            else:
+                found[message.partition()].append((message.offset(), message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_readers_of_committed_records_see_exactly_these(agents: Agents) -> None:
+    topic = agents.create_topic(partitions=3)
+    producer = _producer(agents, agents.new_name())
+    for number, commits in enumerate((True, False, True)):
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.produce(topic, f"{number}".encode(), partition=partition)
+        if commits:
+            producer.commit_transaction(_SECONDS)
+        else:
+            producer.flush(_SECONDS)
+            producer.abort_transaction(_SECONDS)
+    everything = [(0, b"0"), (2, b"1"), (4, b"2")]
+    assert _read(agents, topic, "read_committed", [6] * 3) == [[(0, b"0"), (4, b"2")]] * 3
+    assert _read(agents, topic, "read_uncommitted", [6] * 3) == [everything] * 3
+
+
+def test_an_open_transaction_hides_what_follows_until_it_ends(agents: Agents) -> None:
+    topic = agents.create_topic()
+    slow, other = _producer(agents, agents.new_name()), Producer({"bootstrap.servers": agents.bootstrap})
+    slow.begin_transaction()
+    slow.produce(topic, b"slow", partition=0)
+    slow.flush(_SECONDS)
+    other.produce(topic, b"other", partition=0)
+    other.flush(_SECONDS)
+    assert _read(agents, topic, "read_committed", [0]) == [[]]
+    assert _read(agents, topic, "read_uncommitted", [2]) == [[(0, b"slow"), (1, b"other")]]
+    slow.abort_transaction(_SECONDS)
+    assert _read(agents, topic, "read_committed", [3]) == [[(1, b"other")]]
+
+
+def test_a_waiting_reader_wakes_up_when_a_transaction_ends(agents: Agents) -> None:
+    topic = agents.create_topic()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": agents.bootstrap,
+            "group.id": agents.new_name(),
+            "fetch.wait.max.ms": 10_000,
+            "socket.timeout.ms": 60_000,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert consumer.poll(0.2) is None
+    producer = _producer(agents, agents.new_name())
+    producer.begin_transaction()
+    producer.produce(topic, b"value", partition=0)
+    producer.flush(_SECONDS)
+    producer.commit_transaction(_SECONDS)
+    message = consumer.poll(_SECONDS)
+    assert message is not None
+    assert (message.offset(), message.value()) == (0, b"value")
+    consumer.close()
+
+
+def test_a_second_producer_of_an_id_fences_the_first(agents: Agents) -> None:
+    topic, name = agents.create_topic(), agents.new_name()
+    zombie = _producer(agents, name)
+    zombie.begin_transaction()
+    zombie.produce(topic, b"zombie", partition=0)
+    zombie.flush(_SECONDS)
+    producer = _producer(agents, name)
+    with pytest.raises(KafkaException) as error:
+        zombie.commit_transaction(_SECONDS)
+    assert error.value.args[0].fatal()
+    producer.begin_transaction()
+    producer.produce(topic, b"value", partition=0)
+    producer.commit_transaction(_SECONDS)
+    assert _read(agents, topic, "read_committed", [4]) == [[(2, b"value")]]
+
+
+def test_offsets_are_committed_with_the_records(agents: Agents) -> None:
+    source, sink, group = agents.create_topic(), agents.create_topic(), agents.new_name()
+    plain = Producer({"bootstrap.servers": agents.bootstrap})
+    for number in range(4):
+        plain.produce(source, f"{number}".encode(), partition=0)
+    plain.flush(_SECONDS)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": agents.bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([source])
+    producer = _producer(agents, agents.new_name())
+    for commits in (True, False):
+        messages = consumer.consume(2, _SECONDS)
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(sink, message.value(), partition=0)
+        positions = consumer.position(consumer.assignment())
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(positions, metadata, _SECONDS)
+        if commits:
+            producer.commit_transaction(_SECONDS)
+        else:
+            producer.abort_transaction(_SECONDS)
+    (committed,) = consumer.committed([TopicPartition(source, 0)], _SECONDS)
+    assert committed.offset == 2
+    consumer.close()
+    assert [value for _, value in _read(agents, sink, "read_committed", [6])[0]] == [b"0", b"1"]
