@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from catalog.lifecycle.expiry import OwnerKind
 from maintenance.listing import files_beside_objects
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["DAY_MS", "GarbageReport", "GarbageSettings", "collect_garbage"]
 
 OWNERS_AT_ONCE = 100
+# No agent ignores notifications of this origin.
+_NO_ORIGIN: Final = UUID(int=0)
 
 
 def _no_progress() -> None:
@@ -88,6 +91,16 @@ def fence_silent(catalog: Catalog, settings: GarbageSettings, report: GarbageRep
     """Mark and fence silent sessions (`catalog.lifecycle.reachability`)."""
     fenced = catalog.sessions.fence_silent(settings.session_silence_ms, settings.fence_confirm_ms)
     report.fenced_sessions += len(fenced)
+
+
+def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
+    """Abort the transactions that have lasted for longer than their timeouts, and fence their producers."""
+    while found := catalog.transactions.timed_out():
+        for each in found:
+            partitions = catalog.transactions.abort(each.transactional_id, each.producer)
+            catalog.commits.announce(partitions, _NO_ORIGIN)
+            report.aborted_transactions += 1
+        progress()
 
 
 def release_silent_jobs(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
@@ -142,6 +155,7 @@ def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageRepo
     catalog.expiry.expire_commit_results()
     catalog.expiry.expire_deleted_topics()
     catalog.lost_commits.expire()
+    catalog.transactions.expire_idle(settings.transactional_id_expiration_ms)
 
 
 def _sweep_uploads(

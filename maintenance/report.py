@@ -25,6 +25,7 @@ class GarbageReport:
     aborted_uploads: int = 0
     removed_owners: int = 0
     expired_producers: int = 0
+    aborted_transactions: int = 0
     not_deleted: int = 0
 
     def as_dict(self) -> dict[str, int]:

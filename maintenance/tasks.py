@@ -9,7 +9,8 @@ Each is independent of the others and of Spark, and harmless if several processe
 | `topics` | removes the rows of deleted topics | no |
 | `dead_files` | deletes unreferenced objects | yes |
 | `orphans` | deletes what ended sessions and jobs left, then their rows | yes |
-| `rows` | deletes idle producers and old results of commits | no |
+| `rows` | deletes idle producers, transactional ids, and old results of commits | no |
+| `transactions` | aborts transactions that have timed out | no |
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def maintenance_tasks(
     def rows(report: GarbageReport, _progress: Progress) -> None:
         garbage_collection.expire_rows(catalog, settings, report)
 
+    def transactions(report: GarbageReport, progress: Progress) -> None:
+        garbage_collection.abort_timed_out(catalog, report, progress)
+
     return [
         MaintenanceTask(name="silence", interval_seconds=_SILENCE_SECONDS, run=silence),
         MaintenanceTask(name="retention", interval_seconds=CATALOG_SECONDS, run=retention),
@@ -68,4 +72,5 @@ def maintenance_tasks(
         MaintenanceTask(name="dead_files", interval_seconds=DEAD_FILES_SECONDS, run=dead_files),
         MaintenanceTask(name="orphans", interval_seconds=ORPHANS_SECONDS, run=orphans),
         MaintenanceTask(name="rows", interval_seconds=settings.producer_check_ms / 1000, run=rows),
+        MaintenanceTask(name="transactions", interval_seconds=CATALOG_SECONDS, run=transactions),
     ]

@@ -127,7 +127,8 @@ def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: i
     producers = transaction.count(_SQL["remove_producers_of_topic"], params)
     offsets = transaction.count(_SQL["remove_offsets_of_topic"], params)
     partitions = transaction.count(_SQL["remove_partitions_of_topic"], params)
-    removed = extents + producers + offsets + partitions
+    aborted = transaction.count(_SQL["remove_aborted_of_topic"], params)
+    removed = extents + producers + offsets + partitions + aborted
     return removed or transaction.count(_SQL["remove_topic"], params)
 
 

@@ -9,7 +9,7 @@ removed, oldest first, as long as one of these conditions holds for each:
 - at least `retention.bytes` remain without it, and `cleanup.policy` has `delete`;
 - all its records are older than `retention.ms`, and `cleanup.policy` has `delete`.
 
-Nothing at or after the high watermark is removed. The age of an extent without timestamps counts from the
+Nothing at or after the last stable offset is removed. The age of an extent without timestamps counts from the
 commit of its oldest data, as that of a segment counts from the last modification of its file.
 """
 
@@ -170,7 +170,10 @@ def _remove(transaction: Transaction, rules: Mapping[PartitionId, RetentionRule]
     for row in removed:
         by_partition[PartitionId(row.topic_id, row.partition)].append(row)
     if removed:
-        transaction.send(_SQL["advance_partitions"], _partition_params(by_partition, first_dirty_offsets))
+        partition_params = _partition_params(by_partition, first_dirty_offsets)
+        transaction.send(_SQL["advance_partitions"], partition_params)
+        if any(row.kind == FileKind.CONTROL for row in removed):
+            transaction.send(_SQL["remove_aborted"], partition_params)
         subtract_from_files(transaction, _removals_by_file(removed), now_ms)
     return Expired(
         extents=len(removed),

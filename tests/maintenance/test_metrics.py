@@ -170,6 +170,15 @@ def a_producer_is_idle(maintained: Maintained) -> None:
     system.clock.advance(_SETTINGS.producer_idle_ms / 1000 + 1)
 
 
+@step("aborted_transactions_total")
+def a_transaction_lasts_too_long(maintained: Maintained) -> None:
+    system = maintained.system
+    transactions = system.catalog.transactions
+    producer = transactions.initialize("t", 1000).producer
+    transactions.add_partitions("t", producer, [PartitionId(system.topic("t").topic_id, 0)])
+    system.clock.advance(2)
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_metrics_change_when(name: str, maintained: Maintained) -> None:
     """The second round confirms what the first one has marked."""

@@ -63,6 +63,13 @@ WHERE (group_id, topic_id, partition) IN (
     SELECT group_id, topic_id, partition FROM committed_offsets WHERE topic_id = %(topic_id)s LIMIT %(limit)s
 );
 
+-- name: remove_aborted_of_topic
+-- Remove a bounded number of the aborted transactions of a deleted topic.
+DELETE FROM aborted_transactions
+WHERE (topic_id, partition, last_offset) IN (
+    SELECT topic_id, partition, last_offset FROM aborted_transactions WHERE topic_id = %(topic_id)s LIMIT %(limit)s
+);
+
 -- name: remove_partitions_of_topic
 -- Remove a bounded number of the rows that a deleted topic would need to come back.
 DELETE FROM deleted_partitions

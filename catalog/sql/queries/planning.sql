@@ -36,7 +36,7 @@ CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id 
 CROSS JOIN LATERAL (
     SELECT * FROM extents WHERE extents.file_id = f.file_id AND extents.job_id IS NULL OFFSET 0
 ) AS e
-WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+WHERE (SELECT NOT p.has_transactions FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: extents_of_files
@@ -92,7 +92,7 @@ FROM (
         %(ratios)s::double precision[],
         %(limited)s::boolean[]
     ) AS rule (topic_id, ratio, limited) USING (topic_id)
-    WHERE p.cleanable_bytes > 0
+    WHERE p.cleanable_bytes > 0 AND NOT p.has_transactions
       AND (p.is_incomplete OR rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
 ) AS due
 ORDER BY round, cleanable_bytes DESC, topic_id
@@ -107,7 +107,7 @@ SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark
 FROM (
     SELECT p.*, row_number() OVER (ORDER BY topic_id, partition) - 1 AS number, count(*) OVER () AS total
     FROM partitions AS p
-    WHERE compacted_extents > live_bytes / %(section_bytes)s::bigint + %(resting_extents)s
+    WHERE NOT has_transactions AND compacted_extents > live_bytes / %(section_bytes)s::bigint + %(resting_extents)s
 ) AS found
 ORDER BY number < floor(%(start)s::double precision * total), number
 LIMIT %(limit)s;
@@ -128,7 +128,7 @@ CROSS JOIN LATERAL (
     ORDER BY each.base_offset DESC
     LIMIT %(limit)s
 ) AS e
-WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
+WHERE (SELECT NOT p.has_transactions FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: files_to_merge
@@ -227,7 +227,8 @@ CROSS JOIN LATERAL (
     LIMIT %(limit)s
 ) AS e
 LEFT JOIN files AS f USING (file_id)
-WHERE (f.file_id IS NOT NULL OR e.control_producer_id IS NOT NULL) AND (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
+WHERE (f.file_id IS NOT NULL OR e.control_producer_id IS NOT NULL)
+  AND (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: total_partitions

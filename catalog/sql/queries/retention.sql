@@ -111,6 +111,13 @@ WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = 
 RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL AS claimed,
           coalesce(f.kind, 'control') AS kind;
 
+-- name: remove_aborted
+-- Remove the aborted transactions whose control batches lie below the new log start offsets.
+DELETE FROM aborted_transactions AS a
+USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(log_start_offsets)s::bigint[])
+    AS v (topic_id, partition, log_start_offset)
+WHERE a.topic_id = v.topic_id AND a.partition = v.partition AND a.last_offset < v.log_start_offset;
+
 -- name: advance_partitions
 -- Advance log start offsets past removed extents, and subtract these from the partitions' totals.
 UPDATE partitions AS p
