@@ -22,13 +22,17 @@ _SQL = load_queries("offsets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Offset of the next record that a group reads in one partition; `leader_epoch` is -1 if unknown."""
+    """Offset of the next record that a group reads in one partition; `leader_epoch` is -1 if unknown.
+
+    It is unstable while an ongoing transaction may change it. Then `offset` is -1 if there is none yet.
+    """
 
     topic_id: UUID
     partition: int
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    is_unstable: bool = False
 
 
 class GroupOffset(NamedTuple):
@@ -191,4 +195,5 @@ def _offset_from_row(row: Row) -> CommittedOffset:
         offset=row.committed_offset,
         leader_epoch=row.leader_epoch,
         metadata=bytes(row.metadata).decode(),
+        is_unstable=row.is_unstable,
     )

@@ -4,7 +4,7 @@ Versions 1 to 10:
 
 - 2 added null for all topics of the group, and an error code at the top.
 - 5 added leader epochs.
-- 7 added `require_stable`. All offsets are stable because there are no transactions.
+- 7 added `require_stable`: an offset that an ongoing transaction may change is UNSTABLE_OFFSET_COMMIT.
 - 8 added many groups in one request (KIP-709).
 - 9 added member epochs (KIP-848).
 - 10 names topics by id.
@@ -45,10 +45,10 @@ _NO_OFFSET = -1
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Return the offsets of one group, or of many groups with one lookup."""
     if context.version >= _MANY_GROUPS_SINCE:
-        return Struct(groups=await _groups(request.groups, context))
+        return Struct(groups=await _groups(request, context))
     require(context, DESCRIBE_GROUP, request.group_id)
     await context.services.groups.offsets.check_fetch(request.group_id)
-    (topics,) = await _topics([request], context)
+    (topics,) = await _topics([request], context, require_stable=request.require_stable)
     return Struct(topics=topics)
 
 
@@ -77,8 +77,9 @@ def _code_of(error: BaseException) -> ErrorCode:
     return code
 
 
-async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Struct]:
+async def _groups(request: Struct, context: RequestContext) -> list[Struct]:
     """Return the response of each group. An error of one group does not affect the others."""
+    groups = request.groups
     yielding = CooperativeYield()
     codes = []
     for group in groups:
@@ -87,7 +88,7 @@ async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Str
     valid = [group for group, code in zip(groups, codes, strict=True) if code is ErrorCode.none]
     found: Iterator[list[Struct]] = iter(())
     try:
-        found = iter(await _topics(valid, context))
+        found = iter(await _topics(valid, context, require_stable=request.require_stable))
     except Exception as error:  # noqa: BLE001  # the error of the groups that passed their checks
         failure = _code_of(error)
         codes = [failure if code is ErrorCode.none else code for code in codes]
@@ -108,7 +109,9 @@ async def _check(group: Struct, context: RequestContext) -> ErrorCode:
     return ErrorCode.none
 
 
-async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[list[Struct]]:
+async def _topics(
+    groups: Sequence[Struct], context: RequestContext, *, require_stable: bool
+) -> list[list[Struct]]:
     """Return the topics of each group: the requested ones, or all topics in which it has offsets."""
     yielding = CooperativeYield()
     named = [each for group in groups for each in group.topics or ()]
@@ -132,14 +135,18 @@ async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[lis
     responses = []
     for group, pairs in zip(groups, requested, strict=True):
         if group.topics is None:
-            responses.append(await _everything(everything[group.group_id], context, yielding))
+            responses.append(
+                await _everything(
+                    everything[group.group_id], context, yielding, require_stable=require_stable
+                )
+            )
             continue
         group_topics = []
         for each, topic, is_refused in pairs:
             group_topics.append(
                 _refused_topic(each, by_id=by_id)
                 if is_refused
-                else _topic(each, topic, known, group.group_id, by_id=by_id)
+                else _topic(each, topic, known, group.group_id, by_id=by_id, require_stable=require_stable)
             )
             await yielding.step(len(each.partition_indexes))
         responses.append(group_topics)
@@ -153,6 +160,7 @@ def _topic(
     group_id: str,
     *,
     by_id: bool,
+    require_stable: bool,
 ) -> Struct:
     # An unknown topic id is an error. An unknown name is a topic without offsets.
     code = missing_topic_code(by_id=True) if topic is None and by_id else ErrorCode.none
@@ -163,6 +171,7 @@ def _topic(
                 index,
                 None if topic is None else known.get((group_id, PartitionId(topic.topic_id, index))),
                 code,
+                require_stable=require_stable,
             )
             for index in wanted.partition_indexes
         ],
@@ -183,21 +192,32 @@ def _refused_topic(wanted: Struct, *, by_id: bool) -> Struct:
 
 
 async def _everything(
-    found: Sequence[tuple[str, CommittedOffset]], context: RequestContext, yielding: CooperativeYield
+    found: Sequence[tuple[str, CommittedOffset]],
+    context: RequestContext,
+    yielding: CooperativeYield,
+    *,
+    require_stable: bool,
 ) -> list[Struct]:
     visible = await listed_names(context, DESCRIBE_TOPIC, {name for name, _ in found})
     responses = []
     for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id)):
         if visible is not None and name not in visible:
             continue
-        partitions = [_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets]
+        partitions = [
+            _partition(offset.partition, offset, ErrorCode.none, require_stable=require_stable)
+            for _, offset in offsets
+        ]
         key = {"topic_id": topic_id} if context.version >= _TOPIC_IDS_SINCE else {"name": name}
         responses.append(Struct(**key, partitions=partitions))
         await yielding.step(len(partitions))
     return responses
 
 
-def _partition(index: int, offset: CommittedOffset | None, code: ErrorCode) -> Struct:
+def _partition(
+    index: int, offset: CommittedOffset | None, code: ErrorCode, *, require_stable: bool = False
+) -> Struct:
+    if offset is not None and offset.is_unstable and require_stable:
+        offset, code = None, ErrorCode.unstable_offset_commit
     return Struct(
         partition_index=index,
         committed_offset=_NO_OFFSET if offset is None else offset.offset,
