@@ -12,6 +12,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from tests.fixtures import kafka_tools
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,11 +48,14 @@ def _read(agents: Agents, topic: str, isolation: str, ends: Sequence[int]) -> li
         while open_partitions:
             message = consumer.poll(_SECONDS)
             assert message is not None
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
             if message.error() is not None:
-                open_partitions.discard(message.partition())
-                assert message.offset() == ends[message.partition()]
+                open_partitions.discard(partition)
+                assert offset == ends[partition]
             else:
-                found[message.partition()].append((message.offset(), message.value()))
+                found[partition].append((offset, message.value() or b""))
     finally:
         consumer.close()
     return found
@@ -124,6 +129,23 @@ def test_a_second_producer_of_an_id_fences_the_first(agents: Agents) -> None:
     producer.produce(topic, b"value", partition=0)
     producer.commit_transaction(_SECONDS)
     assert _read(agents, topic, "read_committed", [4]) == [[(2, b"value")]]
+
+
+@pytest.mark.skipif(not kafka_tools.are_installed(), reason="needs Kafka's command line tools")
+def test_a_java_producer_gets_a_new_epoch_with_each_transaction(agents: Agents) -> None:
+    topic, name = agents.create_topic(), agents.new_name()
+    arguments = "--num-records 30 --record-size 10 --throughput 20 --transaction-duration-ms 500"
+    kafka_tools.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--transactional-id", name, "--bootstrap-server", agents.bootstrap),
+        *arguments.split(),
+    )
+    state = agents.catalog.transactions.find([name])[name]
+    assert state.bumps_epoch
+    assert state.producer_epoch > 1
+    end = 30 + state.producer_epoch
+    (found,) = _read(agents, topic, "read_committed", [end])
+    assert len(found) == 30
 
 
 def test_offsets_are_committed_with_the_records(agents: Agents) -> None:

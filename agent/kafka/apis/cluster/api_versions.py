@@ -3,7 +3,9 @@
 Versions 0 to 4. Version 3 added the name and the version of the client software, which must be well-formed
 (KIP-511). For an unknown version the dispatcher sends a response of version 0.
 
-The agent has no finalized features: `finalized_features_epoch` is -1.
+One feature is finalized: `transaction.version` 2. Clients then let their Produce and TxnOffsetCommit requests
+add partitions and groups to a transaction, and take a new epoch from each EndTxn (KIP-890). It never changes,
+so the epoch of the features is constant.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from agent.kafka.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
 
+_TRANSACTION_VERSION = "transaction.version"
+_VERSION_OF_KIP_890 = 2
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
 
@@ -34,7 +38,20 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         if api.is_advertised:
             lowest, highest = api.advertised_versions
             rows.append(Struct(api_key=key, min_version=lowest, max_version=highest))
-    return Struct(api_keys=rows)
+    return Struct(
+        api_keys=rows,
+        supported_features=[
+            Struct(name=_TRANSACTION_VERSION, min_version=0, max_version=_VERSION_OF_KIP_890)
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            Struct(
+                name=_TRANSACTION_VERSION,
+                max_version_level=_VERSION_OF_KIP_890,
+                min_version_level=_VERSION_OF_KIP_890,
+            )
+        ],
+    )
 
 
 API = Api(name="api_versions", min_version=0, max_version=4, handle=handle)
