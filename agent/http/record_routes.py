@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.requests import ClientDisconnect
@@ -17,6 +18,7 @@ from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
 from agent.http.transport.json_size import count_items
 from agent.http.transport.request_body import json_body, reserving_items
+from agent.read.aborted_batches import drop_aborted
 from agent.read.fetch_plan import PartitionFetch
 from agent.security.rights import READ_TOPIC, WRITE_TOPIC
 
@@ -38,6 +40,8 @@ Timestamp = Annotated[
         "If there is none, start at the high watermark.",
     ),
 ]
+
+Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 
 def router(context: HttpContext) -> APIRouter:
@@ -109,22 +113,39 @@ def router(context: HttpContext) -> APIRouter:
                 description="How long to wait for a record at the end of the log, in milliseconds.",
             ),
         ] = 0,
+        isolation: Annotated[
+            Isolation,
+            Query(
+                description="With `read_committed`, records of open and aborted transactions are left out, "
+                "and the log ends at the last stable offset."
+            ),
+        ] = "read_uncommitted",
     ) -> Response:
         """Read records of one partition, at least one if there is any. Continue at `next_offset`.
 
-        In a compacted topic an offset may have no record. The response then starts with the next record.
+        An offset may have no record. The response then starts with the next record.
         """
         access = Access(context.authorizer, request)
         access.require(READ_TOPIC, topic)
         found = await context.directory.get_partition(topic, partition)
         start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
-        wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
+        wanted = PartitionFetch(
+            topic=found,
+            partition=partition,
+            offset=start,
+            max_bytes=max_bytes,
+            committed_only=isolation == "read_committed",
+        )
         fetch = context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
         fetched = await _while_connected(request, fetch)
         access.require(READ_TOPIC, topic)  # again, because the right may have been revoked meanwhile
+        size = fetched.size
+        if fetched.aborted:
+            drop = partial(drop_aborted, fetched.batches, fetched.aborted)
+            fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
-            fetched_bytes=fetched.size,
+            fetched_bytes=size,
             budget=context.read_path.budget,
             pool=context.pools.rendering,
         )

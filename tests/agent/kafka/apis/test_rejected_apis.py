@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.rejected import UNSERVED_APIS
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from tests.agent.kafka.brokers import BrokerThread
 
-_PRODUCER = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
 _ACL = {"resource_type": 2, "resource_name": "granite", "principal": "User:a", "host": "*", "operation": 2}
 _ACL_FILTER = {"resource_type_filter": 2, "pattern_type_filter": 1, "operation": 2, "permission_type": 3}
 _BY_NAME = {api.name: api for api in APIS}
@@ -37,38 +35,6 @@ def responses(wire: Wire, name: str, request: Struct) -> list[tuple[int, Struct]
     return [
         (version, wire.ask(name, version, request)) for version in range(api.min_version, api.max_version + 1)
     ]
-
-
-def test_transactions_are_not_authorized(wire: Wire) -> None:
-    """Clients treat this code as final, whichever API they call first."""
-    rejection = ErrorCode.transactional_id_authorization_failed
-    for _, response in responses(wire, "add_offsets_to_txn", Struct(**_PRODUCER, group_id="g")):
-        assert response.error_code == rejection
-    for _, response in responses(wire, "end_txn", Struct(**_PRODUCER, committed=True)):
-        assert response.error_code == rejection
-    early = {f"v3_and_below_{name}": value for name, value in _PRODUCER.items()}
-    topics = [Struct(name="granite", partitions=[0, 1])]
-    added = Struct(**early, v3_and_below_topics=topics, transactions=[Struct(**_PRODUCER, topics=topics)])
-    for version, response in responses(wire, "add_partitions_to_txn", added):
-        if version >= 4:
-            assert response.error_code == rejection
-        else:
-            (topic,) = response.results_by_topic_v3_and_below
-            codes = [each.partition_error_code for each in topic.results_by_partition]
-            assert codes == [rejection] * 2
-    part = Struct(partition_index=0, committed_offset=1, committed_metadata="")
-    commit = Struct(**_PRODUCER, group_id="g", topics=[Struct(name="granite", partitions=[part])])
-    for _, response in responses(wire, "txn_offset_commit", commit):
-        assert response.topics[0].partitions[0].error_code == rejection
-
-
-def test_a_transactional_producer_fails_at_once(broker: BrokerThread) -> None:
-    """Librdkafka retries an error that is not final until its timeout, and does not report the cause."""
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "t"})
-    with pytest.raises(KafkaException) as rejected:
-        producer.init_transactions(60)
-    assert rejected.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-    assert rejected.value.args[0].fatal()
 
 
 def test_no_transactions_are_listed_or_described(wire: Wire) -> None:

@@ -1,0 +1,284 @@
+"""Scripted requests of transactional producers, and what readers of both isolation levels get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from agent.kafka.apis.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    txn_offset_commit,
+)
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from object_format.record_batch.headers import iter_headers
+from object_format.record_batch.records import decode_batches, encode_batch
+from tests.agent.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.kafka.api_definition import Api
+    from tests.agent.kafka.brokers import BrokerThread
+
+_TOPIC, _ID, _GROUP = "granite", "t", "g"
+_LAST_OF_VERSION_1, _FIRST_OF_VERSION_2 = 11, 12  # of Produce
+_END_1, _END_2 = 4, 5
+_READ_COMMITTED = 1
+
+
+@pytest.fixture
+def wire(broker: BrokerThread) -> Iterator[Wire]:
+    broker.create_topic(_TOPIC, partitions=2)
+    with Wire(broker.host_and_port) as opened:
+        yield opened
+
+
+def versions(api: Api) -> range:
+    return range(api.min_version, api.max_version + 1)
+
+
+def init(wire: Wire, version: int = 4, expected: tuple[int, int] = (-1, -1), timeout: int = 60_000) -> Struct:
+    request = Struct(
+        transactional_id=_ID,
+        transaction_timeout=timeout,
+        producer_id=expected[0],
+        producer_epoch=expected[1],
+    )
+    return wire.ask("init_producer_id", version, request)
+
+
+def identity(producer: Struct) -> dict[str, object]:
+    return {
+        "transactional_id": _ID,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+    }
+
+
+def add(wire: Wire, producer: Struct, *partitions: int, version: int = 3, topic: str = _TOPIC) -> list[int]:
+    early = {f"v3_and_below_{name}": value for name, value in identity(producer).items()}
+    topics = [Struct(name=topic, partitions=list(partitions))]
+    response = wire.ask("add_partitions_to_txn", version, Struct(**early, v3_and_below_topics=topics))
+    (added,) = response.results_by_topic_v3_and_below
+    return [each.partition_error_code for each in added.results_by_partition]
+
+
+def produce(
+    wire: Wire,
+    producer: Struct,
+    first: int,
+    *values: bytes,
+    version: int = _LAST_OF_VERSION_1,
+    index: int = 0,
+) -> Struct:
+    count = len(values)
+    batch = encode_batch(
+        [1] * count,
+        [b"key"] * count,
+        values,
+        producer=(producer.producer_id, producer.producer_epoch, first),
+        is_transactional=True,
+    )
+    partition = Struct(index=index, records=batch)
+    request = Struct(
+        transactional_id=_ID,
+        acks=-1,
+        timeout=600_000,
+        topic_data=[Struct(name=_TOPIC, partition_data=[partition])],
+    )
+    found: Struct = wire.ask("produce", version, request).responses[0].partition_responses[0]
+    return found
+
+
+def end(wire: Wire, producer: Struct, *, commits: bool, version: int = _END_1) -> Struct:
+    return wire.ask("end_txn", version, Struct(**identity(producer), committed=commits))
+
+
+def fetch(wire: Wire, offset: int, *, isolation: int = _READ_COMMITTED, max_wait: int = 0) -> Struct:
+    partition = Struct(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1)
+    request = Struct(
+        replica_id=-1,
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=isolation,
+        session_id=0,
+        session_epoch=-1,
+        topics=[Struct(topic=_TOPIC, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    found: Struct = wire.ask("fetch", 11, request).responses[0].partitions[0]
+    return found
+
+
+def offsets(wire: Wire, isolation: int) -> int:
+    partition = Struct(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    request = Struct(
+        replica_id=-1, isolation_level=isolation, topics=[Struct(name=_TOPIC, partitions=[partition])]
+    )
+    return int(wire.ask("list_offsets", 5, request).topics[0].partitions[0].offset)
+
+
+def commit_offset(wire: Wire, producer: Struct, offset: int, version: int) -> int:
+    part = Struct(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m"
+    )
+    request = Struct(
+        **identity(producer),
+        group_id=_GROUP,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[Struct(name=_TOPIC, partitions=[part])],
+    )
+    return int(wire.ask("txn_offset_commit", version, request).topics[0].partitions[0].error_code)
+
+
+def committed_offset(wire: Wire, *, require_stable: bool) -> tuple[int, int]:
+    request = Struct(
+        group_id=_GROUP, topics=[Struct(name=_TOPIC, partition_indexes=[0])], require_stable=require_stable
+    )
+    found = wire.ask("offset_fetch", 7, request).topics[0].partitions[0]
+    return found.error_code, found.committed_offset
+
+
+def test_a_transaction_of_version_1(wire: Wire) -> None:
+    producer = init(wire)
+    assert (producer.error_code, producer.producer_epoch) == (ErrorCode.none, 0)
+    refused = produce(wire, producer, 0, b"early")
+    assert refused.error_code == ErrorCode.invalid_txn_state
+    assert add(wire, producer, 0, 1) == [ErrorCode.none] * 2
+    assert produce(wire, producer, 0, b"a", b"b").base_offset == 0
+    assert (offsets(wire, 0), offsets(wire, _READ_COMMITTED)) == (2, 0)
+    assert [end(wire, producer, commits=True).error_code for _ in range(2)] == [ErrorCode.none] * 2
+    assert end(wire, producer, commits=False).error_code == ErrorCode.invalid_txn_state
+    assert (offsets(wire, 0), offsets(wire, _READ_COMMITTED)) == (3, 3)
+
+
+def test_a_transaction_of_version_2(wire: Wire) -> None:
+    producer = init(wire)
+    assert produce(wire, producer, 0, b"a", version=_FIRST_OF_VERSION_2).base_offset == 0
+    for ended in [end(wire, producer, commits=True, version=_END_2) for _ in range(2)]:
+        assert (ended.error_code, ended.producer_id) == (ErrorCode.none, producer.producer_id)
+        assert ended.producer_epoch == 1
+    ended = Struct(producer_id=producer.producer_id, producer_epoch=1)
+    late = produce(wire, producer, 1, b"late", version=_FIRST_OF_VERSION_2)
+    assert late.error_code == ErrorCode.invalid_producer_epoch
+    assert produce(wire, ended, 0, b"b", version=_FIRST_OF_VERSION_2).base_offset == 2
+    assert end(wire, producer, commits=True, version=_END_2).error_code == ErrorCode.producer_fenced
+
+
+def test_readers_of_committed_records_learn_which_transactions_were_aborted(wire: Wire) -> None:
+    producer = init(wire)
+    for number, commits in enumerate((False, True)):
+        add(wire, producer, 0)
+        produce(wire, producer, number, b"value")
+        end(wire, producer, commits=commits)
+    for max_wait in (0, 100):
+        found = fetch(wire, 0, max_wait=max_wait)
+        aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions]
+        assert aborted == [(producer.producer_id, 0)]
+        assert (found.last_stable_offset, found.high_watermark) == (4, 4)
+    control = fetch(wire, 1).records
+    _, header = next(iter_headers(control))
+    assert (header.base_offset, header.is_control, header.is_transactional) == (1, True, True)
+    assert (header.producer_id, header.base_sequence) == (producer.producer_id, -1)
+    (columns, *_) = decode_batches(control, control=True)
+    record = columns.record(0)
+    assert (record.key, record.value) == (bytes(4), bytes(6))
+    assert fetch(wire, 0, isolation=0).aborted_transactions in (None, [], ())
+
+
+def test_readers_of_committed_records_stop_at_an_open_transaction(wire: Wire) -> None:
+    producer = init(wire)
+    add(wire, producer, 0)
+    produce(wire, producer, 0, b"open")
+    for max_wait in (0, 50):
+        found = fetch(wire, 0, max_wait=max_wait)
+        assert (found.last_stable_offset, found.high_watermark, len(found.records or b"")) == (0, 1, 0)
+    assert len(fetch(wire, 0, isolation=0).records) > 0
+
+
+@pytest.mark.parametrize("version", versions(init_producer_id.API))
+def test_a_producer_that_was_replaced_is_fenced(wire: Wire, version: int) -> None:
+    before = init(wire, version)
+    assert init(wire, version).producer_epoch == before.producer_epoch + 1
+    if version >= 3:
+        code = init(wire, version, expected=(before.producer_id, before.producer_epoch)).error_code
+        fenced = ErrorCode.producer_fenced if version >= 4 else ErrorCode.invalid_producer_epoch
+        assert code == fenced
+
+
+def test_a_producer_continues_after_an_error_with_the_next_epoch(wire: Wire) -> None:
+    producer = init(wire)
+    expected = producer.producer_id, producer.producer_epoch
+    for _ in range(2):  # the second request is a retry
+        again = init(wire, expected=expected)
+        assert (again.producer_id, again.producer_epoch) == (expected[0], expected[1] + 1)
+    assert init(wire, expected=(expected[0], -1)).error_code == ErrorCode.invalid_request
+
+
+def test_timeouts_are_limited(wire: Wire) -> None:
+    for timeout in (0, -1, 900_001):
+        assert init(wire, timeout=timeout).error_code == ErrorCode.invalid_transaction_timeout
+
+
+@pytest.mark.parametrize("version", versions(add_partitions_to_txn.API))
+def test_partitions_are_added_all_or_none(wire: Wire, version: int) -> None:
+    producer = init(wire)
+    unknown, not_attempted = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+    assert add(wire, producer, 0, 9, version=version) == [not_attempted, unknown]
+    assert produce(wire, producer, 0, b"a").error_code == ErrorCode.invalid_txn_state
+    assert add(wire, producer, 0, version=version, topic="marble") == [unknown]
+    old = Struct(producer_id=producer.producer_id, producer_epoch=7)
+    fenced = ErrorCode.producer_fenced if version >= 2 else ErrorCode.invalid_producer_epoch
+    assert add(wire, old, 0, version=version) == [fenced]
+    other = Struct(producer_id=producer.producer_id + 1, producer_epoch=0)
+    assert add(wire, other, 0, version=version) == [ErrorCode.invalid_producer_id_mapping]
+
+
+@pytest.mark.parametrize("version", versions(end_txn.API))
+def test_an_end_without_a_transaction_is_refused(wire: Wire, version: int) -> None:
+    producer = init(wire)
+    assert end(wire, producer, commits=True, version=version).error_code == ErrorCode.invalid_txn_state
+    unknown = Struct(producer_id=producer.producer_id + 1, producer_epoch=0)
+    refused = end(wire, unknown, commits=True, version=version)
+    assert refused.error_code == ErrorCode.invalid_producer_id_mapping
+
+
+@pytest.mark.parametrize("version", versions(txn_offset_commit.API))
+def test_offsets_become_stable_with_their_transaction(wire: Wire, version: int) -> None:
+    producer = init(wire)
+    if version < 5:
+        assert commit_offset(wire, producer, 5, version) == ErrorCode.invalid_txn_state
+        group = Struct(**identity(producer), group_id=_GROUP)
+        for number in versions(add_offsets_to_txn.API):
+            assert wire.ask("add_offsets_to_txn", number, group).error_code == ErrorCode.none
+    assert commit_offset(wire, producer, 5, version) == ErrorCode.none
+    assert committed_offset(wire, require_stable=True) == (ErrorCode.unstable_offset_commit, -1)
+    assert committed_offset(wire, require_stable=False) == (ErrorCode.none, -1)
+    end(wire, producer, commits=True)
+    assert committed_offset(wire, require_stable=True) == (ErrorCode.none, 5)
+
+
+def test_http_readers_choose_the_isolation_level(wire: Wire, broker: BrokerThread) -> None:
+    producer = init(wire)
+    for number, commits in enumerate((False, True)):
+        add(wire, producer, 0)
+        produce(wire, producer, number, b"%d" % number)
+        end(wire, producer, commits=commits)
+    add(wire, producer, 0)
+    produce(wire, producer, 2, b"2")
+    values = {}
+    for isolation in ("read_uncommitted", "read_committed"):
+        url = f"http://{broker.http_address}/v1/topics/{_TOPIC}/partitions/0/records?isolation={isolation}&offset=0"
+        body = httpx.get(url, timeout=60).json()
+        values[isolation] = [record["value"] for record in body["records"]]
+    assert values == {"read_uncommitted": ["0", "1", "2"], "read_committed": ["1"]}
