@@ -18,13 +18,15 @@ from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
 from agent.http.transport.json_size import count_items
 from agent.http.transport.request_body import json_body, reserving_items
-from agent.read.aborted_batches import drop_aborted
+from agent.read.aborted_batches import drop_unread
 from agent.read.fetch_plan import PartitionFetch
+from agent.read.fetch_result import FetchResult
 from agent.security.rights import READ_TOPIC, WRITE_TOPIC
 
 T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
+_MAX_SKIPPED_RESULTS = 64
 
 Partition = Annotated[int, Path(ge=0, le=_INT32_MAX)]
 Offset = Annotated[
@@ -136,13 +138,8 @@ def router(context: HttpContext) -> APIRouter:
             max_bytes=max_bytes,
             committed_only=isolation == "read_committed",
         )
-        fetch = context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
-        fetched = await _while_connected(request, fetch)
+        fetched, size = await _while_connected(request, _fetch_records(context, wanted, max_wait_ms))
         access.require(READ_TOPIC, topic)  # again, because the right may have been revoked meanwhile
-        size = fetched.size
-        if fetched.aborted:
-            drop = partial(drop_aborted, fetched.batches, fetched.aborted)
-            fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=size,
@@ -151,6 +148,26 @@ def router(context: HttpContext) -> APIRouter:
         )
 
     return routes
+
+
+async def _fetch_records(
+    context: HttpContext, wanted: PartitionFetch, max_wait_ms: int
+) -> tuple[FetchResult, int]:
+    """Return a result with at least one batch for the client, if there is any, and the bytes that it retains.
+
+    Results with control batches and aborted batches only are skipped, a bounded number of them.
+    """
+    skipped = 0
+    while True:
+        fetched = await context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
+        size = fetched.size
+        if fetched.has_transactions and size:
+            drop = partial(drop_unread, fetched.batches, fetched.aborted)
+            fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
+        if fetched.batches or fetched.is_at_end or skipped == _MAX_SKIPPED_RESULTS:
+            return fetched, size
+        skipped += 1
+        wanted = replace(wanted, offset=fetched.next_offset)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

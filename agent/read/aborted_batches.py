@@ -1,4 +1,4 @@
-"""Removal of the batches of aborted transactions, for readers that do not do it themselves.
+"""Removal of control batches and aborted batches, for readers that do not do it themselves.
 
 Kafka's consumers read the control batches to see where an aborted transaction ends. The catalog's ranges
 state it.
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from catalog.transactions.repository import AbortedTransaction
 
 
-def drop_aborted(
+def drop_unread(
     runs: Sequence[bytearray | memoryview], aborted: Sequence[AbortedTransaction]
 ) -> list[memoryview]:
-    """Return the runs without the transactional batches within the ranges of their producers."""
+    """Return the runs without control batches, and without transactional ones in their producers' ranges."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     for each in aborted:
         ranges.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
@@ -31,7 +31,7 @@ def drop_aborted(
             is_aborted = header.is_transactional and any(
                 first <= header.base_offset <= last for first, last in ranges.get(header.producer_id, ())
             )
-            if is_aborted:
+            if is_aborted or header.is_control:
                 kept.append(view[start:position])
                 start = end
         kept.append(view[start:end])

@@ -43,10 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
+    from psycopg import Cursor
+
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.groups.offsets import CommittedOffset
     from catalog.lifecycle.incarnation import Incarnations
+
+    Rows = Cursor[TupleRow]
 
 _SQL = load_queries("transactions")
 _PRODUCER_SQL = load_queries("producers")
@@ -65,6 +69,19 @@ class EndedTransaction(NamedTuple):
 
     producer: ProducerIdentity
     partitions: tuple[PartitionId, ...]
+
+
+class _Sent(NamedTuple):
+    """What `end_transaction` will have changed; its result arrives with that of COMMIT."""
+
+    producer: ProducerIdentity
+    ended: Rows | None = None
+
+    def received(self) -> EndedTransaction:
+        """Return the result, after the transaction."""
+        rows = [] if self.ended is None else self.ended.fetchall()
+        partitions = tuple(PartitionId(topic_id, partition) for topic_id, partition, _ in rows)
+        return EndedTransaction(self.producer, partitions)
 
 
 class TimedOutTransaction(NamedTuple):
@@ -98,15 +115,15 @@ class Transactions:
         an error (KIP-360). TransactionRefusedError: another producer has taken its place.
         """
 
-        def work(transaction: Transaction) -> EndedTransaction:
+        def work(transaction: Transaction) -> _Sent:
             locked = self._lock(transaction, transactional_id)
             if locked is None:
                 created = self._create(transaction, transactional_id, timeout_ms)
                 if created is not None:
-                    return EndedTransaction(created, ())
+                    return _Sent(created)
                 locked = self._require(transaction, transactional_id, NO_PRODUCER_ID)
             known = locked.producer
-            partitions: tuple[PartitionId, ...] = ()
+            ended: Rows | None = None
             control: Ending | None = None
             if known.state is TransactionState.ONGOING:
                 control = interrupt(known, expected)
@@ -121,10 +138,10 @@ class Transactions:
             else:
                 if expected is not None:
                     after = replace(after, last=expected)  # the epoch between was never the producer's
-                partitions = self._end(transaction, transactional_id, locked, control._replace(next=after))
-            return EndedTransaction(after.identity, partitions)
+                ended = self._end(transaction, transactional_id, locked, control._replace(next=after))
+            return _Sent(after.identity, ended)
 
-        return self._database.transact("transactions.initialize", work)
+        return self._database.transact("transactions.initialize", work).received()
 
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]
@@ -224,7 +241,7 @@ class Transactions:
         response returns the same identity.
         """
 
-        def work(transaction: Transaction) -> EndedTransaction:
+        def work(transaction: Transaction) -> _Sent:
             sent = transaction.send
             params = {"producer_id": producer.producer_id}
             # The partitions are locked in the same round trip, before the id is known to be the producer's.
@@ -240,11 +257,10 @@ class Transactions:
             )
             ending = end(known, producer, new_producer_id, commits=commits, bumps_epoch=bumps_epoch)
             if ending is None:
-                return EndedTransaction(known.identity, ())
-            partitions = self._write_end(transaction, transactional_id, locked, ending)
-            return EndedTransaction(ending.next.identity, partitions)
+                return _Sent(known.identity)
+            return _Sent(ending.next.identity, self._write_end(transaction, transactional_id, locked, ending))
 
-        return self._database.transact("transactions.end", work)
+        return self._database.transact("transactions.end", work).received()
 
     def timed_out(self, *, limit: int = 100) -> list[TimedOutTransaction]:
         """Return ongoing transactions that have lasted for longer than their timeouts, oldest first."""
@@ -260,15 +276,16 @@ class Transactions:
         It has no effect if the transaction has ended, or if another producer has taken over.
         """
 
-        def work(transaction: Transaction) -> tuple[PartitionId, ...]:
+        def work(transaction: Transaction) -> _Sent:
             locked = self._lock(transaction, transactional_id)
             if locked is None or locked.producer.identity != producer:
-                return ()
+                return _Sent(producer)
             if locked.producer.state is not TransactionState.ONGOING:
-                return ()
-            return self._end(transaction, transactional_id, locked, fence(locked.producer))
+                return _Sent(producer)
+            ended = self._end(transaction, transactional_id, locked, fence(locked.producer))
+            return _Sent(producer, ended)
 
-        return self._database.transact("transactions.abort", work)
+        return self._database.transact("transactions.abort", work).received().partitions
 
     def expire_idle(self, expiration_ms: int, *, limit: int = 1000) -> int:
         """Delete transactional ids that were not used for long; return how many."""
@@ -365,15 +382,13 @@ class Transactions:
         }
         transaction.send(_SQL["update_transactional_id"], params)
 
-    def _end(
-        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
-    ) -> tuple[PartitionId, ...]:
+    def _end(self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending) -> Rows:
         transaction.send(_SQL["lock_partitions"], {"producer_id": locked.producer.producer_id})
         return self._write_end(transaction, transactional_id, locked, ending)
 
     def _write_end(
         self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
-    ) -> tuple[PartitionId, ...]:
+    ) -> Rows:
         params = {
             "transactional_id": transactional_id,
             "producer_id": locked.producer.producer_id,
@@ -385,8 +400,7 @@ class Transactions:
             "new_producer_epoch": ending.next.producer_epoch,
             **_state_params(ending.next),
         }
-        rows = transaction.rows(_SQL["end_transaction"], params)
-        return tuple(PartitionId(row.topic_id, row.partition) for row in rows)
+        return transaction.send(_SQL["end_transaction"], params)
 
 
 def _locked(rows: Sequence[TupleRow]) -> _Locked | None:

@@ -1,0 +1,160 @@
+"""Transactions while responses are lost, commits are late, and many producers run at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.errors import TransactionRefusedError
+from catalog.model import ControlBatch, PartitionId, RunRefusal
+from catalog.open import open_catalog
+from core.clock import SystemClock
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.database.wire import WireProxy
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import Topic
+    from catalog.transactions.rules import ProducerIdentity
+    from core.clock import Clock
+    from core.ids import Ids
+
+_TIMEOUT_MS = 600_000
+_PARTITIONS = 3
+_PRODUCERS = 4
+_TRANSACTIONS = 8
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the system clock, because these tests wait for threads."""
+    return SystemClock()
+
+
+def _keys(topic: Topic) -> list[PartitionId]:
+    return [PartitionId(topic.topic_id, number) for number in range(_PARTITIONS)]
+
+
+def _write(
+    scene: Scene, topic: Topic, producer: ProducerIdentity, sequence: int, *, adds_partition: bool = True
+) -> list[RunRefusal | None]:
+    """Commit a file with one record of the producer's transaction for each partition."""
+    run = run_of(1, producer=(*producer, sequence), in_transaction=True, adds_partition=adds_partition)
+    results = scene.catalog.commits.commit(scene.file({key: [run] for key in _keys(topic)}))
+    return [result.runs[0].refusal for result in results]
+
+
+@pytest.mark.parametrize("bumps_epoch", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("delay", [None, 0.3])
+def test_an_end_whose_response_is_lost_happens_once(
+    catalog_url: str,
+    tmp_path: Path,
+    clock: Clock,
+    ids: Ids,
+    *,
+    bumps_epoch: bool,
+    commits: bool,
+    delay: float | None,
+) -> None:
+    """With a delay, the first transaction is still open, and holds its locks, during the second attempt."""
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        scene = Scene.set_up(catalog, ids)
+        topic = scene.topic(partitions=_PARTITIONS)
+        producer = catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+        assert _write(scene, topic, producer, 0) == [None] * _PARTITIONS
+        if delay is None:
+            wire.lose_next_commit()
+        else:
+            wire.delay_next_commit(delay)
+        ended = catalog.transactions.end("t", producer, commits=commits, bumps_epoch=bumps_epoch)
+        assert ended.producer == (producer.producer_id, int(bumps_epoch))
+        assert catalog.operation_counts()["transactions.end"].retries >= 1
+        control = ControlBatch(producer.producer_id, int(bumps_epoch), commits)
+        for partition in range(_PARTITIONS):
+            assert [each.control for each in scene.extents(topic, partition)] == [None, control]
+        assert InvariantChecker(catalog).violations() == []
+
+
+def test_an_end_takes_two_round_trips(catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids) -> None:
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        scene = Scene.set_up(catalog, ids)
+        topic = scene.topic(partitions=_PARTITIONS)
+        producer = catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+        for number in range(8):  # psycopg prepares a statement after some executions
+            _write(scene, topic, producer, number)
+            before = wire.waits
+            catalog.transactions.end("t", producer, commits=True)
+            assert wire.waits - before == 2
+
+
+def test_an_end_waits_for_a_commit_under_way_and_refuses_a_later_one(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids, scene: Scene
+) -> None:
+    """The COMMIT of a frozen agent arrives late. The control batch follows its records."""
+    topic = scene.topic(partitions=_PARTITIONS)
+    producer = scene.catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        slow = Scene.set_up(catalog, ids)
+        scene.catalog.transactions.add_partitions("t", producer, _keys(topic))
+        begun = threading.Event()
+        wire.delay_next_commit(0.5)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(_write, slow, topic, producer, 0)
+            begun.wait(0.2)
+            ended = scene.catalog.transactions.end("t", producer, commits=True, bumps_epoch=True)
+            refusals = writing.result()
+        late = _write(slow, topic, producer, 1)
+    assert ended.producer.producer_epoch == producer.producer_epoch + 1
+    assert late == [RunRefusal.INVALID_PRODUCER_EPOCH] * _PARTITIONS
+    for partition, refusal in enumerate(refusals):
+        *records, control = scene.extents(topic, partition)
+        assert control.control is not None
+        assert len(records) == (refusal is None)
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def _produce(scene: Scene, topic: Topic, name: str, seed: int) -> dict[tuple[int, int], bool]:
+    """Run transactions one after another; return the outcome of each by producer id and epoch."""
+    transactions = scene.catalog.transactions
+    outcomes: dict[tuple[int, int], bool] = {}
+    producer = transactions.initialize(name, _TIMEOUT_MS).producer
+    for number in range(_TRANSACTIONS):
+        assert _write(scene, topic, producer, 0) == [None] * _PARTITIONS
+        outcomes[producer] = commits = (number + seed) % 3 > 0
+        if number % 4 == 3:  # another producer takes over, and the transaction is aborted
+            outcomes[producer] = False
+            zombie, producer = producer, transactions.initialize(name, _TIMEOUT_MS).producer
+            with pytest.raises(TransactionRefusedError):
+                transactions.end(name, zombie, commits=True, bumps_epoch=True)
+        else:
+            producer = transactions.end(name, producer, commits=commits, bumps_epoch=True).producer
+    return outcomes
+
+
+def test_concurrent_transactions_end_completely_and_without_deadlocks(scene: Scene) -> None:
+    topic = scene.topic(partitions=_PARTITIONS)
+
+    def run(seed: int) -> dict[tuple[int, int], bool]:
+        return _produce(scene, topic, f"t-{seed}", seed)
+
+    with ThreadPoolExecutor(_PRODUCERS) as pool:
+        outcomes = {key: each for found in pool.map(run, range(_PRODUCERS)) for key, each in found.items()}
+    assert len(outcomes) == _PRODUCERS * _TRANSACTIONS
+    for operation, count in scene.catalog.operation_counts().items():
+        assert (operation, count.retries) == (operation, 0)
+    commits = {each: outcome for each, outcome in outcomes.items() if outcome}
+    for key in _keys(topic):
+        (state,) = scene.catalog.topics.states([key])
+        assert state.last_stable_offset == state.log_end_offset == 2 * len(outcomes)
+        extents = scene.extents(topic, key.partition)
+        ended = [each.control for each in extents if each.control is not None]
+        assert sum(each.commits for each in ended) == len(commits)
+        aborted = scene.catalog.transactions.aborted({key: (0, state.log_end_offset)})[key]
+        assert len(aborted) == len(outcomes) - len(commits)
+    assert InvariantChecker(scene.catalog).violations() == []
