@@ -2,7 +2,7 @@
 
 ::
 
-    RetryableError      CatalogUnavailableError, JobVersionError
+    RetryableError      CatalogUnavailableError, JobVersionError, EarlierAgentsError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitResultExpiredError, TransactionRefusedError
       SessionFencedError  CatalogReplacedError
@@ -26,6 +26,10 @@ class CatalogUnavailableError(RetryableError):
 
 class JobVersionError(RetryableError):
     """Another version of Siltstone planned the job; a process of that version may run it."""
+
+
+class EarlierAgentsError(RetryableError):
+    """Agents of a release without transactions still run; nothing happened."""
 
 
 class UnsafeCommitsError(CatalogUnavailableError):

@@ -125,7 +125,8 @@ CREATE TABLE deleted_partitions (
 -- consecutive attempts at that, the next one is at retry_ms. Some of these objects may belong to acknowledged
 -- commits that a failover or a restore has lost: they are kept while unsettled is not null. It is 'reported' once
 -- the session's agent has compared its commits with the catalog, and 'unverified' before.
--- suspected_ms is when the session was found silent; a later heartbeat voids it.
+-- suspected_ms is when the session was found silent; a later heartbeat voids it. An agent of an earlier release does
+-- not know transactions, so no producer begins any while it runs.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -144,6 +145,7 @@ CREATE TABLE sessions (
     unsettled text,
     suspected_ms bigint,
     endpoints jsonb NOT NULL DEFAULT '[]',
+    knows_transactions boolean NOT NULL DEFAULT false,
     CONSTRAINT closed_has_time CHECK ((state = 'active') = (closed_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)

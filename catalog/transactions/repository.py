@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.errors import EarlierAgentsError, TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, OffsetCommit
 from catalog.lifecycle.incarnation import replaced_error
 from catalog.model import PartitionId
@@ -113,9 +113,16 @@ class Transactions:
 
         Earlier producers of the id are fenced. `expected` is the identity of a producer that continues after
         an error (KIP-360). TransactionRefusedError: another producer has taken its place.
+        EarlierAgentsError: an agent runs that does not know transactions.
         """
 
         def work(transaction: Transaction) -> _Sent:
+            if transaction.rows(_SQL["agents_without_transactions"])[0].found:
+                raise EarlierAgentsError(
+                    "an agent of an earlier release runs, which ignores transactions",
+                    remedy="upgrade all agents",
+                    retry_after_seconds=1.0,
+                )
             locked = self._lock(transaction, transactional_id)
             if locked is None:
                 created = self._create(transaction, transactional_id, timeout_ms)

@@ -88,7 +88,8 @@ def initialize(
     `expected` is the identity of a producer that continues after an error. `new_producer_id` is used if
     `needs_producer_id` says so.
     """
-    if expected is not None and expected == known.last:  # a retry after a lost response
+    if expected is not None and expected == known.last and known.producer_epoch < MAX_EPOCH:
+        # a retry after a lost response, or the first request after a loss of commits
         return replace(known, timeout_ms=timeout_ms, state=TransactionState.EMPTY, bumps_epoch=False)
     if expected is not None and expected != known.identity:
         raise _fenced(known, expected)
@@ -102,13 +103,17 @@ def initialize(
 
 
 def fence(known: TransactionalProducer) -> Ending:
-    """Return the abort of an ongoing transaction by the catalog, whose producer can do nothing any more."""
+    """Return the abort of an ongoing transaction by the catalog, whose producer can do nothing any more.
+
+    The last producer before a loss of commits may still initialize itself.
+    """
     epoch = min(known.producer_epoch + 1, MAX_EPOCH)
     fenced = TransactionalProducer(
         producer_id=known.producer_id,
         producer_epoch=epoch,
         timeout_ms=known.timeout_ms,
         state=TransactionState.ABORTED,
+        last=known.last,
     )
     return Ending(commits=False, control_epoch=epoch, next=fenced)
 
@@ -116,9 +121,10 @@ def fence(known: TransactionalProducer) -> Ending:
 def interrupt(known: TransactionalProducer, expected: ProducerIdentity | None) -> Ending:
     """Return the abort of an ongoing transaction by a producer that initializes itself.
 
-    If it names the current identity, it is the same producer, and may continue.
+    If it names the current identity, it is the same producer, and may continue. So may the last producer
+    before a loss of commits: an ongoing transaction has no other `last`.
     """
-    if expected is not None and expected != known.identity:
+    if expected is not None and expected not in {known.identity, known.last}:
         raise _fenced(known, expected)
     return fence(known)
 

@@ -2,6 +2,7 @@
 -- Transactions. They end in one transaction of the catalog, which writes no object.
 ALTER TABLE partitions ADD COLUMN unstable_offset bigint;
 ALTER TABLE partitions ADD COLUMN has_transactions boolean NOT NULL DEFAULT false;
+ALTER TABLE sessions ADD COLUMN knows_transactions boolean NOT NULL DEFAULT false;
 ALTER TABLE extents ADD COLUMN control_producer_id bigint;
 ALTER TABLE extents ADD COLUMN control_producer_epoch smallint;
 ALTER TABLE extents ADD COLUMN control_commits boolean;

@@ -36,6 +36,15 @@ WHERE state = 'active';
 -- Skip the producer ids that the lost history may have assigned.
 SELECT setval('producer_ids', last_value + %(margin)s::bigint) FROM producer_ids;
 
+-- name: fence_transactional_ids
+-- Let every transactional producer begin again, because the end of its last transaction may be lost, and let ongoing
+-- transactions time out at once. Skip the epochs that the lost history may have used. The last known producer of an
+-- id may continue (KIP-360): its identity is kept.
+UPDATE transactional_ids
+SET last_producer_id = producer_id, last_epoch = producer_epoch, bumps_epoch = false,
+    producer_epoch = least(producer_epoch + %(margin)s::integer, 32767),
+    started_ms = CASE WHEN state = 'ongoing' THEN 0 END;
+
 -- name: skip_node_ids
 -- Skip the node ids that the lost history may have assigned.
 SELECT setval('broker_ids', CASE WHEN last_value > 2000000000 THEN 1 ELSE last_value + %(margin)s::integer END)

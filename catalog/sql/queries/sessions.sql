@@ -1,9 +1,11 @@
 -- name: register_session
 -- Insert a session; a retry changes nothing.
-INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, endpoints, rack,
-                      has_local_logs)
+INSERT INTO sessions (
+    session_id, description, started_ms, heartbeat_ms, node_id, host, port, endpoints, rack, has_local_logs,
+    knows_transactions
+)
 VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s,
-        %(endpoints)s::jsonb, %(rack)s, %(has_local_logs)s)
+        %(endpoints)s::jsonb, %(rack)s, %(has_local_logs)s, true)
 ON CONFLICT DO NOTHING;
 
 -- name: fence_older_sessions

@@ -14,6 +14,10 @@ FROM transactional_ids AS t CROSS JOIN current_incarnation AS c
 WHERE t.transactional_id = %(transactional_id)s
 FOR NO KEY UPDATE OF t;
 
+-- name: agents_without_transactions
+-- Return whether an agent runs that ignores transactions: it would show their records too early.
+SELECT EXISTS (SELECT FROM sessions WHERE state = 'active' AND NOT knows_transactions) AS found;
+
 -- name: insert_transactional_id
 -- Insert a transactional id with a producer id that was never assigned before; no row if it exists, or if the server
 -- continues on another history.

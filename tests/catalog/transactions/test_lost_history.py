@@ -1,0 +1,50 @@
+"""Transactions after a failover or a restore that may have lost their ends, or beside agents without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.errors import EarlierAgentsError, TransactionRefusedError
+from catalog.model import PartitionId, RunRefusal
+from catalog.transactions.repository import TimedOutTransaction
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+
+def test_no_transaction_continues_in_another_history(catalog: Catalog, ids: Ids) -> None:
+    """The end of the transaction may be lost. A producer of version 1 would add the next one to it."""
+    topic = Scene.set_up(catalog, ids).topic()
+    key = PartitionId(topic.topic_id, 0)
+    transactions = catalog.transactions
+    producer = transactions.initialize("t", 60_000).producer
+    transactions.add_partitions("t", producer, [key])
+    catalog.incarnations.declare_restore("a test")
+    scene = Scene.set_up(catalog, ids)
+    late = scene.commit(topic, run_of(1, producer=(*producer, 0), in_transaction=True))
+    assert late.runs[0].refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+    with pytest.raises(TransactionRefusedError):
+        transactions.end("t", producer, commits=True)
+    (found,) = transactions.timed_out()
+    assert found == TimedOutTransaction("t", found.producer)
+    assert found.producer.producer_epoch > producer.producer_epoch + 1
+    transactions.abort("t", found.producer)
+    continued = transactions.initialize("t", 60_000, producer).producer
+    assert continued.producer_epoch == found.producer.producer_epoch + 1
+    transactions.add_partitions("t", continued, [key])
+    appended = scene.commit(topic, run_of(1, producer=(*continued, 0), in_transaction=True))
+    assert appended.runs[0].refusal is None
+
+
+def test_no_transaction_begins_while_an_agent_ignores_transactions(scene: Scene, catalog_url: str) -> None:
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute("UPDATE siltstone.sessions SET knows_transactions = false")
+        with pytest.raises(EarlierAgentsError):
+            scene.catalog.transactions.initialize("t", 60_000)
+    scene.catalog.sessions.end(scene.session_id)
+    assert scene.catalog.transactions.initialize("t", 60_000).producer.producer_epoch == 0
