@@ -57,8 +57,10 @@ from agent.kafka.apis.topics import (
 from agent.kafka.apis.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    describe_transactions,
     end_txn,
     init_producer_id,
+    list_transactions,
     txn_offset_commit,
 )
 
@@ -66,6 +68,8 @@ APIS: tuple[Api, ...] = (
     add_offsets_to_txn.API,
     add_partitions_to_txn.API,
     end_txn.API,
+    describe_transactions.API,
+    list_transactions.API,
     txn_offset_commit.API,
     metadata.API,
     produce.API,

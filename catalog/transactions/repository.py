@@ -311,6 +311,29 @@ class Transactions:
         rows = self._database.read("transactions.find", _SQL["describe"], params)
         return {row.transactional_id: _producer(*row[1:]) for row in rows}
 
+    def page(self, after: str = "", *, limit: int = 1000) -> list[tuple[str, TransactionalProducer]]:
+        """Return the first `limit` transactional ids after `after`, by name, with their states."""
+        params = {"after": after, "limit": limit}
+        rows = self._database.read("transactions.page", _SQL["page_of_ids"], params)
+        return [(row.transactional_id, _producer(*row[1:])) for row in rows]
+
+    def partitions_of(self, producer_ids: Collection[int]) -> dict[int, dict[str, list[int]]]:
+        """Return the partitions of ongoing transactions by producer id and topic name."""
+        params = {"producer_ids": arrays.bigints(list(producer_ids))}
+        found: dict[int, dict[str, list[int]]] = {each: {} for each in producer_ids}
+        for row in self._database.read("transactions.partitions_of", _SQL["partitions_of"], params):
+            found[row.producer_id].setdefault(row.topic_name, []).append(row.partition)
+        return found
+
+    def open_in(self, partitions: Collection[PartitionId]) -> dict[tuple[PartitionId, int], int]:
+        """Return the first offsets of open transactions by partition and producer id."""
+        params = {
+            "topic_ids": arrays.uuids(each.topic_id for each in partitions),
+            "partitions": arrays.integers([each.partition for each in partitions]),
+        }
+        rows = self._database.read("transactions.open_in", _SQL["open_in"], params)
+        return {(PartitionId(row.topic_id, row.partition), row.producer_id): row.first_offset for row in rows}
+
     def aborted(
         self, ranges: Mapping[PartitionId, tuple[int, int]]
     ) -> dict[PartitionId, list[AbortedTransaction]]:

@@ -1,4 +1,4 @@
-"""APIs of features that the agent does not have: transactions, SASL, quotas and reassignments.
+"""APIs of features that the agent does not have: SASL and reassignments.
 
 Clients that use one of these features learn from the response that the agent does not have it. Without the
 API they would report an unsupported version, or try again until they time out. A Kafka listener without SASL
@@ -58,18 +58,6 @@ class RejectedApi:
         return self.respond(self.rejection, request, context)
 
 
-_TRANSACTION_STATES = {
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "PrepareEpochFence",
-    "Dead",
-}
-
-
 def _code_alone(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del request, context
     return Struct(error_code=rejection.code)
@@ -80,30 +68,12 @@ def _code_and_message(rejection: Rejection, request: Struct, context: RequestCon
     return Struct(error_code=rejection.code, error_message=rejection.reason)
 
 
-def _describe_transactions(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del context
-    return Struct(
-        transaction_states=[
-            Struct(transactional_id=each, error_code=rejection.code, transaction_state="", topics=[])
-            for each in request.transactional_ids
-        ]
-    )
-
-
-def _list_transactions(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del context
-    unknown = [state for state in request.state_filters if state not in _TRANSACTION_STATES]
-    return Struct(error_code=rejection.code, unknown_state_filters=unknown, transaction_states=[])
-
-
 def _list_reassignments(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del request
     require(context, DESCRIBE_CLUSTER)
     return Struct(error_code=rejection.code, topics=[])
 
 
-_NO_SUCH_TRANSACTION = Rejection(ErrorCode.transactional_id_not_found, "there are no transactions")
-_NO_LISTED_TRANSACTIONS = Rejection(ErrorCode.none, "there are no transactions")
 _NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
 _NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
@@ -111,8 +81,6 @@ REJECTED_APIS: tuple[RejectedApi, ...] = (
     RejectedApi("sasl_handshake", 0, 1, _NO_SASL, _code_alone),
     RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
     RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
-    RejectedApi("describe_transactions", 0, 0, _NO_SUCH_TRANSACTION, _describe_transactions),
-    RejectedApi("list_transactions", 0, 2, _NO_LISTED_TRANSACTIONS, _list_transactions),  # KIP-664
 )
 
 

@@ -214,6 +214,29 @@ CROSS JOIN LATERAL (
 ) AS found
 ORDER BY i, found.last_offset;
 
+-- name: page_of_ids
+-- Return a page of transactional ids with their states.
+SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state,
+       t.bumps_epoch, t.started_ms
+FROM transactional_ids AS t
+WHERE t.transactional_id > %(after)s
+ORDER BY t.transactional_id
+LIMIT %(limit)s;
+
+-- name: partitions_of
+-- Return the partitions of ongoing transactions, by producer, name and partition.
+SELECT p.producer_id, t.name AS topic_name, p.partition
+FROM transaction_partitions AS p JOIN topics AS t USING (topic_id)
+WHERE p.producer_id = ANY (%(producer_ids)s::bigint[]) AND t.deleted_ms IS NULL
+ORDER BY p.producer_id, t.name, p.partition;
+
+-- name: open_in
+-- Return the first offsets of the open transactions of partitions.
+SELECT t.topic_id, t.partition, t.producer_id, t.first_offset
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
+JOIN transaction_partitions AS t USING (topic_id, partition)
+WHERE t.first_offset IS NOT NULL;
+
 -- name: describe
 -- Return the state of transactional ids.
 SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state,

@@ -1,7 +1,7 @@
 """DescribeProducers (KIP-664): lists the idempotent producers of partitions.
 
-Version 0. A partition in the object store lists at most a thousand producers, the most recent first. None has
-an open transaction. A partition of a local topic lists all producers in the state of its log.
+Version 0. A partition in the object store lists at most a thousand producers, the most recent first.
+A partition of a local topic lists all producers in the state of its log.
 """
 
 from __future__ import annotations
@@ -44,16 +44,20 @@ async def _describe_chunk(chunk: Sequence[RequestedPartition[int]], context: Req
         PartitionId(topic.topic_id, each.wanted) for each in chunk if (topic := each.object_topic) is not None
     }
     known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError = {}
+    open_offsets: Mapping[tuple[PartitionId, int], int] = {}
     if in_store:
         try:
             known = await services.pools.catalog.run(
                 partial(services.catalog.producers.of_partitions, in_store)
             )
+            open_offsets = await services.pools.catalog.run(
+                partial(services.catalog.transactions.open_in, in_store)
+            )
         except SiltstoneError as error:
             known = error
     yielding, responses = CooperativeYield(), []
     for each in chunk:
-        responses.append(await _describe(each.topic, each.wanted, known, context))
+        responses.append(await _describe(each.topic, each.wanted, known, open_offsets, context))
         await yielding.step(1 + len(responses[-1].active_producers))
     return responses
 
@@ -62,6 +66,7 @@ async def _describe(
     topic: Topic | SiltstoneError,
     index: int,
     known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError,
+    open_offsets: Mapping[tuple[PartitionId, int], int],
     context: RequestContext,
 ) -> Struct:
     try:
@@ -74,6 +79,7 @@ async def _describe(
         return _failed(index, error)
     if isinstance(known, SiltstoneError):
         return _failed(index, known)
+    key = PartitionId(topic.topic_id, index)
     return Struct(
         partition_index=index,
         active_producers=[
@@ -83,8 +89,9 @@ async def _describe(
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.updated_ms,
                 coordinator_epoch=-1,
+                current_txn_start_offset=open_offsets.get((key, producer.producer_id), -1),
             )
-            for producer in known[PartitionId(topic.topic_id, index)]
+            for producer in known[key]
         ],
     )
 

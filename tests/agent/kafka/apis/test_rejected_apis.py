@@ -37,15 +37,6 @@ def responses(wire: Wire, name: str, request: Struct) -> list[tuple[int, Struct]
     ]
 
 
-def test_no_transactions_are_listed_or_described(wire: Wire) -> None:
-    request = Struct(state_filters=["Ongoing", "Odd"], producer_id_filters=[], transactional_id_pattern=None)
-    for _, response in responses(wire, "list_transactions", request):
-        assert (response.error_code, response.transaction_states) == (ErrorCode.none, [])
-        assert response.unknown_state_filters == ["Odd"]
-    for _, response in responses(wire, "describe_transactions", Struct(transactional_ids=["t"])):
-        assert response.transaction_states[0].error_code == ErrorCode.transactional_id_not_found
-
-
 def test_consoles_find_no_reassignments(wire: Wire) -> None:
     for _, response in responses(wire, "list_partition_reassignments", Struct(timeout=1000, topics=None)):
         assert (response.error_code, response.topics) == (ErrorCode.none, [])

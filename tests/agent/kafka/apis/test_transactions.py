@@ -21,7 +21,7 @@ from object_format.record_batch.records import decode_batches, encode_batch
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from agent.kafka.api_definition import Api
     from tests.agent.kafka.brokers import BrokerThread
@@ -286,3 +286,40 @@ def test_http_readers_choose_the_isolation_level(wire: Wire, broker: BrokerThrea
             values += [record["value"] for record in body["records"]]
             offset = body["next_offset"]
         assert values == expected
+
+
+def test_transactions_are_listed_and_described(wire: Wire) -> None:
+    producer = init(wire)
+    add(wire, producer, 0, 1)
+    produce(wire, producer, 0, b"a")
+    described = wire.ask("describe_transactions", 0, Struct(transactional_ids=[_ID, "other", ""]))
+    ongoing, unknown, empty = described.transaction_states
+    assert (ongoing.transaction_state, ongoing.transaction_timeout) == ("Ongoing", 60_000)
+    assert [(each.topic, list(each.partitions)) for each in ongoing.topics] == [(_TOPIC, [0, 1])]
+    assert ongoing.transaction_start_time > 0
+    codes = [each.error_code for each in (unknown, empty)]
+    assert codes == [ErrorCode.transactional_id_not_found, ErrorCode.invalid_request]
+
+    def listed(version: int = 2, unknown: Sequence[str] = (), **filters: object) -> list[tuple[str, str]]:
+        everything = {
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": None,
+        }
+        response = wire.ask("list_transactions", version, Struct(**{**everything, **filters}))
+        assert list(response.unknown_state_filters) == list(unknown)
+        return [(each.transactional_id, each.transaction_state) for each in response.transaction_states]
+
+    found = [(_ID, "Ongoing")]
+    assert [listed(version) for version in (0, 1, 2)] == [found] * 3
+    mine = [producer.producer_id]
+    assert listed(unknown=["Odd"], state_filters=["Ongoing", "Odd"], producer_id_filters=mine) == found
+    assert listed(state_filters=["Empty"]) == []
+    assert listed(duration_filter=10_000_000) == []
+    assert (listed(transactional_id_pattern="t*"), listed(transactional_id_pattern="x+")) == (found, [])
+    topics = [Struct(name=_TOPIC, partition_indexes=[0])]
+    (known,) = (
+        wire.ask("describe_producers", 0, Struct(topics=topics)).topics[0].partitions[0].active_producers
+    )
+    assert known.current_txn_start_offset == 0

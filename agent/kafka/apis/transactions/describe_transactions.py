@@ -1,0 +1,70 @@
+"""DescribeTransactions (KIP-664): describes transactional ids, with the partitions of ongoing transactions.
+
+Version 0. Any agent can describe any id. Groups whose offsets a transaction will commit are not listed: they
+have no partition here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.apis.transactions.requests import transaction_code_of
+from agent.kafka.apis.transactions.states import STATE_NAMES
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from catalog.transactions.rules import TransactionalProducer
+
+_NO_TIME = -1
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Describe each transactional id."""
+    services, ids = context.services, request.transactional_ids
+    transactions = services.catalog.transactions
+    try:
+        found = await services.pools.catalog.run(partial(transactions.find, ids))
+        producer_ids = [producer.producer_id for producer in found.values()]
+        partitions = await services.pools.catalog.run(partial(transactions.partitions_of, producer_ids))
+    except SiltstoneError as error:
+        code = transaction_code_of(error, knows_fencing=True)
+        return Struct(transaction_states=[_failed(each, code) for each in ids])
+    return Struct(transaction_states=[_describe(each, found, partitions) for each in ids])
+
+
+def _describe(
+    transactional_id: str,
+    found: Mapping[str, TransactionalProducer],
+    partitions: Mapping[int, Mapping[str, Sequence[int]]],
+) -> Struct:
+    if not transactional_id:
+        return _failed(transactional_id, ErrorCode.invalid_request)
+    producer = found.get(transactional_id)
+    if producer is None:
+        return _failed(transactional_id, ErrorCode.transactional_id_not_found)
+    return Struct(
+        transactional_id=transactional_id,
+        transaction_state=STATE_NAMES[producer.state],
+        transaction_timeout=producer.timeout_ms,
+        transaction_start_time=_NO_TIME if producer.started_ms is None else producer.started_ms,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        topics=[
+            Struct(topic=name, partitions=numbers)
+            for name, numbers in partitions[producer.producer_id].items()
+        ],
+    )
+
+
+def _failed(transactional_id: str, code: ErrorCode) -> Struct:
+    return Struct(transactional_id=transactional_id, error_code=code, transaction_state="", topics=[])
+
+
+API = Api(name="describe_transactions", min_version=0, max_version=0, handle=handle)
