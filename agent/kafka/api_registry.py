@@ -62,6 +62,7 @@ from agent.kafka.apis.transactions import (
     init_producer_id,
     list_transactions,
     txn_offset_commit,
+    write_txn_markers,
 )
 
 APIS: tuple[Api, ...] = (
@@ -70,6 +71,7 @@ APIS: tuple[Api, ...] = (
     end_txn.API,
     describe_transactions.API,
     list_transactions.API,
+    write_txn_markers.API,
     txn_offset_commit.API,
     metadata.API,
     produce.API,

@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from catalog.transactions.repository import EndedTransaction
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from agent.runtime.work_pool import WorkPool
     from catalog.model import PartitionId
-    from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
 
 
@@ -44,6 +45,10 @@ class TransactionTable(Protocol):
         """End the producer's transaction."""
         ...
 
+    def abort_of(self, producer: ProducerIdentity, /) -> tuple[PartitionId, ...] | None:
+        """Abort the ongoing transaction of a producer; return None if it has none."""
+        ...
+
 
 class TransactionCoordinator:
     """The coordinator of one agent. Belongs to the event loop."""
@@ -65,6 +70,14 @@ class TransactionCoordinator:
         """Return the identity of a new producer of the id; earlier ones can do nothing any more."""
         call = partial(self._table.initialize, transactional_id, timeout_ms, expected)
         return self._ended(await self._pool.run(call))
+
+    async def abort(self, producer: ProducerIdentity) -> bool:
+        """Abort the ongoing transaction of a producer, and fence it; return False if it has none."""
+        partitions = await self._pool.run(partial(self._table.abort_of, producer))
+        if partitions is None:
+            return False
+        self._ended(EndedTransaction(producer, partitions))
+        return True
 
     async def add_partitions(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]

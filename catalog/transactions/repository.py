@@ -294,6 +294,14 @@ class Transactions:
 
         return self._database.transact("transactions.abort", work).received().partitions
 
+    def abort_of(self, producer: ProducerIdentity) -> tuple[PartitionId, ...] | None:
+        """Do the same as `abort` without the transactional id; return None if the producer has no transaction."""
+        params = {"producer_id": producer.producer_id}
+        for row in self._database.read("transactions.id_of", _SQL["ongoing_id_of"], params):
+            if row.producer_epoch == producer.producer_epoch:
+                return self.abort(row.transactional_id, producer)
+        return None
+
     def expire_idle(self, expiration_ms: int, *, limit: int = 1000) -> int:
         """Delete transactional ids that were not used for long; return how many."""
         params = {

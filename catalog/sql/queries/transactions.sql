@@ -214,6 +214,11 @@ CROSS JOIN LATERAL (
 ) AS found
 ORDER BY i, found.last_offset;
 
+-- name: ongoing_id_of
+-- Return the transactional id of a producer with an ongoing transaction.
+SELECT transactional_id, producer_epoch FROM transactional_ids
+WHERE producer_id = %(producer_id)s AND state = 'ongoing';
+
 -- name: page_of_ids
 -- Return a page of transactional ids with their states.
 SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state,

@@ -1,7 +1,7 @@
 """ListTransactions (KIP-664): lists the transactional ids that this agent coordinates.
 
-Admin clients ask every agent. Versions 0 to 2. Version 1 added the filter by duration, version 2 the pattern of
-transactional ids.
+Admin clients ask every agent. Versions 0 to 2. Version 1 added the filter by duration, version 2 the pattern
+of transactional ids.
 """
 
 from __future__ import annotations

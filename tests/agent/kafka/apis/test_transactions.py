@@ -323,3 +323,27 @@ def test_transactions_are_listed_and_described(wire: Wire) -> None:
         wire.ask("describe_producers", 0, Struct(topics=topics)).topics[0].partitions[0].active_producers
     )
     assert known.current_txn_start_offset == 0
+
+
+def test_an_administrator_aborts_a_transaction(wire: Wire) -> None:
+    producer = init(wire)
+    add(wire, producer, 0)
+    produce(wire, producer, 0, b"a")
+
+    def write(*, commits: bool = False) -> int:
+        marker = Struct(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=commits,
+            topics=[Struct(name=_TOPIC, partition_indexes=[0])],
+            coordinator_epoch=0,
+        )
+        (result,) = wire.ask("write_txn_markers", 1, Struct(markers=[marker])).markers
+        return int(result.topics[0].partitions[0].error_code)
+
+    assert write(commits=True) == ErrorCode.invalid_request
+    assert [write(), write()] == [ErrorCode.none, ErrorCode.invalid_producer_epoch]
+    assert (offsets(wire, _READ_COMMITTED), end(wire, producer, commits=True).error_code) == (
+        2,
+        ErrorCode.producer_fenced,
+    )
