@@ -9,7 +9,7 @@ database, of three statements for any number of partitions:
 3. Write the control batches, aborted offsets, last stable offsets, group offsets and the state.
 
 Each call is idempotent, as far as Kafka's protocol allows a retry. Locks are taken in this order:
-transactional id, group, partitions.
+transactional id, partitions, groups.
 """
 
 from __future__ import annotations
