@@ -126,6 +126,7 @@ class _Stubs:
             high_watermark=end,
             leader_epoch=0,
             runs=tuple(runs),
+            has_transactions=False,
         )
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:

@@ -35,6 +35,12 @@ class TransactionTable(Protocol):
         """Add partitions to the producer's transaction."""
         ...
 
+    def added_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, /
+    ) -> frozenset[PartitionId]:
+        """Return the partitions of the producer's ongoing transaction."""
+        ...
+
     def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str, /) -> None:
         """Add a group to the producer's transaction."""
         ...
@@ -84,6 +90,12 @@ class TransactionCoordinator:
     ) -> None:
         """Add partitions to the producer's transaction."""
         await self._pool.run(partial(self._table.add_partitions, transactional_id, producer, partitions))
+
+    async def added_partitions(
+        self, transactional_id: str, producer: ProducerIdentity
+    ) -> frozenset[PartitionId]:
+        """Return the partitions of the producer's ongoing transaction."""
+        return await self._pool.run(partial(self._table.added_partitions, transactional_id, producer))
 
     async def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
         """Add a group to the producer's transaction."""

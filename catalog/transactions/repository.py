@@ -166,18 +166,15 @@ class Transactions:
 
         self._database.transact("transactions.add_partitions", work)
 
-    def added_partitions(
-        self, transactional_id: str, producer: ProducerIdentity
-    ) -> tuple[TransactionState, frozenset[PartitionId]]:
-        """Return the state of the producer's transaction and its partitions."""
-
-        def work(transaction: Transaction) -> tuple[TransactionState, frozenset[PartitionId]]:
-            known = self._require(transaction, transactional_id, producer.producer_id).producer
-            require_current(known, producer)
-            rows = transaction.rows(_SQL["lock_partitions"], {"producer_id": producer.producer_id})
-            return known.state, frozenset(PartitionId(row.topic_id, row.partition) for row in rows)
-
-        return self._database.transact("transactions.added_partitions", work)
+    def added_partitions(self, transactional_id: str, producer: ProducerIdentity) -> frozenset[PartitionId]:
+        """Return the partitions of the producer's ongoing transaction, none without one."""
+        known = self.find([transactional_id]).get(transactional_id)
+        if known is None:
+            raise unknown_producer(producer.producer_id)
+        require_current(known, producer)
+        params = {"producer_id": producer.producer_id}
+        rows = self._database.read("transactions.added_partitions", _SQL["added_partitions"], params)
+        return frozenset(PartitionId(row.topic_id, row.partition) for row in rows)
 
     def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
         """Add a group to the producer's transaction, and begin it if there is none."""
@@ -295,7 +292,7 @@ class Transactions:
         return self._database.transact("transactions.abort", work).received().partitions
 
     def abort_of(self, producer: ProducerIdentity) -> tuple[PartitionId, ...] | None:
-        """Do the same as `abort` without the transactional id; return None if the producer has no transaction."""
+        """Do the same as `abort` without the transactional id; return None if there is no transaction."""
         params = {"producer_id": producer.producer_id}
         for row in self._database.read("transactions.id_of", _SQL["ongoing_id_of"], params):
             if row.producer_epoch == producer.producer_epoch:

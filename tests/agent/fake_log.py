@@ -59,6 +59,7 @@ class FakeLog:
             high_watermark=self.ends[partition],
             leader_epoch=0,
             runs=tuple(runs),
+            has_transactions=False,
         )
 
 

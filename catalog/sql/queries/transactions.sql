@@ -43,6 +43,10 @@ SELECT %(producer_id)s, topic_id, partition
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS added (topic_id, partition)
 ON CONFLICT DO NOTHING;
 
+-- name: added_partitions
+-- Return the partitions of an ongoing transaction.
+SELECT topic_id, partition FROM transaction_partitions WHERE producer_id = %(producer_id)s;
+
 -- name: add_group
 -- Add a group to an ongoing transaction.
 INSERT INTO transaction_groups (producer_id, group_id) VALUES (%(producer_id)s, %(group_id)s) ON CONFLICT DO NOTHING;

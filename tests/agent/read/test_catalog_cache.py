@@ -30,7 +30,9 @@ def _state(partition: int, high_watermark: int, log_start: int = 0) -> Partition
     )
 
 
-def _commit(bounds: BoundsCache, high_watermark: int, log_start: int = 0) -> None:
+def _commit(
+    bounds: BoundsCache, high_watermark: int, log_start: int = 0, *, has_transactions: bool = False
+) -> None:
     result = SectionResult(
         topic_id=TOPIC,
         partition=1,
@@ -38,6 +40,7 @@ def _commit(bounds: BoundsCache, high_watermark: int, log_start: int = 0) -> Non
         high_watermark=high_watermark,
         leader_epoch=0,
         runs=(),
+        has_transactions=has_transactions,
     )
     bounds.committed(cast("CommittedFile", None), [result])
 
@@ -59,6 +62,14 @@ def test_bounds_expire_and_own_commits_do_not_prolong_them() -> None:
     _commit(bounds, 8, log_start=2)
     assert bounds.get(ONE) == _state(1, 8, 2)
     clock.advance(0.2)
+    assert bounds.get(ONE) is None
+
+
+def test_an_own_commit_to_a_partition_with_transactions_drops_its_bounds() -> None:
+    """Only the catalog knows the last stable offset."""
+    bounds, _ = _bounds()
+    _look_up(bounds, _state(1, 5))
+    _commit(bounds, 8, has_transactions=True)
     assert bounds.get(ONE) is None
 
 

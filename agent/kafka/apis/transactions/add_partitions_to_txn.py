@@ -1,13 +1,14 @@
 """AddPartitionsToTxn: adds partitions to the transaction of a producer.
 
-Versions 0 to 3. Version 2 added PRODUCER_FENCED. Later versions are for requests between brokers, of which
-there are none here. As in Kafka, either all partitions of a request are added or none. Partitions of local
-topics are rejected, because their records and those of the object store would not become visible together.
+Versions 0 to 5. Version 2 added PRODUCER_FENCED. From version 4 on, which Kafka's brokers send, a request has
+many transactions, and may only verify that partitions were added. As in Kafka, either all partitions of a
+transaction are added or none. Partitions of local topics are rejected, because their records and those of the
+object store would not become visible together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
@@ -19,15 +20,43 @@ from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
 
-_FENCING_SINCE = 2
+_FENCING_SINCE, _MANY_SINCE = 2, 4
+
+
+class _Transaction(NamedTuple):
+    """What a request says of one transaction."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    topics: Sequence[Struct]
+    verify_only: bool = False
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
-    """Add all partitions, or none of them."""
-    topics = request.v3_and_below_topics
+    """Add all partitions of each transaction, or none of them."""
+    if context.version < _MANY_SINCE:
+        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        topics = request.v3_and_below_topics
+        transactional_id = request.v3_and_below_transactional_id
+        transaction = _Transaction(transactional_id, producer, topics)
+        return Struct(results_by_topic_v3_and_below=await _results(transaction, context))
+    results = []
+    for each in request.transactions:
+        producer = ProducerIdentity(each.producer_id, each.producer_epoch)
+        transaction = _Transaction(each.transactional_id, producer, each.topics, each.verify_only)
+        results.append(
+            Struct(transactional_id=each.transactional_id, topic_results=await _results(transaction, context))
+        )
+    return Struct(results_by_transaction=results)
+
+
+async def _results(transaction: _Transaction, context: RequestContext) -> list[Struct]:
+    topics = transaction.topics
     found = await find_topics(context.services.directory, (topic.name for topic in topics))
     codes = {
         (topic.name, partition): _check(found[topic.name], partition)
@@ -40,24 +69,22 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             for key, code in codes.items()
         }
     else:
-        ids = [
-            PartitionId(topic.topic_id, partition)
-            for (name, partition) in codes
-            if not isinstance(topic := found[name], SiltstoneError)
-        ]
-        codes = dict.fromkeys(codes, await _add(request, ids, context))
-    return Struct(
-        results_by_topic_v3_and_below=[
-            Struct(
-                name=topic.name,
-                results_by_partition=[
-                    Struct(partition_index=each, partition_error_code=codes[topic.name, each])
-                    for each in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
-    )
+        ids = {
+            key: PartitionId(topic.topic_id, key[1])
+            for key in codes
+            if not isinstance(topic := found[key[0]], SiltstoneError)
+        }
+        codes = await _add_or_verify(transaction, ids, context)
+    return [
+        Struct(
+            name=topic.name,
+            results_by_partition=[
+                Struct(partition_index=each, partition_error_code=codes[topic.name, each])
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 def _check(topic: Topic | SiltstoneError, partition: int) -> ErrorCode:
@@ -66,16 +93,25 @@ def _check(topic: Topic | SiltstoneError, partition: int) -> ErrorCode:
     return ErrorCode.invalid_request if topic.is_local else ErrorCode.none
 
 
-async def _add(request: Struct, partitions: list[PartitionId], context: RequestContext) -> ErrorCode:
-    transactional_id = request.v3_and_below_transactional_id
-    producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+async def _add_or_verify(
+    transaction: _Transaction, ids: Mapping[tuple[str, int], PartitionId], context: RequestContext
+) -> dict[tuple[str, int], ErrorCode]:
+    transactions = context.services.transactions
     try:
-        if not transactional_id:
+        if not transaction.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
-        await context.services.transactions.add_partitions(transactional_id, producer, partitions)
+        if transaction.verify_only:
+            added = await transactions.added_partitions(transaction.transactional_id, transaction.producer)
+            return {
+                key: ErrorCode.none if each in added else ErrorCode.transaction_abortable
+                for key, each in ids.items()
+            }
+        partitions = list(ids.values())
+        await transactions.add_partitions(transaction.transactional_id, transaction.producer, partitions)
     except SiltstoneError as error:
-        return transaction_code_of(error, knows_fencing=context.version >= _FENCING_SINCE)
-    return ErrorCode.none
+        knows_fencing = context.version >= _FENCING_SINCE
+        return dict.fromkeys(ids, transaction_code_of(error, knows_fencing=knows_fencing))
+    return dict.fromkeys(ids, ErrorCode.none)
 
 
-API = Api(name="add_partitions_to_txn", min_version=0, max_version=3, handle=handle)
+API = Api(name="add_partitions_to_txn", min_version=0, max_version=5, handle=handle)

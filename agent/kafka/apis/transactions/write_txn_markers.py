@@ -1,7 +1,7 @@
 """WriteTxnMarkers: aborts a transaction for an administrator (`kafka-transactions.sh abort`, KIP-664).
 
-Version 1. Between Kafka's brokers it ends transactions in single partitions. Here a transaction ends in all
-partitions at once, so the whole transaction is aborted, and its producer is fenced. A commit is
+Versions 1 to 2. Between Kafka's brokers it ends transactions in single partitions. Here a transaction ends in
+all partitions at once, so the whole transaction is aborted, and its producer is fenced. A commit is
 INVALID_REQUEST.
 """
 
@@ -52,4 +52,4 @@ async def _abort(marker: Struct, context: RequestContext) -> ErrorCode:
     return ErrorCode.none if was_aborted else ErrorCode.invalid_producer_epoch
 
 
-API = Api(name="write_txn_markers", min_version=1, max_version=1, handle=handle)
+API = Api(name="write_txn_markers", min_version=1, max_version=2, handle=handle)

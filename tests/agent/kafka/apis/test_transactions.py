@@ -61,11 +61,23 @@ def identity(producer: Struct) -> dict[str, object]:
     }
 
 
-def add(wire: Wire, producer: Struct, *partitions: int, version: int = 3, topic: str = _TOPIC) -> list[int]:
+def add(
+    wire: Wire,
+    producer: Struct,
+    *partitions: int,
+    version: int = 3,
+    topic: str = _TOPIC,
+    verify_only: bool = False,
+) -> list[int]:
     early = {f"v3_and_below_{name}": value for name, value in identity(producer).items()}
     topics = [Struct(name=topic, partitions=list(partitions))]
-    response = wire.ask("add_partitions_to_txn", version, Struct(**early, v3_and_below_topics=topics))
-    (added,) = response.results_by_topic_v3_and_below
+    transaction = Struct(**identity(producer), verify_only=verify_only, topics=topics)
+    request = Struct(**early, v3_and_below_topics=topics, transactions=[transaction])
+    response = wire.ask("add_partitions_to_txn", version, request)
+    if version >= 4:
+        (added,) = response.results_by_transaction[0].topic_results
+    else:
+        (added,) = response.results_by_topic_v3_and_below
     return [each.partition_error_code for each in added.results_by_partition]
 
 
@@ -242,6 +254,13 @@ def test_partitions_are_added_all_or_none(wire: Wire, version: int) -> None:
     assert add(wire, old, 0, version=version) == [fenced]
     other = Struct(producer_id=producer.producer_id + 1, producer_epoch=0)
     assert add(wire, other, 0, version=version) == [ErrorCode.invalid_producer_id_mapping]
+
+
+def test_added_partitions_are_verified(wire: Wire) -> None:
+    producer = init(wire)
+    add(wire, producer, 0)
+    found = add(wire, producer, 0, 1, version=5, verify_only=True)
+    assert found == [ErrorCode.none, ErrorCode.transaction_abortable]
 
 
 @pytest.mark.parametrize("version", versions(end_txn.API))
