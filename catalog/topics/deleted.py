@@ -2,7 +2,7 @@
 
 A deletion moves the rows of the topic's partitions aside. Nothing that looks at partitions (commits, readers,
 retention, the planner) sees the topic any more, and its extents, producers and committed offsets stay as they
-are. Undeleting moves the rows back.
+are. Undeleting moves the rows back. A transaction that was open at the deletion is aborted in the topic.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ class DeletedTopics:
             )
 
         def work(transaction: Transaction) -> None:
-            params = {"topic_id": topic.topic_id, "name": target, "topic_ids": arrays.uuids([topic.topic_id])}
+            params = {
+                "topic_id": topic.topic_id,
+                "name": target,
+                "topic_ids": arrays.uuids([topic.topic_id]),
+                "now_ms": self._database.injected_now_ms,
+            }
             rows = transaction.rows(_SQL["lock_deleted"], params)
             if not rows or rows[0].is_purged:
                 raise _purged(name)
@@ -79,6 +84,7 @@ class DeletedTopics:
             if transaction.count(_SQL["restore_partitions"], params) != topic.partition_count:
                 raise _purged(name)  # an earlier version deleted it, and kept no rows
             transaction.send(_SQL["restore_leader_epochs"], params)
+            transaction.send(_SQL["abort_open_transactions"], params)
             transaction.send(_SQL["forget_deleted_partitions"], params)
 
         try:

@@ -37,6 +37,47 @@ CROSS JOIN LATERAL jsonb_array_elements(d.leader_epochs) AS e (pair)
 WHERE d.topic_id = %(topic_id)s
 ON CONFLICT DO NOTHING;
 
+-- name: abort_open_transactions
+-- Abort the transactions in a restored topic that were open when it was deleted: they have ended since without it, or
+-- will. Those that are still ongoing may write again. Each gets a control batch at the log end, in the order of their first offsets.
+WITH open AS (
+    SELECT d.topic_id, d.partition, (e.parts ->> 0)::bigint AS producer_id, (e.parts ->> 1)::smallint AS producer_epoch,
+           (e.parts ->> 2)::bigint AS first_offset,
+           row_number() OVER (PARTITION BY d.partition ORDER BY (e.parts ->> 2)::bigint) - 1 AS number,
+           lead((e.parts ->> 2)::bigint) OVER (PARTITION BY d.partition ORDER BY (e.parts ->> 2)::bigint) AS next_offset,
+           count(*) OVER (PARTITION BY d.partition) AS transactions
+    FROM deleted_partitions AS d
+    CROSS JOIN LATERAL jsonb_array_elements(coalesce(d.state -> 'open_transactions', '[]')) AS e (parts)
+    WHERE d.topic_id = %(topic_id)s
+),
+moved AS (
+    UPDATE partitions AS p
+    SET log_end_offset = p.log_end_offset + o.transactions, high_watermark = p.log_end_offset + o.transactions,
+        last_stable_offset = p.log_end_offset + o.transactions, unstable_offset = NULL
+    FROM (SELECT DISTINCT topic_id, partition, transactions FROM open) AS o
+    WHERE p.topic_id = o.topic_id AND p.partition = o.partition
+    RETURNING p.topic_id, p.partition, p.log_end_offset - o.transactions AS end_offset, p.log_end_offset,
+              p.max_timestamp, p.leader_epoch
+),
+marked AS (
+    INSERT INTO extents (
+        topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+        max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+        unique_keys, committed_ms, control_producer_id, control_producer_epoch, control_commits
+    )
+    SELECT topic_id, partition, end_offset + number, end_offset + number, 0, -1, -1, max_timestamp,
+           '00000000-0000-0000-0000-000000000000', 0, 0, 0, 0, 0, leader_epoch, false,
+           coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
+           producer_id, producer_epoch, false
+    FROM moved JOIN open USING (topic_id, partition)
+),
+reopened AS (
+    UPDATE transaction_partitions SET first_offset = NULL WHERE topic_id = %(topic_id)s
+)
+INSERT INTO aborted_transactions (topic_id, partition, last_offset, first_offset, last_stable_offset, producer_id)
+SELECT topic_id, partition, end_offset + number, first_offset, coalesce(next_offset, log_end_offset), producer_id
+FROM moved JOIN open USING (topic_id, partition);
+
 -- name: forget_deleted_partitions
 -- Delete the kept rows of a topic that exists again.
 DELETE FROM deleted_partitions WHERE topic_id = %(topic_id)s;

@@ -91,9 +91,14 @@ SET first_new_producer_id = greatest(deleted.first_new_producer_id, excluded.fir
 SELECT partition FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
 
 -- name: keep_deleted_partitions
--- Keep the rows of a deleted topic's partitions, so that it can be undeleted.
+-- Keep the rows of a deleted topic's partitions, so that it can be undeleted, and the producer id, epoch and first
+-- offset of each open transaction.
 INSERT INTO deleted_partitions (topic_id, partition, state, leader_epochs)
-SELECT topic_id, partition, to_jsonb(p), (
+SELECT topic_id, partition, to_jsonb(p) || jsonb_build_object('open_transactions', (
+    SELECT coalesce(jsonb_agg(jsonb_build_array(t.producer_id, i.producer_epoch, t.first_offset)), '[]')
+    FROM transaction_partitions AS t JOIN transactional_ids AS i USING (producer_id)
+    WHERE t.topic_id = p.topic_id AND t.partition = p.partition AND t.first_offset IS NOT NULL
+)), (
     SELECT coalesce(jsonb_agg(jsonb_build_array(e.leader_epoch, e.start_offset)), '[]') FROM leader_epochs AS e
     WHERE e.topic_id = p.topic_id AND e.partition = p.partition
 )

@@ -254,3 +254,26 @@ def test_retention_removes_control_batches_and_stops_at_an_open_transaction(
     assert _state(scene, topic).log_start_offset == 4
     assert [each.base_offset for each in scene.extents(topic)] == [4]
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_a_transaction_that_was_open_when_its_topic_was_deleted_is_aborted_in_it(scene: Scene) -> None:
+    topic, transactions = scene.topic(partitions=2), scene.catalog.transactions
+    first, second = _begin(scene, "a", topic, 0, 1), _begin(scene, "b", topic)
+    _write(scene, topic, first)
+    _write(scene, topic, second)
+    scene.catalog.topics.delete(topic.name)
+    assert transactions.end("a", first, commits=True).partitions == ()
+    scene.catalog.topics.deleted.undelete(topic.name)
+    assert _write(scene, topic, second, 3).base_offset == 8
+    assert _state(scene, topic).last_stable_offset == 8
+    transactions.end("b", second, commits=True)
+    states = [_state(scene, topic, partition) for partition in (0, 1)]
+    # The end of the second transaction comes after the topic is back, and adds its control batch.
+    assert [each.last_stable_offset for each in states] == [each.log_end_offset for each in states] == [12, 0]
+    (key,) = _partitions(topic, 0)
+    found = transactions.aborted({key: (0, 12)})[key]
+    assert found == [
+        AbortedTransaction(first.producer_id, 0, 6),
+        AbortedTransaction(second.producer_id, 3, 7),
+    ]
+    assert InvariantChecker(scene.catalog).violations() == []
