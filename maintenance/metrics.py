@@ -29,6 +29,7 @@ _COUNTERS: Final = {
     "aborted_uploads": "Unfinished uploads that were aborted",
     "removed_owners": "Ended sessions and jobs whose rows were removed",
     "expired_producers": "Idle producers that expired",
+    "aborted_transactions": "Transactions that were aborted because they exceeded their timeouts",
     "not_deleted": "Failed attempts to delete an object",
 }
 
