@@ -65,7 +65,7 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
--- Partitions: the rows that commits lock. Only the key is indexed, and half of each page stays free, so that
+-- Partitions: the rows that commits lock. Only columns that commits do not change are indexed, and half of each page stays free, so that
 -- an updated row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of
 -- the extents, so that the planner need not read extents. No producer with an id of at least
 -- first_new_producer_id has expired, so an unknown one is new. exactness: each key is unique below
@@ -98,6 +98,7 @@ CREATE TABLE partitions (
         AND high_watermark <= log_end_offset
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX partitions_with_transactions ON partitions (topic_id, partition) WHERE has_transactions;
 
 -- First offsets of leader epochs, for those in which the partition received records. Before the first of them,
 -- the epoch is 0.

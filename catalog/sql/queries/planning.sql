@@ -1,7 +1,8 @@
 -- name: files_to_compact
 -- Return the oldest ingestion files after a sequence number that have unclaimed extents, in commit order, without
--- quarantine candidates and without files that have only extents of deleted topics. No extents are read while no
--- topic is deleted. The total of these extents is bounded, except that the first file may exceed the bound.
+-- quarantine candidates and without files that have only extents of deleted topics or of partitions with transactions.
+-- No extents are read while there are neither. The total of these extents is bounded, except that the first file may
+-- exceed the bound.
 SELECT file_id, object_name, size, sequence
 FROM (
     SELECT file_id, object_name, size, sequence,
@@ -12,10 +13,12 @@ FROM (
         FROM files AS f
         WHERE kind = 'ingestion' AND live_extents > claimed_extents AND sequence > %(after)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL)
+               AND NOT EXISTS (SELECT FROM partitions WHERE has_transactions) OR (
               SELECT true FROM extents AS e
               WHERE e.file_id = f.file_id AND e.job_id IS NULL
-                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+                AND (SELECT NOT p.has_transactions FROM partitions AS p
+                     WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
               LIMIT 1
           ))
         ORDER BY sequence
@@ -258,10 +261,12 @@ FROM (
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
       AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-      AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
+      AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL)
+           AND NOT EXISTS (SELECT FROM partitions WHERE has_transactions) OR (
           SELECT true FROM extents AS e
           WHERE e.file_id = f.file_id AND e.job_id IS NULL
-            AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+            AND (SELECT NOT p.has_transactions FROM partitions AS p
+                 WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
           LIMIT 1
       ))
 ) AS ingestion, (
