@@ -110,15 +110,16 @@ class BoundsCache:
             entry = self._entries.get(partition)
             if entry is None or result.high_watermark < entry[1].high_watermark:
                 continue
-            if result.has_transactions:  # only the catalog knows the last stable offset
-                self._drop(partition)
-                continue
             moved = replace(
                 entry[1],
                 log_start_offset=max(entry[1].log_start_offset, result.log_start_offset),
-                last_stable_offset=result.high_watermark,
+                # With transactions, only the catalog knows it: an earlier one is safe, as it never goes back.
+                last_stable_offset=max(entry[1].last_stable_offset, result.log_start_offset)
+                if result.has_transactions
+                else result.high_watermark,
                 high_watermark=result.high_watermark,
                 log_end_offset=result.high_watermark,
+                has_transactions=result.has_transactions,
             )
             self._put(partition, (entry[0], moved))
 

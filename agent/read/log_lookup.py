@@ -79,7 +79,9 @@ class LogLookup:
         return states[0] if states else None
 
     def _cached_state(self, fetch: PartitionFetch) -> PartitionState | None:
-        return None if fetch.topic.config.compacts else self.bounds_cache.get(fetch.partition_id)
+        """Return the cached state, unless only the catalog knows where this fetch ends."""
+        state = None if fetch.topic.config.compacts else self.bounds_cache.get(fetch.partition_id)
+        return None if state is not None and state.has_transactions and fetch.committed_only else state
 
     async def find_bounds(self, cursors: Sequence[Cursor], *, use_cache: bool) -> None:
         """Set the states of the cursors, or their errors.

@@ -24,7 +24,6 @@ from catalog.groups.offsets import CommitOutcome, OffsetCommit
 from catalog.lifecycle.incarnation import replaced_error
 from catalog.model import PartitionId
 from catalog.transactions.rules import (
-    NO_PRODUCER_ID,
     Ending,
     ProducerIdentity,
     TransactionalProducer,
@@ -128,7 +127,9 @@ class Transactions:
                 created = self._create(transaction, transactional_id, timeout_ms)
                 if created is not None:
                     return _Sent(created)
-                locked = self._require(transaction, transactional_id, NO_PRODUCER_ID)
+                locked = self._lock(transaction, transactional_id)
+                if locked is None:
+                    raise replaced_error("it is not the server of the last registration")
             known = locked.producer
             ended: Rows | None = None
             control: Ending | None = None

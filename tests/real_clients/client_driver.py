@@ -1,8 +1,8 @@
 """Client libraries in separate processes, which a test can kill.
 
 A driver reads requests and writes responses, each as one line of JSON. The requests are traits, produce,
-bounds, read and administer, and for a member of a group join, seen and leave. `session` is the session
-timeout of a member in milliseconds.
+bounds, read and administer, for some clients transact and read_committed, and for a member of a group join,
+seen and leave. `session` is the session timeout of a member in milliseconds.
 """
 
 from __future__ import annotations

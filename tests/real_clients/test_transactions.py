@@ -13,11 +13,13 @@ from confluent_kafka import (
 )
 
 from tests.fixtures import kafka_tools
+from tests.real_clients.client_driver import CLIENTS, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.real_clients.agents import Agents
+    from tests.real_clients.client_driver import Driver
 
 pytestmark = pytest.mark.integration
 _SECONDS = 30
@@ -76,6 +78,21 @@ def test_readers_of_committed_records_see_exactly_these(agents: Agents) -> None:
     everything = [(0, b"0"), (2, b"1"), (4, b"2")]
     assert _read(agents, topic, "read_committed", [6] * 3) == [[(0, b"0"), (4, b"2")]] * 3
     assert _read(agents, topic, "read_uncommitted", [6] * 3) == [everything] * 3
+
+
+@pytest.mark.parametrize("client", ["aiokafka", "kafka-python", "Kafka's own"])
+def test_other_clients_commit_abort_and_read(
+    agents: Agents, drivers: Callable[[str], Driver], client: str
+) -> None:
+    if client not in CLIENTS:
+        pytest.skip(missing()[client])
+    topic, driver = agents.create_topic(), drivers(client)
+    arguments = {"bootstrap": agents.bootstrap, "topic": topic}
+    driver("transact", **arguments, name=agents.new_name(), outcomes=[True, False, True])
+    expected = [(0, b"0"), (4, b"2")]
+    found = driver("read_committed", **arguments, count=2)
+    assert [(offset, value.encode()) for offset, value in found] == expected
+    assert _read(agents, topic, "read_committed", [6]) == [expected]
 
 
 def test_an_open_transaction_hides_what_follows_until_it_ends(agents: Agents) -> None:

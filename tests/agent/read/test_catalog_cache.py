@@ -65,12 +65,14 @@ def test_bounds_expire_and_own_commits_do_not_prolong_them() -> None:
     assert bounds.get(ONE) is None
 
 
-def test_an_own_commit_to_a_partition_with_transactions_drops_its_bounds() -> None:
-    """Only the catalog knows the last stable offset."""
+def test_an_own_commit_to_a_partition_with_transactions_keeps_the_last_stable_offset() -> None:
+    """Only the catalog knows where it is now."""
     bounds, _ = _bounds()
     _look_up(bounds, _state(1, 5))
     _commit(bounds, 8, has_transactions=True)
-    assert bounds.get(ONE) is None
+    state = bounds.get(ONE)
+    assert state is not None
+    assert (state.last_stable_offset, state.high_watermark, state.has_transactions) == (5, 8, True)
 
 
 def test_an_own_commit_below_the_cached_bounds_changes_nothing() -> None:

@@ -79,6 +79,25 @@ async def read(*, bootstrap: str, topic: str, offset: int, count: int, group: st
     return [(record.offset, record.value.decode()) for record in records]
 
 
+async def transact(*, bootstrap: str, topic: str, name: str, outcomes: list[bool]) -> None:
+    """Write the number of each transaction, and commit it or not."""
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name) as producer:
+        for number, commits in enumerate(outcomes):
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, str(number).encode(), partition=0)
+            await (producer.commit_transaction() if commits else producer.abort_transaction())
+
+
+async def read_committed(*, bootstrap: str, topic: str, count: int) -> list[tuple[int, str]]:
+    partition = aiokafka.TopicPartition(topic, 0)
+    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+    consumer.assign([partition])
+    async with consumer:
+        consumer.seek(partition, 0)
+        records = [await consumer.getone() for _ in range(count)]
+    return [(record.offset, record.value.decode()) for record in records]
+
+
 class Member:
     """A member that reads and commits in a task."""
 
@@ -151,6 +170,17 @@ if __name__ == "__main__":
     serve(
         {
             each.__name__: _awaited(each)
-            for each in (traits, produce, bounds, read, join, seen, leave, administer)
+            for each in (
+                traits,
+                produce,
+                bounds,
+                read,
+                join,
+                seen,
+                leave,
+                administer,
+                transact,
+                read_committed,
+            )
         }
     )

@@ -79,6 +79,30 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
     return found
 
 
+def transact(*, bootstrap: str, topic: str, name: str, outcomes: list[bool]) -> None:
+    """Write the number of each transaction, and commit it or not."""
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap.split(","), transactional_id=name)
+    producer.init_transactions()
+    for number, commits in enumerate(outcomes):
+        producer.begin_transaction()
+        producer.send(topic, str(number).encode(), partition=0).get(_TIMEOUT_SECONDS)
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+
+
+def read_committed(*, bootstrap: str, topic: str, count: int) -> list[tuple[int, str]]:
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap.split(","), isolation_level="read_committed")
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    found = [(record.offset, record.value.decode()) for record in islice(consumer, count)]
+    consumer.close()
+    return found
+
+
 class Member:
     """A member that polls and commits in a thread."""
 
@@ -163,4 +187,20 @@ def _value(described: Any, name: str) -> str:  # noqa: ANN401  # it has no types
 
 
 if __name__ == "__main__":
-    serve({each.__name__: each for each in (traits, produce, bounds, read, join, seen, leave, administer)})
+    serve(
+        {
+            each.__name__: each
+            for each in (
+                traits,
+                produce,
+                bounds,
+                read,
+                join,
+                seen,
+                leave,
+                administer,
+                transact,
+                read_committed,
+            )
+        }
+    )

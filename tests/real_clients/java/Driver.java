@@ -62,6 +62,10 @@ public final class Driver {
                 return bounds(given);
             case "read":
                 return read(given);
+            case "transact":
+                return transact(given);
+            case "read_committed":
+                return readCommitted(given);
             case "administer":
                 return administer(given);
             case "join":
@@ -76,6 +80,47 @@ public final class Driver {
             default:
                 throw new IllegalArgumentException("no such request");
         }
+    }
+
+    private static Object transact(JsonNode given) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", given.get("bootstrap").asText());
+        settings.put("transactional.id", given.get("name").asText());
+        StringSerializer text = new StringSerializer();
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings, text, text)) {
+            producer.initTransactions();
+            int number = 0;
+            for (JsonNode commits : given.get("outcomes")) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(given.get("topic").asText(), 0, null, "" + number++));
+                producer.flush();
+                if (commits.asBoolean()) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+        }
+        return null;
+    }
+
+    private static Object readCommitted(JsonNode given) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", given.get("bootstrap").asText());
+        settings.put("isolation.level", "read_committed");
+        StringDeserializer text = new StringDeserializer();
+        List<Object> found = new ArrayList<>();
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings, text, text)) {
+            TopicPartition partition = new TopicPartition(given.get("topic").asText(), 0);
+            consumer.assign(List.of(partition));
+            consumer.seek(partition, 0);
+            while (found.size() < given.get("count").asInt()) {
+                for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofSeconds(1))) {
+                    found.add(List.of(each.offset(), each.value()));
+                }
+            }
+        }
+        return found;
     }
 
     private static Object produce(JsonNode given) throws Exception {
