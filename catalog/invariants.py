@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from catalog.jobs.planning_queries import PartitionSize
     from catalog.lifecycle.repair import FileCounts
     from catalog.model import Extent, PartitionState
+    from catalog.transactions.repository import Contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,18 @@ def sizes_add_up(size: PartitionSize, extents: Iterable[Extent]) -> list[Violati
         return []
     found = f"live bytes, dirty bytes, ingestion and compacted extents are {actual}, stored as {stored}"
     return [Violation("sizes_add_up", _where(size.state), found)]
+
+
+def transactions_agree(contradictions: Iterable[Contradiction]) -> list[Violation]:
+    """Check that last stable offsets and aborted transactions agree with the other rows."""
+    return [
+        Violation(
+            "transactions_agree",
+            f"topic {each.partition.topic_id}, partition {each.partition.partition}",
+            f"expected {each.expected}, found {each.found}",
+        )
+        for each in contradictions
+    ]
 
 
 def file_counts_agree(counts: FileCounts) -> list[Violation]:

@@ -70,6 +70,14 @@ class EndedTransaction(NamedTuple):
     partitions: tuple[PartitionId, ...]
 
 
+class Contradiction(NamedTuple):
+    """Rows of a partition that contradict each other: what is expected, and what was found."""
+
+    partition: PartitionId
+    expected: str
+    found: str
+
+
 class _Sent(NamedTuple):
     """What `end_transaction` will have changed; its result arrives with that of COMMIT."""
 
@@ -316,6 +324,29 @@ class Transactions:
         params = {"transactional_ids": list(transactional_ids)}
         rows = self._database.read("transactions.find", _SQL["describe"], params)
         return {row.transactional_id: _producer(*row[1:]) for row in rows}
+
+    def contradictions(self, *, limit: int = 1000) -> list[Contradiction]:
+        """Return where last stable offsets and aborted transactions contradict the other rows."""
+        params = {"limit": limit}
+        bounds = [
+            Contradiction(
+                PartitionId(row.topic_id, row.partition),
+                "the last stable offset at the first offset of the open transactions",
+                f"last stable offset {row.last_stable_offset}, first unstable offset {row.unstable_offset}, "
+                f"and open transactions from {row.first_offset} on",
+            )
+            for row in self._database.read("transactions.wrong_bounds", _SQL["wrong_bounds"], params)
+        ]
+        aborted = [
+            Contradiction(
+                PartitionId(row.topic_id, row.partition),
+                "a control batch at the end of each aborted transaction",
+                f"producer {row.producer_id} aborted from {row.first_offset} on, and no control batch at "
+                f"{row.last_offset}",
+            )
+            for row in self._database.read("transactions.wrong_aborted", _SQL["wrong_aborted"], params)
+        ]
+        return bounds + aborted
 
     def page(self, after: str = "", *, limit: int = 1000) -> list[tuple[str, TransactionalProducer]]:
         """Return the first `limit` transactional ids after `after`, by name, with their states."""

@@ -85,6 +85,22 @@ def check_partitions(catalog: Catalog, findings: Findings, *, repair: bool = Fal
                 findings.add(_difference(topic, partition, violation, repair=repair))
 
 
+def check_transactions(catalog: Catalog, findings: Findings) -> None:
+    """Compare last stable offsets and aborted transactions with the other rows of transactions."""
+    names = {topic.topic_id: topic.name for topic in catalog.topics.list()}
+    for each in catalog.transactions.contradictions():
+        findings.add(
+            Difference(
+                kind=DifferenceKind.BOUNDS,
+                topic=names.get(each.partition.topic_id, str(each.partition.topic_id)),
+                partition=each.partition.partition,
+                expected=each.expected,
+                found=each.found,
+                remedy=_REMEDY,
+            )
+        )
+
+
 def _check_partition(catalog: Catalog, findings: Findings, key: PartitionId) -> list[Violation]:
     """Look until bounds, totals and pages of extents belong to one moment.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from catalog.invariants import file_counts_agree
 from maintenance.fsck.deep import FileCheck
 from maintenance.fsck.objects import ObjectCheck
-from maintenance.fsck.partitions import check_partitions
+from maintenance.fsck.partitions import check_partitions, check_transactions
 from maintenance.fsck.report import Difference, DifferenceKind, Findings
 from maintenance.listing import known_files
 from object_store import names
@@ -53,6 +53,7 @@ def fsck(
     _check_identity(catalog, store, findings)
     repair = repair and _extents_are_sound(catalog)
     check_partitions(catalog, findings, repair=repair)
+    check_transactions(catalog, findings)
     _check_files(catalog, findings, repair=repair)
     _check_quarantine(catalog, findings)
     ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()

@@ -14,6 +14,7 @@ from catalog.invariants import (
     garbage_is_unneeded,
     record_counts_agree,
     sizes_add_up,
+    transactions_agree,
 )
 from catalog.model import JobState
 
@@ -61,4 +62,5 @@ class InvariantChecker:
         found += claims_are_of_open_jobs(all_extents, claims)
         read = {file.file_id for job in jobs for file in job.spec.inputs}
         dead = [file.file_id for file in catalog.garbage.dead_files(2**62, _EVERYTHING)]
+        found += transactions_agree(catalog.transactions.contradictions())
         return found + garbage_is_unneeded(dead, all_extents, read)

@@ -223,6 +223,35 @@ ORDER BY i, found.last_offset;
 SELECT transactional_id, producer_epoch FROM transactional_ids
 WHERE producer_id = %(producer_id)s AND state = 'ongoing';
 
+-- name: wrong_bounds
+-- Return partitions whose last stable offset does not follow from their open transactions, a bounded number.
+SELECT p.topic_id, p.partition, p.last_stable_offset, p.unstable_offset, open.first_offset
+FROM partitions AS p
+CROSS JOIN LATERAL (
+    SELECT min(t.first_offset) AS first_offset
+    FROM transaction_partitions AS t JOIN transactional_ids AS i USING (producer_id)
+    WHERE t.topic_id = p.topic_id AND t.partition = p.partition AND t.first_offset IS NOT NULL AND i.state = 'ongoing'
+) AS open
+WHERE p.has_transactions AND (
+    p.unstable_offset IS DISTINCT FROM open.first_offset
+    OR p.last_stable_offset <> greatest(p.log_start_offset, least(p.unstable_offset, p.high_watermark))
+)
+ORDER BY p.topic_id, p.partition
+LIMIT %(limit)s;
+
+-- name: wrong_aborted
+-- Return aborted transactions of partitions without a control batch that aborts them at their last offset, a bounded
+-- number.
+SELECT a.topic_id, a.partition, a.producer_id, a.first_offset, a.last_offset
+FROM aborted_transactions AS a JOIN partitions AS p USING (topic_id, partition)
+WHERE a.last_offset >= p.log_start_offset AND (a.first_offset >= a.last_offset OR NOT EXISTS (
+    SELECT FROM extents AS e
+    WHERE e.topic_id = a.topic_id AND e.partition = a.partition AND e.base_offset = a.last_offset
+      AND e.control_producer_id = a.producer_id AND NOT e.control_commits
+))
+ORDER BY a.topic_id, a.partition, a.last_offset
+LIMIT %(limit)s;
+
 -- name: page_of_ids
 -- Return a page of transactional ids with their states.
 SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state,
