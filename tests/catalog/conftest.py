@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.catalog.scene import Scene
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from catalog.open import Catalog
     from core.ids import Ids
 
@@ -17,3 +21,24 @@ if TYPE_CHECKING:
 def scene(catalog: Catalog, ids: Ids) -> Scene:
     """Return an empty catalog with a session."""
     return Scene.set_up(catalog, ids)
+
+
+@pytest.fixture
+def breaking_connections(catalog_url: str) -> Iterator[None]:
+    """Terminate a random connection to the catalog every 20 ms."""
+    stop = threading.Event()
+
+    def break_some() -> None:
+        with psycopg.connect(catalog_url, autocommit=True) as connection:
+            while not stop.wait(0.02):
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    " ORDER BY random() LIMIT 1"
+                )
+
+    thread = threading.Thread(target=break_some)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()

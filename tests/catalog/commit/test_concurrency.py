@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from catalog.model import PartitionId
@@ -19,7 +17,7 @@ from tests.catalog.committer import append_at_random
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from core.clock import Clock
     from tests.catalog.scene import Scene
@@ -29,27 +27,6 @@ if TYPE_CHECKING:
 def clock() -> Clock:
     """Return the system clock, because these tests wait for other processes."""
     return SystemClock()
-
-
-@pytest.fixture
-def breaking_connections(catalog_url: str) -> Iterator[None]:
-    """Terminate a random connection to the catalog every 20 ms."""
-    stop = threading.Event()
-
-    def break_some() -> None:
-        with psycopg.connect(catalog_url, autocommit=True) as connection:
-            while not stop.wait(0.02):
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                    " ORDER BY random() LIMIT 1"
-                )
-
-    thread = threading.Thread(target=break_some)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
 
 
 def _check(scene: Scene, appended: Iterable[tuple[int, int, int]]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from catalog.errors import TransactionRefusedError
+from catalog.errors import CatalogUnavailableError, TransactionRefusedError
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -17,6 +18,7 @@ from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from catalog.model import Topic
@@ -28,6 +30,7 @@ _TIMEOUT_MS = 600_000
 _PARTITIONS = 3
 _PRODUCERS = 4
 _TRANSACTIONS = 8
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -158,3 +161,56 @@ def test_concurrent_transactions_end_completely_and_without_deadlocks(scene: Sce
         aborted = scene.catalog.transactions.aborted({key: (0, state.log_end_offset)})[key]
         assert len(aborted) == len(outcomes) - len(commits)
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_two_requests_that_end_the_same_transaction_agree(scene: Scene) -> None:
+    topic = scene.topic(partitions=_PARTITIONS)
+    transactions = scene.catalog.transactions
+    producer = transactions.initialize("t", _TIMEOUT_MS).producer
+    for number in range(5):
+        before = producer
+        _write(scene, topic, before, 0)
+        with ThreadPoolExecutor(2) as pool:
+            calls = [
+                pool.submit(transactions.end, "t", before, commits=True, bumps_epoch=True) for _ in range(2)
+            ]
+        (producer,) = {call.result().producer for call in calls}
+        assert sorted(len(call.result().partitions) for call in calls) == [0, _PARTITIONS]
+        (state,) = scene.catalog.topics.states(_keys(topic)[:1])
+        assert state.log_end_offset == 2 * (number + 1)
+
+
+def _until_it_works(call: Callable[[], T]) -> T:
+    """Repeat a request like a client; the catalog gives up after some broken connections."""
+    while True:
+        try:
+            return call()
+        except CatalogUnavailableError:
+            continue
+
+
+@pytest.mark.usefixtures("breaking_connections")
+def test_broken_connections_neither_lose_nor_repeat_the_end_of_a_transaction(scene: Scene) -> None:
+    topic = _until_it_works(lambda: scene.topic(partitions=_PARTITIONS))
+    transactions = scene.catalog.transactions
+
+    def run(seed: int) -> list[bool]:
+        name, outcomes = f"t-{seed}", []
+        producer = _until_it_works(lambda: transactions.initialize(name, _TIMEOUT_MS)).producer
+        for number in range(_TRANSACTIONS):
+            run = run_of(1, producer=(*producer, 0), adds_partition=True)
+            commit = scene.file({key: [run] for key in _keys(topic)})
+            _until_it_works(partial(scene.catalog.commits.commit, commit))
+            outcomes.append((number + seed) % 2 == 0)
+            end = partial(transactions.end, name, producer, commits=outcomes[-1], bumps_epoch=True)
+            producer = _until_it_works(end).producer
+        return outcomes
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [each for found in pool.map(run, range(2)) for each in found]
+    for key in _keys(topic):
+        (state,) = _until_it_works(partial(scene.catalog.topics.states, [key]))
+        assert state.last_stable_offset == state.log_end_offset == 2 * len(outcomes)
+        extents = _until_it_works(partial(scene.extents, topic, key.partition))
+        ends = [each.control.commits for each in extents if each.control is not None]
+        assert sorted(ends) == sorted(outcomes)
