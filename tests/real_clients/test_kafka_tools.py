@@ -15,6 +15,9 @@ from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
 from catalog.config.broker_definitions import BROKER_SETTINGS
 from catalog.config.definitions import GROUP_SETTINGS, TOPIC_SETTINGS
+from catalog.model import PartitionId
+from catalog.transactions.rules import TransactionState
+from object_format.record_batch.records import encode_batch
 from tests.agent.kafka.coordinators import groups_of
 from tests.agent.kafka.in_process_clients import produce
 from tests.agent.kafka.waiting import until
@@ -280,3 +283,33 @@ def test_settings_agree_with_kafkas_definitions(agents: Agents, tools: Tools) ->
     shown = {each.name: each.config_type for each in response.configs}
     assert shown == {name: _TYPES[known["broker"][name][0]] for name in shown}
     assert shown.keys() >= set(known["synonyms"].values())
+
+
+def test_the_tools_find_describe_and_abort_transactions(agents: Agents, tools: Tools) -> None:
+    topic, name = agents.create_topic(), agents.new_name()
+    transactions = agents.catalog.transactions
+    producer = transactions.initialize(name, 60_000).producer
+    (key,) = [PartitionId(agents.catalog.topics.get(topic).topic_id, 0)]
+    transactions.add_partitions(name, producer, [key])
+    with Wire(agents.running[0].host_and_port) as wire:
+        batch = encode_batch([1], [None], [b"v"], producer=(*producer, 0), is_transactional=True)
+        partition = Struct(index=0, records=batch)
+        request = Struct(
+            transactional_id=name,
+            acks=-1,
+            timeout=60_000,
+            topic_data=[Struct(name=topic, partition_data=[partition])],
+        )
+        wire.ask("produce", 9, request)
+    assert [name, "Ongoing"] == [
+        row.split()[at]
+        for row in tools("kafka-transactions list").splitlines()
+        if name in row
+        for at in (0, 3)
+    ]
+    described = tools(f"kafka-transactions describe --transactional-id {name}")
+    assert f"{topic}-0" in described
+    producers = tools(f"kafka-transactions describe-producers --topic {topic} --partition 0")
+    assert producers.splitlines()[-1].split()[-1] == "0"  # the start of the current transaction
+    tools(f"kafka-transactions abort --topic {topic} --partition 0 --start-offset 0")
+    assert transactions.find([name])[name].state is TransactionState.ABORTED
