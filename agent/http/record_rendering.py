@@ -14,6 +14,7 @@ from starlette.responses import Response
 from typing_extensions import override
 
 from agent.http.text_or_base64 import put_bytes
+from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from agent.read.fetch_memory import FetchMemory
     from agent.read.fetch_result import FetchResult
     from agent.runtime.work_pool import WorkPool
+    from catalog.transactions.repository import AbortedTransaction
     from object_format.record_batch.records import Record
 
 # Bounds of one slice: some milliseconds of rendering.
@@ -185,3 +187,25 @@ class PendingResponse(Response):
         while await self._pool.run(rendering.step):
             pass
         return rendering.pieces()
+
+
+def drop_unread(
+    runs: Sequence[bytearray | memoryview], aborted: Sequence[AbortedTransaction]
+) -> list[memoryview]:
+    """Return the runs without control batches, and without transactional ones in their producers' ranges."""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for each in aborted:
+        ranges.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+    kept: list[memoryview] = []
+    for run in runs:
+        view, start, end = memoryview(run), 0, 0
+        for position, header in iter_headers(run):
+            end = position + header.size
+            is_aborted = header.is_transactional and any(
+                first <= header.base_offset <= last for first, last in ranges.get(header.producer_id, ())
+            )
+            if is_aborted or header.is_control:
+                kept.append(view[start:position])
+                start = end
+        kept.append(view[start:end])
+    return [run for run in kept if len(run)]

@@ -1,20 +1,31 @@
-"""Extraction of batches from the stored bytes of an extent: cut to size, with final offsets."""
+"""Extraction of batches from the stored bytes of an extent: cut to size, with final offsets.
+
+No object has the bytes of control batches. They are rendered from the catalog's rows.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from agent.read.control_batches import render_control_batch
 from core.errors import CorruptDataError
 from object_format.record_batch.headers import iter_headers, patch_offsets, trim_batches
+from object_format.record_batch.records import encode_batch
 from object_format.segment_file import parse_data_blocks
 
 if TYPE_CHECKING:
     from agent.read.hot_tail import TailRead
     from agent.read.range_cache import ByteRange
-    from catalog.model import Extent
+    from catalog.model import ControlBatch, Extent
+
+
+_KEY: Final = struct.Struct(">hh")  # version, type
+_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+_VERSION: Final = 0
+_ABORT, _COMMIT = 0, 1
+_NO_SEQUENCE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +122,20 @@ class ServedBatches:
         patch_offsets(run, extent.offset_shift, extent.leader_epoch)
         self.runs.append(run)
         self.size += len(run)
+
+
+def render_control_batch(extent: Extent, control: ControlBatch) -> bytes:
+    """Return the control batch of an extent, as Kafka's coordinator writes it (EndTransactionMarker).
+
+    The epoch of the coordinator is the leader epoch in which the transaction ended.
+    """
+    return encode_batch(
+        [extent.committed_ms],
+        [_KEY.pack(_VERSION, _COMMIT if control.commits else _ABORT)],
+        [_VALUE.pack(_VERSION, extent.leader_epoch)],
+        base_offset=extent.base_offset,
+        leader_epoch=extent.leader_epoch,
+        producer=(control.producer_id, control.producer_epoch, _NO_SEQUENCE),
+        is_transactional=True,
+        is_control=True,
+    )
