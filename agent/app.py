@@ -213,6 +213,7 @@ class Agent:
         self.transactions = TransactionCoordinator(
             catalog.transactions,
             self.pools.catalog,
+            self.tail,
             on_change=(bounds_cache.invalidate, self.commit_notifier.wake, self._announcer.announce),
         )
         self.directory = TopicDirectory(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from catalog.config.values import TopicConfig
 from catalog.model import ControlBatch, Extent, FileFormat, FileKind, PartitionState, Topic
 
 if TYPE_CHECKING:
     from catalog.database.connection import Row
+    from catalog.model import PartitionId
 
 _format = lru_cache(maxsize=256)(FileFormat)
 _KINDS = {kind.value: kind for kind in FileKind}
+NO_FILE: Final = UUID(int=0)
+"""The file of the extent of a control batch."""
 
 
 def format_params(given: FileFormat) -> dict[str, object]:
@@ -58,6 +62,33 @@ def extent_from_row(row: Row) -> Extent:
         return _extent(row, "", FileKind.CONTROL, _format(), control)
     file_format = _format(row.format_version, row.required_features, row.kernel_digest)
     return _extent(row, row.object_name, _KINDS[row.kind], file_format, None)
+
+
+def control_extent(
+    partition: PartitionId, offset: int, control: ControlBatch, leader_epoch: int, committed_ms: int
+) -> Extent:
+    """Return the extent of a control batch."""
+    return Extent(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        base_offset=offset,
+        last_offset=offset,
+        record_count=0,
+        min_timestamp=-1,
+        max_timestamp=-1,
+        file_id=NO_FILE,
+        object_name="",
+        file_kind=FileKind.CONTROL,
+        position=0,
+        length=0,
+        index_position=0,
+        index_length=0,
+        offset_shift=0,
+        leader_epoch=leader_epoch,
+        unique_keys=False,
+        committed_ms=committed_ms,
+        control=control,
+    )
 
 
 def _extent(

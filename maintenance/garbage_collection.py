@@ -97,8 +97,8 @@ def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress 
     """Abort the transactions that have lasted for longer than their timeouts, and fence their producers."""
     while found := catalog.transactions.timed_out():
         for each in found:
-            partitions = catalog.transactions.abort(each.transactional_id, each.producer)
-            catalog.commits.announce(partitions, _NO_ORIGIN)
+            ended = catalog.transactions.abort(each.transactional_id, each.producer)
+            catalog.commits.announce(ended.partitions, _NO_ORIGIN)
             report.aborted_transactions += 1
         progress()
 

@@ -20,14 +20,14 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from catalog.model import PartitionId
 from object_format.record_batch.headers import set_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from uuid import UUID
 
     from agent.cluster.commits import AppendedBatches, CommittedFile
     from catalog.model import SectionResult
@@ -105,6 +105,7 @@ class _Buffers:
 
 
 _NOTHING = memoryview(b"")
+_NO_FILE: Final = UUID(int=0)
 _NO_TAILS: Mapping[int, PartitionTail] = {}
 
 
@@ -139,6 +140,21 @@ class HotTail:
             kept.append((partition, len(appended.batches)))
         size = buffers.size + BATCH_OVERHEAD * sum(count for _, count in kept)
         self._files.append((kept, size))
+        self.size += size
+        while self.size > self.limit:
+            self._drop_oldest()
+
+    def append(self, partition: PartitionId, offset: int, batch: memoryview) -> None:
+        """Add a control batch, which has no file, if the tail of its partition ends directly before it."""
+        tail = self.partition_tails(partition.topic_id).get(partition.partition)
+        if tail is None or not tail.bases or tail.lasts[-1] + 1 != offset:
+            return
+        tail.bases.append(offset)
+        tail.lasts.append(offset)
+        tail.views.append(batch.toreadonly())
+        tail.files.append(_NO_FILE)
+        size = len(batch) + BATCH_OVERHEAD
+        self._files.append(([(partition, 1)], size))
         self.size += size
         while self.size > self.limit:
             self._drop_oldest()

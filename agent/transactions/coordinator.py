@@ -1,8 +1,8 @@
 """The coordinator of transactions: calls of the catalog, and what they change in this agent.
 
 The catalog has the whole state of a transactional id and locks it, so any agent may coordinate any id. This
-agent keeps nothing. After the end of a transaction it drops cached bounds, wakes its own readers, and
-announces the partitions to other agents.
+agent keeps nothing. After the end of a transaction it adds the control batches to its tail, drops cached
+bounds, wakes its own readers, and announces the partitions to other agents.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from catalog.transactions.repository import EndedTransaction
+from agent.read.batch_slicing import render_control_batch
+from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from agent.read.hot_tail import HotTail
     from agent.runtime.work_pool import WorkPool
-    from catalog.model import PartitionId
+    from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
 
 
@@ -51,7 +53,7 @@ class TransactionTable(Protocol):
         """End the producer's transaction."""
         ...
 
-    def abort_of(self, producer: ProducerIdentity, /) -> tuple[PartitionId, ...] | None:
+    def abort_of(self, producer: ProducerIdentity, /) -> EndedTransaction | None:
         """Abort the ongoing transaction of a producer; return None if it has none."""
         ...
 
@@ -63,11 +65,13 @@ class TransactionCoordinator:
         self,
         table: TransactionTable,
         pool: WorkPool,
+        tail: HotTail,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
     ) -> None:
         """Call each of `on_change` with the partitions of a transaction that has ended."""
         self._table = table
         self._pool = pool
+        self._tail = tail
         self._on_change = tuple(on_change)
 
     async def initialize(
@@ -79,10 +83,10 @@ class TransactionCoordinator:
 
     async def abort(self, producer: ProducerIdentity) -> bool:
         """Abort the ongoing transaction of a producer, and fence it; return False if it has none."""
-        partitions = await self._pool.run(partial(self._table.abort_of, producer))
-        if partitions is None:
+        ended = await self._pool.run(partial(self._table.abort_of, producer))
+        if ended is None:
             return False
-        self._ended(EndedTransaction(producer, partitions))
+        self._ended(ended)
         return True
 
     async def add_partitions(
@@ -109,7 +113,11 @@ class TransactionCoordinator:
         return self._ended(await self._pool.run(call))
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:
-        if ended.partitions:
+        for each in ended.controls:
+            if each.control is not None:
+                batch = memoryview(render_control_batch(each, each.control))
+                self._tail.append(PartitionId(each.topic_id, each.partition), each.base_offset, batch)
+        if ended.controls:
             for change in self._on_change:
                 change(ended.partitions)
         return ended.producer

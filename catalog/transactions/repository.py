@@ -22,7 +22,8 @@ from catalog.database.sql_files import load_queries
 from catalog.errors import EarlierAgentsError, TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, OffsetCommit
 from catalog.lifecycle.incarnation import replaced_error
-from catalog.model import PartitionId
+from catalog.model import ControlBatch, PartitionId
+from catalog.rows import control_extent
 from catalog.transactions.rules import (
     Ending,
     ProducerIdentity,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database, Transaction
     from catalog.groups.offsets import CommittedOffset
     from catalog.lifecycle.incarnation import Incarnations
+    from catalog.model import Extent
 
     Rows = Cursor[TupleRow]
 
@@ -64,10 +66,15 @@ class AbortedTransaction(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """Result of an end: the producer's new identity, and the partitions that changed, if any did now."""
+    """Result of an end: the producer's new identity, and the extents of the control batches that it wrote."""
 
     producer: ProducerIdentity
-    partitions: tuple[PartitionId, ...]
+    controls: tuple[Extent, ...] = ()
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions that changed."""
+        return tuple(PartitionId(each.topic_id, each.partition) for each in self.controls)
 
 
 class Contradiction(NamedTuple):
@@ -78,17 +85,31 @@ class Contradiction(NamedTuple):
     found: str
 
 
+class _SentEnd(NamedTuple):
+    """An `end_transaction` whose result arrives with that of COMMIT."""
+
+    rows: Rows
+    control: ControlBatch
+    epoch: int
+    now_ms: int
+
+    def controls(self) -> tuple[Extent, ...]:
+        """Return the extents that it wrote."""
+        return tuple(
+            control_extent(PartitionId(topic_id, partition), offset, self.control, self.epoch, self.now_ms)
+            for topic_id, partition, offset in self.rows.fetchall()
+        )
+
+
 class _Sent(NamedTuple):
-    """What `end_transaction` will have changed; its result arrives with that of COMMIT."""
+    """The result of a transaction, once it has ended."""
 
     producer: ProducerIdentity
-    ended: Rows | None = None
+    ended: _SentEnd | None = None
 
     def received(self) -> EndedTransaction:
         """Return the result, after the transaction."""
-        rows = [] if self.ended is None else self.ended.fetchall()
-        partitions = tuple(PartitionId(topic_id, partition) for topic_id, partition, _ in rows)
-        return EndedTransaction(self.producer, partitions)
+        return EndedTransaction(self.producer, () if self.ended is None else self.ended.controls())
 
 
 class TimedOutTransaction(NamedTuple):
@@ -139,7 +160,7 @@ class Transactions:
                 if locked is None:
                     raise replaced_error("it is not the server of the last registration")
             known = locked.producer
-            ended: Rows | None = None
+            ended: _SentEnd | None = None
             control: Ending | None = None
             if known.state is TransactionState.ONGOING:
                 control = interrupt(known, expected)
@@ -283,8 +304,8 @@ class Transactions:
             for row in self._database.read("transactions.timed_out", _SQL["timed_out"], params)
         ]
 
-    def abort(self, transactional_id: str, producer: ProducerIdentity) -> tuple[PartitionId, ...]:
-        """Abort the ongoing transaction of a producer and fence it; return the partitions that changed.
+    def abort(self, transactional_id: str, producer: ProducerIdentity) -> EndedTransaction:
+        """Abort the ongoing transaction of a producer and fence it; return what changed.
 
         It has no effect if the transaction has ended, or if another producer has taken over.
         """
@@ -298,9 +319,9 @@ class Transactions:
             ended = self._end(transaction, transactional_id, locked, fence(locked.producer))
             return _Sent(producer, ended)
 
-        return self._database.transact("transactions.abort", work).received().partitions
+        return self._database.transact("transactions.abort", work).received()
 
-    def abort_of(self, producer: ProducerIdentity) -> tuple[PartitionId, ...] | None:
+    def abort_of(self, producer: ProducerIdentity) -> EndedTransaction | None:
         """Do the same as `abort` without the transactional id; return None if there is no transaction."""
         params = {"producer_id": producer.producer_id}
         for row in self._database.read("transactions.id_of", _SQL["ongoing_id_of"], params):
@@ -449,13 +470,15 @@ class Transactions:
         }
         transaction.send(_SQL["update_transactional_id"], params)
 
-    def _end(self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending) -> Rows:
+    def _end(
+        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
+    ) -> _SentEnd:
         transaction.send(_SQL["lock_partitions"], {"producer_id": locked.producer.producer_id})
         return self._write_end(transaction, transactional_id, locked, ending)
 
     def _write_end(
         self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
-    ) -> Rows:
+    ) -> _SentEnd:
         params = {
             "transactional_id": transactional_id,
             "producer_id": locked.producer.producer_id,
@@ -467,7 +490,9 @@ class Transactions:
             "new_producer_epoch": ending.next.producer_epoch,
             **_state_params(ending.next),
         }
-        return transaction.send(_SQL["end_transaction"], params)
+        rows = transaction.send(_SQL["end_transaction"], params)
+        control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
+        return _SentEnd(rows, control, locked.epoch, locked.now_ms)
 
 
 def _locked(rows: Sequence[TupleRow]) -> _Locked | None:

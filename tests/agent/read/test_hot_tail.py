@@ -150,3 +150,21 @@ async def test_a_request_of_which_the_tail_keeps_most_counts_as_a_whole() -> Non
         file, _result(RunResult(base_offset=3), RunResult(base_offset=4), RunResult(base_offset=5), refused)
     )
     assert tail.size == len(memoryview(file.sections[0].pieces[0].data.obj)) + 3 * BATCH_OVERHEAD
+
+
+async def test_a_control_batch_joins_the_batches_before_and_after_it() -> None:
+    """It is evicted like a file. Without the batch directly before it, it is not added."""
+    tail = HotTail(2**20)
+    control = memoryview(bytes(78))
+    tail.append(PARTITION, 0, control)
+    tail.committed(_file(1, "a"), _result(RunResult(base_offset=40)))
+    tail.append(PARTITION, 42, control)
+    assert tail.size == SIZE + BATCH_OVERHEAD
+    tail.append(PARTITION, 41, control)
+    tail.committed(_file(2, "b"), _result(RunResult(base_offset=42)))
+    read = tail.read(PARTITION, 40, 2**20)
+    assert read is not None
+    assert (len(read.batches), read.size, read.next_offset) == (3, 2 * SIZE + 78, 43)
+    for _ in range(3):
+        tail._drop_oldest()
+    assert (tail.size, tail.read(PARTITION, 42, 2**20)) == (0, None)

@@ -65,6 +65,7 @@ def test_a_commit_writes_a_control_batch_into_every_partition(scene: Scene) -> N
         state = _state(scene, topic, partition)
         assert (state.last_stable_offset, state.high_watermark, state.log_end_offset) == (end, end, end)
         *_, control = scene.extents(topic, partition)
+        assert control == ended.controls[partition]
         assert (control.base_offset, control.last_offset) == (end - 1, end - 1)
         assert control.control == ControlBatch(*producer, commits=True)
         assert (control.file_kind, control.record_count, control.length) == (FileKind.CONTROL, 0, 0)
@@ -193,8 +194,8 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     clock.advance(1)
     (found,) = transactions.timed_out()
     assert (found.transactional_id, found.producer) == ("t", producer)
-    assert list(transactions.abort("t", producer)) == _partitions(topic, 0)
-    assert transactions.abort("t", producer) == ()
+    assert list(transactions.abort("t", producer).partitions) == _partitions(topic, 0)
+    assert transactions.abort("t", producer).partitions == ()
     assert transactions.timed_out() == []
     assert _write(scene, topic, producer, 3).refusal is RunRefusal.INVALID_PRODUCER_EPOCH
     with pytest.raises(TransactionRefusedError):
