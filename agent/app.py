@@ -214,6 +214,7 @@ class Agent:
             catalog.transactions,
             self.pools.catalog,
             self.tail,
+            self.metrics,
             on_change=(bounds_cache.invalidate, self.commit_notifier.wake, self._announcer.announce),
         )
         self.directory = TopicDirectory(

@@ -166,6 +166,12 @@ class AgentMetrics:
             ["reason"],
             registry=registry,
         )
+        self.ended_transactions = Counter(
+            "siltstone_ended_transactions",
+            "Transactions that their producers ended through this agent, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
         self.fetched_bytes = Counter(
             "siltstone_fetched_bytes", "Bytes of batches in responses to readers", registry=registry
         )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from agent.read.hot_tail import HotTail
+    from agent.runtime.metrics import AgentMetrics
     from agent.runtime.work_pool import WorkPool
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
@@ -66,12 +67,14 @@ class TransactionCoordinator:
         table: TransactionTable,
         pool: WorkPool,
         tail: HotTail,
+        metrics: AgentMetrics,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
     ) -> None:
         """Call each of `on_change` with the partitions of a transaction that has ended."""
         self._table = table
         self._pool = pool
         self._tail = tail
+        self._metrics = metrics
         self._on_change = tuple(on_change)
 
     async def initialize(
@@ -110,7 +113,9 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """End the producer's transaction; return its identity from now on."""
         call = partial(self._table.end, transactional_id, producer, commits=commits, bumps_epoch=bumps_epoch)
-        return self._ended(await self._pool.run(call))
+        ended = self._ended(await self._pool.run(call))
+        self._metrics.ended_transactions.labels("committed" if commits else "aborted").inc()
+        return ended
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:
         for each in ended.controls:

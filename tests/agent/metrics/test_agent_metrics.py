@@ -376,6 +376,16 @@ def another_agent_deletes_the_topic(scene: Scene) -> None:
     scene.produce("y")
 
 
+@step("ended_transactions_total")
+def a_transaction_ends(scene: Scene) -> None:
+    request = {"transactional_id": "t", "transaction_timeout": 1000}
+    with Wire(scene.broker.host_and_port) as wire:
+        found = wire.ask("init_producer_id", 4, Struct(**request, producer_id=-1, producer_epoch=-1))
+        producer = {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
+        wire.ask("add_offsets_to_txn", 3, Struct(transactional_id="t", **producer, group_id="g"))
+        wire.ask("end_txn", 3, Struct(transactional_id="t", **producer, committed=True))
+
+
 @step("kafka_connections_closed_total", kafka_max_connections_per_ip=1)
 def a_quota_is_reached(scene: Scene) -> None:
     with scene.wire(), scene.wire() as second:
