@@ -155,7 +155,9 @@ async def _find(
     if timestamp in _TIERED:
         return _NO_OFFSET
     if timestamp == _MAX_TIMESTAMP:
-        return await _largest_timestamp(topic, state, context)
+        largest = await _largest_timestamp(topic, state, context)
+        is_hidden = state.high_watermark > largest.offset >= end
+        return _NO_OFFSET if is_hidden else largest
     if timestamp < 0:
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
     found = await _at_or_after(topic, state, timestamp, context)

@@ -130,12 +130,12 @@ def fetch(wire: Wire, offset: int, *, isolation: int = _READ_COMMITTED, max_wait
     return found
 
 
-def offsets(wire: Wire, isolation: int) -> int:
-    partition = Struct(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+def offsets(wire: Wire, isolation: int, timestamp: int = -1) -> int:
+    partition = Struct(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
     request = Struct(
         replica_id=-1, isolation_level=isolation, topics=[Struct(name=_TOPIC, partitions=[partition])]
     )
-    return int(wire.ask("list_offsets", 5, request).topics[0].partitions[0].offset)
+    return int(wire.ask("list_offsets", 7, request).topics[0].partitions[0].offset)
 
 
 def commit_offset(wire: Wire, producer: Struct, offset: int, version: int) -> int:
@@ -216,6 +216,9 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(wire: Wire) ->
         found = fetch(wire, 0, max_wait=max_wait)
         assert (found.last_stable_offset, found.high_watermark, len(found.records or b"")) == (0, 1, 0)
     assert len(fetch(wire, 0, isolation=0).records) > 0
+    for timestamp in (1, -3):  # the record's, and the largest
+        found = [offsets(wire, isolation, timestamp) for isolation in (0, _READ_COMMITTED)]
+        assert found == [0, -1]
 
 
 @pytest.mark.parametrize("version", versions(init_producer_id.API))
