@@ -42,7 +42,6 @@ _log = structlog.get_logger(__name__)
 # The lost history may have assigned as many ids, and used as many leader epochs of a local partition.
 _PRODUCER_ID_MARGIN: Final = 1_000_000_000
 _NODE_ID_MARGIN: Final = 10_000
-_PRODUCER_EPOCH_MARGIN: Final = 1_000
 _LOCAL_EPOCH_MARGIN: Final = 1_000
 # The catalog stores the result of a commit for an hour, so a younger one must be known.
 _MAX_COMMIT_AGE_SECONDS: Final = 1800.0
@@ -201,7 +200,7 @@ class Incarnations:
         transaction.send(_SQL["begin_incarnation"], params)
         transaction.send(_SQL["fence_all_sessions"], params)
         transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN})
-        transaction.send(_SQL["fence_transactional_ids"], {"margin": _PRODUCER_EPOCH_MARGIN})
+        transaction.send(_SQL["fence_transactional_ids"])
         transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN})
         transaction.send(_SQL["skip_local_epochs"], {"margin": _LOCAL_EPOCH_MARGIN})
         if is_restore:

@@ -85,15 +85,15 @@ def initialize(
 ) -> TransactionalProducer:
     """Return the state of a new producer of an id without an ongoing transaction.
 
-    `expected` is the identity of a producer that continues after an error. `new_producer_id` is used if
-    `needs_producer_id` says so.
+    `expected` is the identity of a producer that continues after an error. It is the last identity in the
+    first request after a loss of commits. `new_producer_id` is used if `needs_producer_id` says so.
     """
-    if expected is not None and expected == known.last and known.producer_epoch < MAX_EPOCH:
-        # a retry after a lost response, or the first request after a loss of commits
+    is_last = expected is not None and expected == known.last
+    if is_last and known.producer_epoch < MAX_EPOCH:  # a retry after a lost response
         return replace(known, timeout_ms=timeout_ms, state=TransactionState.EMPTY, bumps_epoch=False)
-    if expected is not None and expected != known.identity:
+    if expected is not None and expected != known.identity and not is_last:
         raise _fenced(known, expected)
-    last = known.identity if expected is not None else NOBODY
+    last = expected if expected is not None else NOBODY
     return TransactionalProducer(
         producer_id=new_producer_id if known.is_exhausted else known.producer_id,
         producer_epoch=0 if known.is_exhausted else known.producer_epoch + 1,

@@ -38,12 +38,13 @@ SELECT setval('producer_ids', last_value + %(margin)s::bigint) FROM producer_ids
 
 -- name: fence_transactional_ids
 -- Let every transactional producer begin again, because the end of its last transaction may be lost, and let ongoing
--- transactions time out at once. Skip the epochs that the lost history may have used. The last known producer of an
--- id may continue (KIP-360): its identity is kept.
+-- transactions time out at once. After the largest epoch, a producer gets another id, which the lost history has never
+-- used. The last known producer of an id may continue (KIP-360): its identity is kept, also if no producer has
+-- continued since an earlier loss.
 UPDATE transactional_ids
-SET last_producer_id = producer_id, last_epoch = producer_epoch, bumps_epoch = false,
-    producer_epoch = least(producer_epoch + %(margin)s::integer, 32767),
-    started_ms = CASE WHEN state = 'ongoing' THEN 0 END;
+SET last_producer_id = CASE WHEN producer_epoch = 32767 THEN last_producer_id ELSE producer_id END,
+    last_epoch = CASE WHEN producer_epoch = 32767 THEN last_epoch ELSE producer_epoch END,
+    bumps_epoch = false, producer_epoch = 32767, started_ms = CASE WHEN state = 'ongoing' THEN 0 END;
 
 -- name: skip_node_ids
 -- Skip the node ids that the lost history may have assigned.

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
-def test_no_transaction_continues_in_another_history(catalog: Catalog, ids: Ids) -> None:
+@pytest.mark.parametrize("is_aborted_first", [False, True])
+@pytest.mark.parametrize("losses", [1, 2])
+def test_no_transaction_continues_in_another_history(
+    catalog: Catalog, ids: Ids, losses: int, *, is_aborted_first: bool
+) -> None:
     """The end of the transaction may be lost. A producer of version 1 would add the next one to it."""
     topic = Scene.set_up(catalog, ids).topic()
     key = PartitionId(topic.topic_id, 0)
     transactions = catalog.transactions
     producer = transactions.initialize("t", 60_000).producer
     transactions.add_partitions("t", producer, [key])
-    catalog.incarnations.declare_restore("a test")
+    for _ in range(losses):
+        catalog.incarnations.declare_restore("a test")
     scene = Scene.set_up(catalog, ids)
     late = scene.commit(topic, run_of(1, producer=(*producer, 0), in_transaction=True))
     assert late.runs[0].refusal is RunRefusal.INVALID_PRODUCER_EPOCH
@@ -32,10 +37,12 @@ def test_no_transaction_continues_in_another_history(catalog: Catalog, ids: Ids)
         transactions.end("t", producer, commits=True)
     (found,) = transactions.timed_out()
     assert found == TimedOutTransaction("t", found.producer)
-    assert found.producer.producer_epoch > producer.producer_epoch + 1
-    transactions.abort("t", found.producer)
-    continued = transactions.initialize("t", 60_000, producer).producer
-    assert continued.producer_epoch == found.producer.producer_epoch + 1
+    if is_aborted_first:
+        transactions.abort("t", found.producer)
+    (continued,) = {transactions.initialize("t", 60_000, producer).producer for _ in range(2)}
+    # The lost history may have used every later epoch of the producer, and the next producer ids.
+    assert continued.producer_id > producer.producer_id + 1_000_000
+    assert continued.producer_epoch == 0
     transactions.add_partitions("t", continued, [key])
     appended = scene.commit(topic, run_of(1, producer=(*continued, 0), in_transaction=True))
     assert appended.runs[0].refusal is None
