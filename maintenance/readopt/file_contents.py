@@ -111,6 +111,7 @@ class _Runs:
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
+                is_transactional=header.is_transactional,
             )
         timestamps = decode_batch(payload, position, verify=False).timestamps
         run = BatchRun(

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 _RULES = append_rules_of(TopicConfig())
 _REFUSED, _DUPLICATE = 2, 3  # every second and third run
 
+_TRANSACTIONAL = 6  # the producer id
 _BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1, max_size=4)
 APPENDS = st.lists(
-    st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from([-1, -1, 5, 6]), _BATCHES),
+    st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from([-1, -1, 5, _TRANSACTIONAL]), _BATCHES),
     min_size=1,
     max_size=12,
 )
@@ -42,6 +43,7 @@ def _piece(number: int, producer: int, batches: list[tuple[int, int]]) -> Piece:
             [b"key"] * records,
             [bytes([number]) * size] * records,
             producer=(producer, 0 if producer >= 0 else -1, 10 * number if producer >= 0 else -1),
+            is_transactional=producer == _TRANSACTIONAL,
         )
         for records, size in batches
     ]

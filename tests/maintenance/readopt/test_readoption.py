@@ -245,6 +245,19 @@ def test_an_acknowledged_batch_is_readopted_although_one_before_it_is_missing(sc
         assert after.commit(topic, run_of(1, producer=stamp)).runs[0].refusal is None
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_lost_batch_of_a_transaction_is_never_readopted(scene: Scene, *, acknowledged: bool) -> None:
+    """The end of its transaction is lost, too: it came later."""
+    topic = scene.topic()
+    producer = scene.catalog.transactions.initialize("t", 60_000).producer
+    scene.catalog.transactions.add_partitions("t", producer, [PartitionId(topic.topic_id, 0)])
+    runs = [run_of(1, producer=(*producer, 0), in_transaction=True), run_of(1, producer=(5, 0, 0))]
+    lost = scene.file({PartitionId(topic.topic_id, 0): runs})
+    scene.catalog.incarnations.declare_restore("a test")
+    (result,) = scene.catalog.commits.readopt(lost, acknowledged=acknowledged)
+    assert [run.refusal for run in result.runs] == [RunRefusal.INVALID_PRODUCER_EPOCH, None]
+
+
 _HISTORIES = st.lists(
     st.tuples(st.integers(0, 2), st.sets(st.integers(0, 3), max_size=3), st.integers(0, 2**48 - 1)),
     max_size=12,
