@@ -157,7 +157,7 @@ def test_errors_about_the_database_are_not_sent_to_clients() -> None:
     }
 
 
-_WITH_ARGUMENTS = {catalog.errors.InvalidConfigError}
+_WITH_ARGUMENTS = {catalog.errors.InvalidConfigError, catalog.errors.TransactionRefusedError}
 
 
 def _is_client_safe(kind: type[SiltstoneError]) -> bool:

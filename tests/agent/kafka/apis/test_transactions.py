@@ -217,8 +217,7 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(wire: Wire) ->
         assert (found.last_stable_offset, found.high_watermark, len(found.records or b"")) == (0, 1, 0)
     assert len(fetch(wire, 0, isolation=0).records) > 0
     for timestamp in (1, -3):  # the record's, and the largest
-        found = [offsets(wire, isolation, timestamp) for isolation in (0, _READ_COMMITTED)]
-        assert found == [0, -1]
+        assert [offsets(wire, isolation, timestamp) for isolation in (0, _READ_COMMITTED)] == [0, -1]
 
 
 @pytest.mark.parametrize("version", versions(init_producer_id.API))
