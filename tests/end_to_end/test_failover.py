@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.fsck import fsck
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import GarbageSettings, abort_timed_out, collect_garbage
 from maintenance.readopt import Outcome, readopt
+from maintenance.report import GarbageReport
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
@@ -340,3 +342,117 @@ def test_a_restored_snapshot_of_the_disks_is_noticed(cluster: Cluster, tmp_path:
     assert sum(map(len, values.values())) == 60
     assert agent.agent.epoch.current == 1
     assert {each.outcome for each in cluster.catalog.lost_commits.list()} == {"readopted"}
+
+
+class TransactionalClient:
+    """An application with a transactional producer, which it replaces after a fatal error."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._settings = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0}
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._producer = Producer(self._settings)
+        self._producer.init_transactions(_DEADLINE_SECONDS)
+
+    def write(self, transaction: str, *partitions: int, begins: bool = True) -> None:
+        """Write one record to each of the partitions, and wait for the acknowledgements."""
+        if begins:
+            self._producer.begin_transaction()
+        for partition in partitions:
+            self._producer.produce(_TOPIC, f"{self._name} {transaction}", partition=partition)
+        assert self._producer.flush(_DEADLINE_SECONDS) == 0
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self._producer.commit_transaction(_DEADLINE_SECONDS)
+
+    def abort(self) -> None:
+        """Abort the transaction."""
+        self._producer.abort_transaction(_DEADLINE_SECONDS)
+
+    def transact_in_spite_of_errors(self, transaction: str) -> None:
+        """Write to all partitions and commit, as often as it takes."""
+        while True:
+            try:
+                self.write(transaction, *range(_PARTITIONS))
+                self.commit()
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.txn_requires_abort():
+                    self.abort()
+                elif error.fatal():
+                    self._begin()
+                else:
+                    raise
+            else:
+                return
+
+
+def read_committed(cluster: Cluster) -> dict[str, list[int]]:
+    """Return the partitions in which readers of committed records find each value."""
+    found: dict[str, list[int]] = defaultdict(list)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.agents[0].address,
+            "group.id": "audit",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    with closing(consumer):
+        consumer.assign([TopicPartition(_TOPIC, number, OFFSET_BEGINNING) for number in range(_PARTITIONS)])
+        at_end: set[int] = set()
+
+        def is_done() -> bool:
+            for message in consumer.consume(500, timeout=0.2):
+                partition, value = message.partition(), message.value()
+                assert partition is not None
+                if (error := message.error()) is not None:
+                    assert error.name() == "_PARTITION_EOF", error
+                    at_end.add(partition)
+                elif value is not None:
+                    found[value.decode()].append(partition)
+            return len(at_end) == _PARTITIONS
+
+        wait_until(is_done)
+    return found
+
+
+def test_no_transaction_is_shown_in_part_after_a_failover_that_loses_its_end(cluster: Cluster) -> None:
+    """A transaction whose acknowledged end is lost is aborted; its producer continues, or begins again."""
+    agent = cluster.start_agent()
+    outcomes = ("committed", "aborted", "open", "within")
+    clients = {name: TransactionalClient(agent.address, name) for name in outcomes}
+    everywhere = range(_PARTITIONS)
+    for client in clients.values():
+        client.write("before", *everywhere)
+        client.commit()
+    for name in ("committed", "aborted", "open"):
+        clients[name].write("lost", 0)
+
+    def lose() -> None:
+        for name in ("committed", "aborted", "open"):
+            clients[name].write("lost", 1, begins=False)
+        clients["committed"].commit()
+        clients["aborted"].abort()
+        clients["within"].write("lost", *everywhere)
+        clients["within"].commit()
+
+    cluster.lose_commits(lose)
+    for client in clients.values():
+        client.transact_in_spite_of_errors("after")
+    abort_timed_out(cluster.catalog, GarbageReport())
+    wait_until(lambda: {each.outcome for each in cluster.catalog.lost_commits.list()} == {"readopted"})
+    assert not list(cluster.catalog.lost_commits.unsettled_sessions())
+    expected = {f"{name} {transaction}" for name in outcomes for transaction in ("before", "after")}
+    found = read_committed(cluster)
+    assert {value: sorted(partitions) for value, partitions in found.items()} == {
+        value: list(everywhere) for value in expected
+    }
+    (topic,) = cluster.catalog.topics.list()
+    for state in cluster.catalog.topics.states([PartitionId(topic.topic_id, each) for each in everywhere]):
+        assert state.last_stable_offset == state.high_watermark
+    assert not fsck(cluster.catalog, cluster.store, cluster.clock, deep=True).differences_total
