@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
     from tests.simulation.faults import FaultInjector
     from tests.simulation.model import Model, SentRecord
+    from tests.simulation.transactions import TransactionModel
     from tests.simulation.virtual_time import FiberScheduler
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Rules:
     """The settings that a test with a planted defect changes.
 
     `fault_rates` are the probabilities of network faults, stalls and crashes per call. If they are None, the
-    seed draws them.
+    seed draws them. With `transactions`, there are transactional clients, too.
     """
 
     garbage: GarbageSettings = field(
@@ -73,6 +74,7 @@ class Rules:
         )
     )
     fault_rates: tuple[float, float, float] | None = None
+    transactions: bool = False
     planner: PlannerSettings = field(
         default_factory=lambda: PlannerSettings(
             table_bytes=1 << 16, max_job_files=4, merge_fan_in=2, max_ingestion_age_ms=0
@@ -95,6 +97,7 @@ class Environment:
     bucket: Bucket = field(default_factory=Bucket)
     topics: list[Topic] = field(default_factory=list)
     agents: list[SimulatedAgent] = field(default_factory=list)
+    transactions: TransactionModel | None = None
     violations: list[str] = field(default_factory=list)
     unfinished: int = 0
     running_jobs: int = 0
@@ -130,7 +133,7 @@ class SimulatedAgent:
     def __init__(self, env: Environment, name: str) -> None:
         self.process, network = env.process(name)
         pool = _Pool(env.fibers, self.process)
-        catalog = network.catalog(env.catalog)
+        self.catalog = catalog = network.catalog(env.catalog)
         health = CallHealth(env.clock, limit_seconds=60)
         self.session = Session(
             catalog.sessions,

@@ -31,6 +31,7 @@ from maintenance.fsck.run import fsck
 from object_store.binding import verify_binding
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
+from tests.simulation import transactions
 from tests.simulation.background_tasks import (
     BackgroundTask,
     BoundsChecker,
@@ -45,6 +46,7 @@ from tests.simulation.background_tasks import (
 from tests.simulation.environment import CONFIRM_MS, GRACE_MS, Environment, Producer, Rules, SimulatedAgent
 from tests.simulation.faults import FaultInjector
 from tests.simulation.model import Model, ReadRecord
+from tests.simulation.transactions import TransactionalClient, TransactionModel
 from tests.simulation.virtual_time import FiberScheduler, VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
@@ -54,6 +56,13 @@ if TYPE_CHECKING:
     from object_store.local.store import LocalStore
 
 _TABLES: Final = (
+    "pending_offsets",
+    "committed_offsets",
+    "consumer_groups",
+    "transaction_groups",
+    "transaction_partitions",
+    "transactional_ids",
+    "aborted_transactions",
     "job_files",
     "jobs",
     "extents",
@@ -90,7 +99,10 @@ _MAX_VIRTUAL_SECONDS: Final = 14_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened in a schedule, with a sentence for each violated invariant."""
+    """What happened in a schedule, with a sentence for each violated invariant.
+
+    `unknown` transactions got no response to their commit.
+    """
 
     seed: int
     violations: tuple[str, ...]
@@ -99,6 +111,8 @@ class Outcome:
     jobs: int
     faults: int
     calls: int
+    committed: int
+    unknown: int
 
 
 class Simulator:
@@ -155,6 +169,7 @@ class Simulator:
             clock.fibers = None
             loop.run_until_complete(_cancel_all_tasks())
             loop.close()
+        ended = [] if env.transactions is None else env.transactions.transactions
         return Outcome(
             seed=seed,
             violations=tuple(env.violations),
@@ -163,6 +178,8 @@ class Simulator:
             jobs=sum(1 for each in env.faults.trace if each.endswith("jobs.complete")),
             faults=sum(env.faults.counts.values()),
             calls=len(env.faults.trace),
+            committed=sum(each.commits is True for each in ended),
+            unknown=sum(each.commits is None for each in ended),
         )
 
 
@@ -184,6 +201,8 @@ async def _run_schedule(env: Environment) -> None:
     env.agents = [SimulatedAgent(env, f"agent {number}") for number in range(2)]
     for agent in env.agents:
         await agent.start()
+    if env.rules.transactions:
+        env.transactions = TransactionModel.start(env)
     faults = env.faults
     drawn = [rng.choice(rates) for rates in _FAULT_RATES]
     faults.rate, faults.stalls, faults.crashes = env.rules.fault_rates or drawn
@@ -197,6 +216,11 @@ async def _run_schedule(env: Environment) -> None:
         BackgroundTask(env, "cleaner", 25, collect),
         BackgroundTask(env, "reader", 6, read),
     ]
+    if env.transactions is not None:
+        background += [
+            BackgroundTask(env, "reader of committed records", 6, transactions.read),
+            BackgroundTask(env, "transactions", 10, transactions.abort_late),
+        ]
     bounds = BoundsChecker(env)
     tasks = [asyncio.create_task(each.run()) for each in background]
     tasks += [asyncio.create_task(each(env)) for each in (restart_crashed_agents, watch_silence)]
@@ -209,6 +233,8 @@ async def _run_schedule(env: Environment) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await _stop_agents(env)
+    if env.transactions is not None:
+        await _end_transactions(env, env.transactions)
     runs_until_idle = rng.random() < _IDLE_SHARE
     if runs_until_idle:
         await _run_until_idle(env)
@@ -225,15 +251,28 @@ async def _run_workload(env: Environment, bounds: BoundsChecker) -> None:
         Producer(env, topic, number, None if rng.random() < _NON_IDEMPOTENT_SHARE else 1 + index)
         for index, (topic, number) in enumerate(partitions)
     ]
+    clients = [
+        TransactionalClient(env, env.transactions, number)
+        for number in range(transactions.CLIENTS)
+        if env.transactions is not None
+    ]
     await asyncio.gather(
         *(producer.run(rng.randint(1, 3)) for producer in producers),
         run_operator(env, bounds),
+        *(client.run(rng.randint(2, 5)) for client in clients),
     )
 
 
 async def _stop_agents(env: Environment) -> None:
     for agent in env.agents:
         await (agent.crash() if agent.process.dead else agent.stop())
+
+
+async def _end_transactions(env: Environment, model: TransactionModel) -> None:
+    """Let all transactions time out; check what readers of committed records see then."""
+    await asyncio.sleep(transactions.TIMEOUT_MS / 1000 + 1)
+    await BackgroundTask(env, "last transactions", 1, transactions.abort_late).once()
+    env.violations += model.check(env.store(env.process("checker")[1]))
 
 
 async def _run_until_idle(env: Environment) -> None:

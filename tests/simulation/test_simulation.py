@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ONLY = os.environ.get("SILTSTONE_SEED")
 FIRST = int(ONLY or os.environ.get("SILTSTONE_FIRST_SEED", "0"))
 SCHEDULES = 1 if ONLY else int(os.environ.get("SILTSTONE_SCHEDULES", "60"))
+TRANSACTIONAL_SCHEDULES = 1 if ONLY else SCHEDULES // 3
 #: Number of schedules within which a defect must be found.
 MAX_SCHEDULES = 150
 
@@ -63,6 +64,21 @@ def test_every_invariant_holds_in_every_schedule(simulator: Callable[[Rules], Si
         assert acknowledged > 4 * SCHEDULES
         assert jobs > SCHEDULES / 2
         assert faults > SCHEDULES
+
+
+def test_transactions_are_all_or_nothing_in_every_schedule(
+    simulator: Callable[[Rules], Simulator],
+) -> None:
+    running = simulator(Rules(transactions=True))
+    committed = unknown = 0
+    for seed in range(FIRST, FIRST + TRANSACTIONAL_SCHEDULES):
+        outcome = running.run(seed)
+        assert not outcome.violations, f"SILTSTONE_SEED={seed}:\n" + "\n".join(outcome.violations)
+        committed += outcome.committed
+        unknown += outcome.unknown
+    if not ONLY:  # check that the schedules tested something
+        assert committed > TRANSACTIONAL_SCHEDULES
+        assert unknown > 0
 
 
 def test_schedule_depends_on_its_seed_alone(simulator: Callable[[Rules], Simulator]) -> None:
