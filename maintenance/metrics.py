@@ -32,6 +32,10 @@ _COUNTERS: Final = {
     "aborted_transactions": "Transactions that were aborted because they exceeded their timeouts",
     "not_deleted": "Failed attempts to delete an object",
 }
+_GAUGES: Final = {
+    "ongoing_transactions": "Ongoing transactions, in the process that aborts those that time out",
+    "oldest_transaction_seconds": "Age of the oldest ongoing transaction, in the same process; 0 without any",
+}
 
 
 class MaintenanceCollector(Collector):
@@ -68,3 +72,9 @@ class MaintenanceCollector(Collector):
         for field, text in _COUNTERS.items():
             value = sum(getattr(each.report, field) for each in totals.values())
             yield CounterMetricFamily(f"{_PREFIX}_{field}", text, value=value)
+        for name, text in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text)
+            for each in totals.values():
+                if each.is_leader and name in each.report.gauges:
+                    gauge.add_metric([], each.report.gauges[name])
+            yield gauge

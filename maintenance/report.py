@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 
 Progress = Callable[[], None]
 """Called by a task whenever it has made progress; it may raise to end the round."""
@@ -27,15 +27,18 @@ class GarbageReport:
     expired_producers: int = 0
     aborted_transactions: int = 0
     not_deleted: int = 0
+    gauges: dict[str, float] = field(default_factory=dict)
+    """What the round has measured, by the names of metrics."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the counters for reports."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "gauges"}
 
     def add(self, other: GarbageReport) -> None:
-        """Add the counters of another round."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        """Add the counters of a later round; its gauges replace those of this one."""
+        self.gauges.update(other.gauges)
+        for name, count in other.as_dict().items():
+            setattr(self, name, getattr(self, name) + count)
 
     def removed(self) -> dict[str, int]:
         """Return the counters that are not zero."""

@@ -64,6 +64,9 @@ def maintenance_tasks(
 
     def transactions(report: GarbageReport, progress: Progress) -> None:
         garbage_collection.abort_timed_out(catalog, report, progress)
+        ongoing = catalog.transactions.count_ongoing()
+        report.gauges["ongoing_transactions"] = ongoing.transactions
+        report.gauges["oldest_transaction_seconds"] = ongoing.oldest_ms / 1000
 
     return [
         MaintenanceTask(name="silence", interval_seconds=_SILENCE_SECONDS, run=silence),

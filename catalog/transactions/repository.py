@@ -119,6 +119,13 @@ class TimedOutTransaction(NamedTuple):
     producer: ProducerIdentity
 
 
+class OngoingTransactions(NamedTuple):
+    """How many transactions are ongoing, and the age of the oldest, 0 without any."""
+
+    transactions: int
+    oldest_ms: int
+
+
 class _Locked(NamedTuple):
     """A locked transactional id, with the catalog's time and epoch."""
 
@@ -303,6 +310,14 @@ class Transactions:
             TimedOutTransaction(row.transactional_id, ProducerIdentity(row.producer_id, row.producer_epoch))
             for row in self._database.read("transactions.timed_out", _SQL["timed_out"], params)
         ]
+
+    def count_ongoing(self) -> OngoingTransactions:
+        """Return the number of ongoing transactions, and the age of the oldest."""
+        params = {"now_ms": self._database.injected_now_ms}
+        ((transactions, oldest_ms),) = self._database.read(
+            "transactions.count_ongoing", _SQL["count_ongoing"], params
+        )
+        return OngoingTransactions(transactions, oldest_ms)
 
     def abort(self, transactional_id: str, producer: ProducerIdentity) -> EndedTransaction:
         """Abort the ongoing transaction of a producer and fence it; return what changed.

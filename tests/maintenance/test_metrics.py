@@ -179,6 +179,13 @@ def a_transaction_lasts_too_long(maintained: Maintained) -> None:
     system.clock.advance(2)
 
 
+@step("ongoing_transactions oldest_transaction_seconds")
+def a_transaction_is_open(maintained: Maintained) -> None:
+    transactions = maintained.system.catalog.transactions
+    producer = transactions.initialize("t", 600_000).producer
+    transactions.add_partitions("t", producer, [PartitionId(maintained.system.topic("t").topic_id, 0)])
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_metrics_change_when(name: str, maintained: Maintained) -> None:
     """The second round confirms what the first one has marked."""

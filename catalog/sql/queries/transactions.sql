@@ -183,6 +183,15 @@ WHERE state = 'ongoing' AND started_ms + timeout_ms
 ORDER BY started_ms + timeout_ms
 LIMIT %(limit)s;
 
+-- name: count_ongoing
+-- Return the number of ongoing transactions, and the age of the oldest (0 without any).
+SELECT count(*) AS transactions,
+       coalesce(greatest(0, max(
+           coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - started_ms
+       )), 0)::bigint AS oldest_ms
+FROM transactional_ids
+WHERE state = 'ongoing';
+
 -- name: expire_idle
 -- Delete a bounded number of transactional ids without an ongoing transaction that were not used for long; skip those
 -- that another transaction has locked.
