@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -372,22 +373,22 @@ class TransactionalClient:
         """Abort the transaction."""
         self._producer.abort_transaction(_DEADLINE_SECONDS)
 
-    def transact_in_spite_of_errors(self, transaction: str) -> None:
-        """Write to all partitions and commit, as often as it takes."""
-        while True:
-            try:
-                self.write(transaction, *range(_PARTITIONS))
-                self.commit()
-            except KafkaException as failure:
-                error = failure.args[0]
-                if error.txn_requires_abort():
-                    self.abort()
-                elif error.fatal():
-                    self._begin()
-                else:
-                    raise
+    def try_to(self, transact: Callable[[], None]) -> bool:
+        """Return True if `transact` commits; otherwise abort the transaction, or begin again."""
+        try:
+            transact()
+        except KafkaException as failure:
+            if failure.args[0].txn_requires_abort():
+                self.abort()
             else:
-                return
+                self._begin()
+            return False
+        return True
+
+    def transact(self) -> None:
+        """Write to all partitions, and commit."""
+        self.write("after", *range(_PARTITIONS))
+        self.commit()
 
 
 def read_committed(cluster: Cluster) -> dict[str, list[int]]:
@@ -442,8 +443,9 @@ def test_no_transaction_is_shown_in_part_after_a_failover_that_loses_its_end(clu
         clients["within"].commit()
 
     cluster.lose_commits(lose)
+    assert not clients["open"].try_to(clients["open"].commit)
     for client in clients.values():
-        client.transact_in_spite_of_errors("after")
+        wait_until(partial(client.try_to, client.transact))
     abort_timed_out(cluster.catalog, GarbageReport())
     wait_until(lambda: {each.outcome for each in cluster.catalog.lost_commits.list()} == {"readopted"})
     assert not list(cluster.catalog.lost_commits.unsettled_sessions())

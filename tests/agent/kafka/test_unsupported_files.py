@@ -114,7 +114,8 @@ def test_no_path_reads_a_file_with_an_unknown_feature(
 
     assert fetch_error(broker) == ErrorCode.kafka_storage_error
     for query in ("offset=0", "timestamp=1"):
-        response = httpx.get(f"http://{broker.http_address}/v1/topics/keyed/partitions/0/records?{query}")
+        url = f"http://{broker.http_address}/v1/topics/keyed/partitions/0/records?{query}"
+        response = httpx.get(url, timeout=60)
         assert response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
         assert "too old for a stored file" in response.text
     with pytest.raises(UnsupportedFormatError, match=message):
