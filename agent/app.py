@@ -198,7 +198,9 @@ class Agent:
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
-        bounds_cache = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
+        bounds_cache = self._bounds_cache = BoundsCache(
+            clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds
+        )
         # Identifies this agent in notifications of commits; its sessions may change.
         origin = ids.new_uuid()
         self._announcer = CommitAnnouncer(
@@ -209,13 +211,6 @@ class Agent:
             catalog.watcher(ignored_origin=origin, listeners=self._listeners()),
             bounds_cache,
             outage=Outage("notifications of commits", clock=clock, ids=ids),
-        )
-        self.transactions = TransactionCoordinator(
-            catalog.transactions,
-            self.pools.catalog,
-            self.tail,
-            self.metrics,
-            on_change=(bounds_cache.invalidate, self.commit_notifier.wake, self._announcer.announce),
         )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
@@ -528,7 +523,7 @@ class Agent:
             appends=self.appends,
             local_logs=self.local_logs.reader,
             leaders=leaders,
-            transactions=self.transactions,
+            transactions=self._coordinate_transactions(),
             read_path=self.read_path,
             memory_reads=self._memory_reads,
             timestamps=self._timestamps,
@@ -545,6 +540,19 @@ class Agent:
             ids=self._ids,
             authorizer=self._authorizer,
             acl_follower=self.acl_follower,
+        )
+
+    def _coordinate_transactions(self) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self._catalog.transactions,
+            self.pools.catalog,
+            self.tail,
+            self.metrics,
+            on_change=(
+                self._bounds_cache.invalidate,
+                self.commit_notifier.wake,
+                self._announcer.announce,
+            ),
         )
 
     def _follow_acls(self) -> AclFollower | None:

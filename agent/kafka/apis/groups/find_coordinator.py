@@ -15,7 +15,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.security.rights import DESCRIBE_GROUP
+from agent.security.rights import DESCRIBE_GROUP, DESCRIBE_TRANSACTION
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -39,8 +39,9 @@ async def _find(key: str, request: Struct, context: RequestContext) -> dict[str,
             "error_message": "only groups and transactional ids have coordinators",
             **_NO_NODE,
         }
-    if not is_allowed(context, DESCRIBE_GROUP, key):
-        refused = refusal(DESCRIBE_GROUP)
+    right = DESCRIBE_TRANSACTION if request.key_type == _TRANSACTION else DESCRIBE_GROUP
+    if not is_allowed(context, right, key):
+        refused = refusal(right)
         return {"error_code": refused.code, "error_message": refused.message, **_NO_NODE}
     broker = (await context.services.brokers.coordinator(key)).seen_on(context.client.listener)
     if broker is None:

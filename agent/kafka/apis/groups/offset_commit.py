@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from catalog.groups.offsets import CommittedOffset
+    from catalog.model import Topic
 
 _MEMBER_EPOCHS_SINCE, _TOPIC_IDS_SINCE = 9, 10
 # Longer retention times are cut to this. The expiry time, commit time plus retention, stays a 64-bit integer.

@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.kafka.api_definition import Api, DeferredResponse
-from agent.kafka.authorization import refusal, refused_names
+from agent.kafka.authorization import is_allowed, refusal, refused_names
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
 from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
 from agent.kafka.topic_lookup import check_partition, find_topics_by_key, name_of
-from agent.security.rights import WRITE_TOPIC
+from agent.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
 from agent.write.validation import validate
 from core.errors import SiltstoneError
 from object_format.buffers import readable
@@ -85,17 +85,17 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
         for topic in request.topic_data
         for part in topic.partition_data
     ]
-    refusal = _refusal(request)
-    if refusal is not None:
+    refused = _refusal(request, context)
+    if refused is not None:
         for item in items:
-            item.error = refusal
+            item.error = refused
     else:
         await _find_topics(items, context)
         now_ms = context.services.clock.now_ms()
         if _is_validated_inline(items):
-            _validate(items, context.version, now_ms)
+            _validate(items, request, context.version, now_ms)
         else:
-            await _validate_in_pool(items, context, now_ms)
+            await _validate_in_pool(items, request, context, now_ms)
         _enqueue(items, context)
         await _admit_rejected_producers(items, context)
     for item in items:
@@ -107,9 +107,12 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
     return DeferredResponse(partial(_respond, items, seconds))
 
 
-def _refusal(request: Struct) -> KafkaError | None:
+def _refusal(request: Struct, context: RequestContext) -> KafkaError | None:
     if request.acks not in {-1, 0, 1}:
         return KafkaError(ErrorCode.invalid_required_acks, f"acks cannot be {request.acks}")
+    name = request.transactional_id
+    if name is not None and not is_allowed(context, WRITE_TRANSACTION, name):
+        return refusal(WRITE_TRANSACTION)
     return None
 
 
@@ -146,16 +149,18 @@ def _is_validated_inline(items: Sequence[_Item]) -> bool:
     return True
 
 
-async def _validate_in_pool(items: Sequence[_Item], context: RequestContext, now_ms: int) -> None:
+async def _validate_in_pool(
+    items: Sequence[_Item], request: Struct, context: RequestContext, now_ms: int
+) -> None:
     """Validate in the kernel pool. If it is full, reject every batch with an error that clients retry."""
     try:
-        await context.services.pools.kernels.run(partial(_validate, items, context.version, now_ms))
+        await context.services.pools.kernels.run(partial(_validate, items, request, context.version, now_ms))
     except SiltstoneError as error:
         for item in items:
             item.error = item.error or error
 
 
-def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
+def _validate(items: Sequence[_Item], request: Struct, version: int, now_ms: int) -> None:
     """Validate the batches of all partitions that have no error yet."""
     for item in items:
         if item.error is None and item.topic is not None:
@@ -165,7 +170,7 @@ def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
                 item.validated = validate(
                     item.topic, item.index, records, now_ms=now_ms, adds_partitions=adds_partitions
                 )
-                _check_transaction(item.topic, item.validated)
+                _check_transaction(item.topic, item.validated, request.transactional_id)
             except Exception as error:  # noqa: BLE001  # becomes this partition's error code
                 item.error = error
     _copy_out_of_large_frames(items)
@@ -204,8 +209,16 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
     return records
 
 
-def _check_transaction(topic: Topic, validated: ValidatedAppend) -> None:
-    if topic.is_local and any(each.producer and each.producer.is_transactional for each in validated.batches):
+def _check_transaction(topic: Topic, validated: ValidatedAppend, transactional_id: str | None) -> None:
+    """Raise KafkaError for a transactional batch in a local topic, or of a client that was not authorized."""
+    if not any(each.producer and each.producer.is_transactional for each in validated.batches):
+        return
+    if transactional_id is None:
+        raise KafkaError(
+            ErrorCode.transactional_id_authorization_failed,
+            "a request with transactional batches must name its transactional id",
+        )
+    if topic.is_local:
         raise KafkaError(
             ErrorCode.invalid_txn_state,
             f"topic {topic.name} has storage.mode=local, which has no transactions",

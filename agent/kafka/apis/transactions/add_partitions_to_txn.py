@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
+from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.topic_lookup import find_topics
+from agent.security.rights import CLUSTER_ACTION, WRITE_TOPIC, WRITE_TRANSACTION
 from catalog.model import PartitionId
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
@@ -45,6 +47,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         transactional_id = request.v3_and_below_transactional_id
         transaction = _Transaction(transactional_id, producer, topics)
         return Struct(results_by_topic_v3_and_below=await _results(transaction, context))
+    require(context, CLUSTER_ACTION)
     results = []
     for each in request.transactions:
         producer = ProducerIdentity(each.producer_id, each.producer_epoch)
@@ -58,8 +61,13 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 async def _results(transaction: _Transaction, context: RequestContext) -> list[Struct]:
     topics = transaction.topics
     found = await find_topics(context.services.directory, (topic.name for topic in topics))
+    refused: frozenset[str] = frozenset()
+    if context.version < _MANY_SINCE:
+        refused = await refused_names(context, WRITE_TOPIC, (topic.name for topic in topics))
     codes = {
-        (topic.name, partition): _check(found[topic.name], partition)
+        (topic.name, partition): refusal(WRITE_TOPIC).code
+        if topic.name in refused
+        else _check(found[topic.name], partition)
         for topic in topics
         for partition in topic.partitions
     }
@@ -100,6 +108,8 @@ async def _add_or_verify(
     try:
         if not transaction.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
+        if context.version < _MANY_SINCE:
+            require(context, WRITE_TRANSACTION, transaction.transactional_id)
         if transaction.verify_only:
             added = await transactions.added_partitions(transaction.transactional_id, transaction.producer)
             return {

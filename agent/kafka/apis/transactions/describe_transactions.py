@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
 from agent.kafka.apis.transactions.states import STATE_NAMES
+from agent.kafka.authorization import refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import DESCRIBE_TOPIC, DESCRIBE_TRANSACTION
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from catalog.transactions.rules import TransactionalProducer
@@ -27,7 +29,9 @@ _NO_TIME = -1
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each transactional id."""
-    services, ids = context.services, request.transactional_ids
+    services = context.services
+    hidden = await refused_names(context, DESCRIBE_TRANSACTION, request.transactional_ids)
+    ids = [each for each in request.transactional_ids if each not in hidden]
     transactions = services.catalog.transactions
     try:
         found = await services.pools.catalog.run(partial(transactions.find, ids))
@@ -35,14 +39,23 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         partitions = await services.pools.catalog.run(partial(transactions.partitions_of, producer_ids))
     except SiltstoneError as error:
         code = transaction_code_of(error, knows_fencing=True)
-        return Struct(transaction_states=[_failed(each, code) for each in ids])
-    return Struct(transaction_states=[_describe(each, found, partitions) for each in ids])
+        return Struct(transaction_states=[_failed(each, code) for each in request.transactional_ids])
+    names = {name for each in partitions.values() for name in each}
+    hidden_topics = await refused_names(context, DESCRIBE_TOPIC, names, log_denied=False)
+    denied = refusal(DESCRIBE_TRANSACTION).code
+    return Struct(
+        transaction_states=[
+            _failed(each, denied) if each in hidden else _describe(each, found, partitions, hidden_topics)
+            for each in request.transactional_ids
+        ]
+    )
 
 
 def _describe(
     transactional_id: str,
     found: Mapping[str, TransactionalProducer],
     partitions: Mapping[int, Mapping[str, Sequence[int]]],
+    hidden_topics: Collection[str],
 ) -> Struct:
     if not transactional_id:
         return _failed(transactional_id, ErrorCode.invalid_request)
@@ -59,6 +72,7 @@ def _describe(
         topics=[
             Struct(topic=name, partitions=numbers)
             for name, numbers in partitions[producer.producer_id].items()
+            if name not in hidden_topics
         ],
     )
 

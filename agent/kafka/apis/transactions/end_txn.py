@@ -25,7 +25,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     try:
         producer = await context.services.transactions.end(
             request.transactional_id,
-            producer_of(request),
+            producer_of(request, context),
             commits=request.committed,
             bumps_epoch=context.version >= _EPOCH_BUMPS_SINCE,
         )

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
-from agent.kafka.authorization import is_allowed, is_allowed_on_any, refusal
+from agent.kafka.authorization import is_allowed, is_allowed_on_any, refusal, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.security.rights import IDEMPOTENT_WRITE, WRITE_TOPIC
+from agent.security.rights import IDEMPOTENT_WRITE, WRITE_TOPIC, WRITE_TRANSACTION
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
 
@@ -49,6 +49,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 async def _initialize(request: Struct, context: RequestContext) -> ProducerIdentity:
+    require(context, WRITE_TRANSACTION, request.transactional_id)
     timeout_ms = request.transaction_timeout
     max_timeout_ms = context.services.settings.transaction_max_timeout_ms
     if not 0 < timeout_ms <= max_timeout_ms:

@@ -13,8 +13,10 @@ from agent.groups.consumer.topics import compile_pattern
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
 from agent.kafka.apis.transactions.states import STATE_NAMES
+from agent.kafka.authorization import is_allowed_quietly
 from agent.kafka.codec import Struct
 from agent.runtime.cooperative_yield import CooperativeYield
+from agent.security.rights import DESCRIBE_TRANSACTION
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ async def _list(request: Struct, pattern: Pattern | None, context: RequestContex
         )
         for transactional_id, producer in page:
             matches = _matches(request, producer, now_ms)
+            matches = matches and is_allowed_quietly(context, DESCRIBE_TRANSACTION, transactional_id)
             if matches and (pattern is None or pattern.fullmatch(transactional_id) is not None):
                 coordinator = await services.brokers.coordinator(transactional_id)
                 if coordinator.node_id == services.brokers.own.node_id:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.kafka.authorization import require
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.security.rights import WRITE_TRANSACTION
 from catalog.errors import TransactionRefusedError
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import RetryableError, StaleStateError
 
 if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
 
 
-def producer_of(request: Struct) -> ProducerIdentity:
-    """Return the producer that a request names; raise KafkaError for an empty transactional id."""
+def producer_of(request: Struct, context: RequestContext) -> ProducerIdentity:
+    """Return the producer that a request names.
+
+    Raises KafkaError for an empty transactional id, and for a client that may not write with this one.
+    """
     if not request.transactional_id:
         raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
+    require(context, WRITE_TRANSACTION, request.transactional_id)
     return ProducerIdentity(request.producer_id, request.producer_epoch)
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import producer_of, transaction_code_of
+from agent.kafka.authorization import refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.offset_requests import check_offset, offset_of, topics_of
+from agent.security.rights import READ_GROUP, READ_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +32,14 @@ _ADDS_GROUP_SINCE = 5
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Store the offsets, and return an error code for each partition."""
+    producer = producer_of(request, context)
+    require(context, READ_GROUP, request.group_id)
     topics = await topics_of(request.topics, context, by_id=False)
+    refused = await refused_names(context, READ_TOPIC, (wanted.name for wanted in request.topics))
     checked = [
-        [check_offset(partition, topic, context) for partition in wanted.partitions]
+        [refusal(READ_TOPIC).code] * len(wanted.partitions)
+        if wanted.name in refused
+        else [check_offset(partition, topic, context) for partition in wanted.partitions]
         for wanted, topic in zip(request.topics, topics, strict=True)
     ]
     offsets = [
@@ -46,7 +53,6 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         instance_id=request.group_instance_id,
         generation=request.generation_id,
     )
-    producer = producer_of(request)
     found: list[ErrorCode] = []
     if offsets:
         found = await context.services.groups.offsets.commit(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
+from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.security.rights import ALTER_CLUSTER, CLUSTER_ACTION
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
 
@@ -42,6 +44,8 @@ async def _result(marker: Struct, context: RequestContext) -> Struct:
 
 
 async def _abort(marker: Struct, context: RequestContext) -> ErrorCode:
+    if not is_allowed(context, ALTER_CLUSTER, log_denied=False) and not is_allowed(context, CLUSTER_ACTION):
+        return refusal(CLUSTER_ACTION).code
     if marker.transaction_result:
         return ErrorCode.invalid_request
     producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)

@@ -19,11 +19,13 @@ from tests.agent.kafka.authorization.cases import (
     is_refused,
 )
 from tests.agent.kafka.authorization.principals import allow, refresh
+from tests.agent.kafka.authorization.transaction_cases import TRANSACTION_CASES, addition, initialization
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
+ALL_CASES = (*CASES, *TRANSACTION_CASES)
 _PAGE = Path(__file__).parents[4] / "docs" / "reference" / "authorization.md"
 _ROW = re.compile(r"^\| ([A-Z]\w+) \| (\w+) \| (Topic|Group|Cluster|TransactionalId) \| .* \|$", re.MULTILINE)
 
@@ -46,8 +48,10 @@ def broker(secured: BrokerThread) -> BrokerThread:
         (commit,) = [case.request for case in CASES if case.row == ("OffsetCommit", "Read", "Group")]
         wire.ask("offset_commit", 8, commit)
         wire.ask("consumer_group_heartbeat", 1, heartbeat(MEMBERS, "first"))
+        producer = wire.ask("init_producer_id", 4, initialization())
+        wire.ask("add_partitions_to_txn", 3, addition(producer.producer_id, producer.producer_epoch))
     bindings = []
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(ALL_CASES):
         bindings += allow(_without(number), *case.others) + allow(_with(number), *case.others, case.right)
     secured.catalog.acls.add(bindings)
     refresh(secured)
@@ -55,10 +59,12 @@ def broker(secured: BrokerThread) -> BrokerThread:
 
 
 def test_the_page_has_a_row_for_each_case() -> None:
-    assert set(_ROW.findall(_PAGE.read_text())) == {case.row for case in CASES}
+    assert set(_ROW.findall(_PAGE.read_text())) == {case.row for case in ALL_CASES}
 
 
-@pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)], ids=["-".join(case.row) for case in CASES])
+@pytest.mark.parametrize(
+    ("number", "case"), [*enumerate(ALL_CASES)], ids=["-".join(case.row) for case in ALL_CASES]
+)
 def test_a_request_needs_the_right_of_its_row(broker: BrokerThread, number: int, case: Case) -> None:
     def ask(principal: str) -> tuple[bool, set[int]]:
         with Wire(broker.host_and_port, client_id=principal) as wire:
