@@ -36,7 +36,7 @@ from agent.kafka.automatic_topics import AutomaticTopics
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
-from agent.kafka.listener import create_brokers, refuse_unsupported
+from agent.kafka.listener import create_brokers
 from agent.kafka.services import KafkaServices
 from agent.local_topics.service import LocalLogService
 from agent.maintenance import AgentMaintenance
@@ -61,6 +61,7 @@ from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
 from agent.security.acl_follower import AclFollower
 from agent.security.audit import AuditLog
+from agent.security.authentication import Authentication
 from agent.security.authorizer import Authorizer
 from agent.security.exposure import check_exposure
 from agent.security.tls.listeners import TlsListeners
@@ -336,6 +337,16 @@ class Agent:
                 incarnations=catalog.incarnations,
             ),
         )
+        self.authentication = Authentication(
+            settings.authentication,
+            users=catalog.users,
+            pools=self.pools,
+            metrics=self.metrics,
+            clock=clock,
+            ids=ids,
+        )
+        for each in settings.kafka_listeners:
+            self.authentication.check_mechanisms(each.name, each.mechanisms)
         self._maintenance = AgentMaintenance(maintenance, self.metrics)
         self._services = HttpContext(
             settings=settings,
@@ -381,7 +392,6 @@ class Agent:
             try:
                 http = {each: _bind(each, opened, settings) for each in settings.http_listeners}
                 health = opened.enter_context(bind(settings.health_host, settings.health_port))
-                refuse_unsupported(settings)
                 kafka = {each: _bind(each, opened, settings) for each in settings.kafka_listeners}
                 self._control.start()
                 await self._warm_up()
@@ -533,6 +543,7 @@ class Agent:
             fetch_sessions=self.fetch_sessions,
             quotas=self.quotas,
             pools=self.pools,
+            authentication=self.authentication,
             request_budget=self.request_budget,
             parsing_budget=self.parsing_budget,
             metrics=self.metrics,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations when it parses a section
 
+from agent.authentication_settings import AuthenticationSettings
 from agent.group_settings import GroupSettings
 from agent.listeners import HttpListener, KafkaListener
 from agent.local_tier_settings import LocalTierSettings
@@ -148,6 +149,8 @@ class AgentSettings:
     local_tier: LocalTierSettings = field(default_factory=LocalTierSettings)
 
     groups: GroupSettings = field(default_factory=GroupSettings)
+
+    authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
 
     # None: this agent runs no maintenance.
     maintenance: GarbageSettings | None = None

@@ -45,6 +45,8 @@ from agent.kafka.apis.security import (
     delete_acls,
     describe_acls,
     describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from agent.kafka.apis.topics import (
     alter_partition_reassignments,
@@ -109,6 +111,8 @@ APIS: tuple[Api, ...] = (
     describe_topic_partitions.API,
     incremental_alter_configs.API,
     list_config_resources.API,
+    sasl_handshake.API,
+    sasl_authenticate.API,
     describe_user_scram_credentials.API,
     alter_user_scram_credentials.API,
     describe_acls.API,

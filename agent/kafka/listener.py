@@ -6,9 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent.cluster.brokers import Brokers
-from agent.listeners import SecurityProtocol
 from catalog.model import Broker, Endpoint
-from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,18 +65,3 @@ def advertised_address(listener: KafkaListener, bound: socket.socket) -> tuple[s
     if listener.advertised_host is not None:
         return listener.advertised_host, listener.advertised_port or port
     return (socket.gethostname() if host in _ALL_INTERFACES else host), port
-
-
-def refuse_unsupported(settings: AgentSettings) -> None:
-    """Raise InvalidInputError for a listener that would serve without the protection that it names."""
-    for each in settings.kafka_listeners:
-        if each.protocol.has_sasl:
-            raise InvalidInputError(
-                f"listener {each.name}: {each.protocol} is not supported", remedy="use PLAINTEXT or SSL"
-            )
-    for listener in settings.http_listeners:
-        if listener.authentication:
-            raise InvalidInputError(
-                f"HTTP listener {listener.name}: http_authentication is not supported",
-                remedy="set http_authentication to none",
-            )

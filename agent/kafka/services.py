@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
     from agent.security.acl_follower import AclFollower
+    from agent.security.authentication import Authentication
     from agent.security.authorizer import Authorizer
     from agent.settings import AgentSettings
     from agent.transactions.coordinator import TransactionCoordinator
@@ -55,6 +56,7 @@ class KafkaServices:
     fetch_sessions: FetchSessions
     quotas: QuotaFollower
     pools: Pools
+    authentication: Authentication
     request_budget: ByteBudget
     parsing_budget: ByteBudget
     metrics: AgentMetrics

@@ -223,6 +223,23 @@ class AgentMetrics:
             "Authorizations that were not logged because of the rate limit of the audit log",
             registry=registry,
         )
+        self.authentications = Counter(
+            "siltstone_authentications",
+            "Logins over Kafka and HTTP, by mechanism and outcome",
+            ["mechanism", "outcome"],
+            registry=registry,
+        )
+        self.jwks_refreshes = Counter(
+            "siltstone_jwks_refreshes",
+            "Attempts to read the keys that verify tokens, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        self.unauthenticated_connections = Gauge(
+            "siltstone_unauthenticated_connections",
+            "Connections of Kafka clients that have not authenticated yet, although they must",
+            registry=registry,
+        )
         self.http_requests = Counter(
             "siltstone_http_requests",
             "HTTP requests, by method, route and status",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.security.rights import Right
+    from agent.security.sasl.login import SaslLogin
 
 
 class Principal(NamedTuple):
@@ -47,7 +48,8 @@ class Decisions:
 class Client:
     """The client of one connection. `host` is its address without the port; `listener` is the name.
 
-    `mute` lets the connection receive nothing for some seconds. Only the authorizer uses `decisions`.
+    `mute` lets the connection receive nothing for some seconds. Only the authorizer uses `decisions`. `login`
+    is None unless the listener has SASL.
     """
 
     host: str
@@ -55,3 +57,4 @@ class Client:
     principal: Principal = ANONYMOUS
     mute: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
     decisions: Decisions | None = field(default=None, compare=False, repr=False)
+    login: SaslLogin | None = None

@@ -1,9 +1,8 @@
-"""APIs of features that the agent does not have: SASL and reassignments.
+"""APIs of features that the agent does not have: reassignments.
 
 Clients that use one of these features learn from the response that the agent does not have it. Without the
-API they would report an unsupported version, or try again until they time out. A Kafka listener without SASL
-sends the same responses. Requests that list things succeed, and list nothing: consoles ask for them to draw a
-page.
+API they would report an unsupported version, or try again until they time out. Requests that list things
+succeed, and list nothing: consoles ask for them to draw a page.
 
 Each row of the table names an API, its versions, the rejection, and the function that writes the rejection
 into that API's response. Most responses carry the error code once for each item of the request.
@@ -58,16 +57,6 @@ class RejectedApi:
         return self.respond(self.rejection, request, context)
 
 
-def _code_alone(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del request, context
-    return Struct(error_code=rejection.code)
-
-
-def _code_and_message(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
-    del request, context
-    return Struct(error_code=rejection.code, error_message=rejection.reason)
-
-
 def _list_reassignments(rejection: Rejection, request: Struct, context: RequestContext) -> Struct:
     del request
     require(context, DESCRIBE_CLUSTER)
@@ -75,11 +64,8 @@ def _list_reassignments(rejection: Rejection, request: Struct, context: RequestC
 
 
 _NO_REASSIGNMENTS = Rejection(ErrorCode.none, "partitions in the object store have nothing to move")
-_NO_SASL = Rejection(ErrorCode.illegal_sasl_state, "this listener has no SASL")
 
 REJECTED_APIS: tuple[RejectedApi, ...] = (
-    RejectedApi("sasl_handshake", 0, 1, _NO_SASL, _code_alone),
-    RejectedApi("sasl_authenticate", 0, 2, _NO_SASL, _code_and_message),
     RejectedApi("list_partition_reassignments", 0, 0, _NO_REASSIGNMENTS, _list_reassignments),
 )
 

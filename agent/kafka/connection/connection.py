@@ -19,9 +19,10 @@ import structlog
 from typing_extensions import override
 
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.connection.frames import ForeignProtocolError, FrameReceiver
+from agent.kafka.connection.frames import MIN_FRAME_BYTES, ForeignProtocolError, FrameReceiver
 from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
+from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
 from agent.security.identity import ANONYMOUS, Client
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent.kafka.connection.limits import ConnectionLimits
     from agent.kafka.dispatcher import RequestDispatcher, Response
     from agent.runtime.cooperative_yield import IterationBudget
+    from agent.security.sasl.login import SaslLogin
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
@@ -40,10 +42,20 @@ _HIGH_WATER_BYTES = 256 * 1024  # of the transport's write buffer, which no budg
 _MAX_WAITING_BYTES = 1024 * 1024
 
 
+class LoginRefusedError(MalformedMessageError):
+    """The client sent something else than its login. Its connection is closed without a response."""
+
+
+class SessionExpiredError(MalformedMessageError):
+    """The session of the client has ended (KIP-368). Its connection is closed without a response."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection, from accept to close. Belongs to the event loop.
 
-    `on_open` returns False for a connection that is to be rejected. `on_close` is called once.
+    `on_open` returns False for a connection that is to be rejected. `on_close` is called once. `new_login` is
+    None if the listener has no SASL. With it, only requests of the login are handled until `on_login` is
+    called, and the bounds of a login hold.
     """
 
     def __init__(
@@ -57,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         listener_name: str,
         on_open: Callable[[Connection], bool],
         on_close: Callable[[Connection], None],
+        new_login: Callable[[Client], SaslLogin] | None = None,
+        on_login: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
@@ -66,6 +80,9 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self._on_open = on_open
         self._on_close = on_close
+        self._on_login = on_login
+        self._login_end: asyncio.TimerHandle | None = None
+        self._max_pending = limits.max_pending_requests
         self._frames: deque[memoryview] = deque()
         self._responses: deque[QueuedResponse] = deque()
         self._receiver = FrameReceiver(
@@ -78,6 +95,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writer: ResponseWriter | None = None  # set while the transport accepts writes
         self.client = Client("", listener_name, mute=self.mute)
+        if new_login is not None:
+            self.client.login = new_login(self.client)
+            self._max_pending = limits.login.max_pending_requests
+            self._receiver.set_bounds(MIN_FRAME_BYTES, limits.login.max_request_bytes)
         self._counted_bytes = 0  # in the budget
         self._incoming_bytes = 0  # of the counted bytes, those of an incomplete frame
         self._received_bytes = 0  # since the last check of the rate
@@ -134,6 +155,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         elif not self._on_open(self):
             self.abort("quota")
+        elif self.client.login is not None:
+            self._login_end = self._loop.call_later(self._limits.login.seconds, self.abort, "login_timeout")
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -178,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             self._writer = None
         if self._sending is not None:
             self._sending.cancel()
-        for timer in (self._retry, self._muted):
+        for timer in (self._retry, self._muted, self._login_end):
             if timer is not None:
                 timer.cancel()
         for response in self._responses:
@@ -308,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         count = len(self._frames) + len(self._responses)
         is_full = (
-            count >= self._limits.max_pending_requests
+            count >= self._max_pending
             or self._frame_bytes > _MAX_WAITING_BYTES
             or (count > 0 and self._budget.is_full)
         )
@@ -330,7 +353,9 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.end(self)
         if self._is_finishing:
             return
-        if self._handling is None and self._can_handle_more and not self._loop_share.is_spent:
+        login = self.client.login
+        is_allowed = login is None or login.is_current
+        if is_allowed and self._handling is None and self._can_handle_more and not self._loop_share.is_spent:
             try:
                 response = self._dispatcher.try_fast_path(frame, self.client)
             except Exception as error:  # noqa: BLE001  # an error closes this connection and no other
@@ -358,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_bytes -= len(frame)
                 was_tried, self._tried = frame is self._tried, None
                 self._update_reading()
-                response = await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
+                response = await self._respond(frame, was_tried=was_tried)
                 if self._current is not frame:
                     QueuedResponse(response).release()
                     return  # the client has gone, and `connection_lost` released the frame
@@ -375,6 +400,43 @@ class Connection(asyncio.BufferedProtocol):
                 self._current = None
                 self._handling = None
         self._close_if_finished()
+
+    async def _respond(self, frame: memoryview, *, was_tried: bool) -> Response:
+        """Handle a request, if the client may send it now."""
+        login = self.client.login
+        if login is None:
+            return await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
+        was_authenticated = login.is_authenticated
+        if login.expects_bare_tokens:
+            response = await _respond_to_bare_token(login, frame)
+        elif login.admits(int.from_bytes(frame[:2], "big")):
+            response = await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
+        elif login.is_authenticated:
+            self.close_reason = "session_expired"
+            raise SessionExpiredError("the session has expired")
+        else:
+            await login.fail("unexpected_request")
+            raise LoginRefusedError("the client must log in first")
+        self._follow(login, was_authenticated=was_authenticated)
+        return response
+
+    def _follow(self, login: SaslLogin, *, was_authenticated: bool) -> None:
+        """Apply the bounds of the state that a login has reached."""
+        if login.is_failed:
+            self.close_reason = "login_failed"
+            self._is_finishing = True
+            self._drop_frames()
+            self._update_reading()
+            return
+        limits, least = self._limits, 1 if login.expects_bare_tokens else MIN_FRAME_BYTES
+        if not login.is_authenticated:
+            self._receiver.set_bounds(least, limits.login.max_request_bytes)
+        elif not was_authenticated:
+            self._receiver.set_bounds(least, limits.max_request_bytes)
+            self._max_pending = limits.max_pending_requests
+            if self._login_end is not None:
+                self._login_end.cancel()
+            self._on_login(self)
 
     def _enqueue(self, frame: memoryview, response: Response, counted: int) -> None:
         """Send the response after all earlier ones. The budget counts `counted` bytes for the request."""
@@ -406,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         """True if enough of the earlier responses has left to make another one."""
         return (
             self._writable.is_set()
-            and len(self._responses) < self._limits.max_pending_requests
+            and len(self._responses) < self._max_pending
             and self._ready_bytes <= _MAX_WAITING_BYTES
         )
 
@@ -472,3 +534,12 @@ class Connection(asyncio.BufferedProtocol):
             self._limits.slow_clients,
             lambda: queued.retains_memory or self._counted_bytes > 0,
         )
+
+
+async def _respond_to_bare_token(login: SaslLogin, token: memoryview) -> Response:
+    """Return the mechanism's response with its length. Without a request, a failure has no response."""
+    try:
+        step = await login.authenticate(bytes(token))
+    except (AuthenticationFailedError, LoginUnavailableError) as error:
+        raise LoginRefusedError(error.message) from None
+    return [len(step.message).to_bytes(4, "big"), step.message]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LENGTH_BYTES = 4
-_MIN_FRAME_BYTES = 8  # API key, version, correlation id
+MIN_FRAME_BYTES = 8  # API key, version, correlation id
 RECEIVE_BYTES = 256 * 1024
 _LARGE_FRAME_BYTES = 32 * 1024  # copying that much takes longer than another system call to receive
 _FIRST_BYTES = 2 * 1024
@@ -54,6 +54,7 @@ class FrameReceiver:
         self._shared = shared
         self._first_bytes = shared[:_FIRST_BYTES]
         self._expects_large = False
+        self._min_frame_bytes = MIN_FRAME_BYTES
         self._max_frame_bytes = max_frame_bytes
         self._reserve = reserve
         self._has_room = has_room
@@ -73,6 +74,10 @@ class FrameReceiver:
     def has_buffer(self) -> bool:
         """True while a frame that has arrived in part has a buffer. Nothing else is received then."""
         return self._frame is not None
+
+    def set_bounds(self, min_frame_bytes: int, max_frame_bytes: int) -> None:
+        """Change the bounds on the frames whose length has not arrived yet."""
+        self._min_frame_bytes, self._max_frame_bytes = min_frame_bytes, max_frame_bytes
 
     def buffer(self) -> memoryview:
         """Return the buffer to receive into. Call `received` before another connection receives."""
@@ -109,12 +114,12 @@ class FrameReceiver:
             length = int.from_bytes(self._head, "big", signed=True)
             first = bytes(self._head)
             self._head.clear()
-            if not _MIN_FRAME_BYTES <= length <= self._max_frame_bytes:
+            if not self._min_frame_bytes <= length <= self._max_frame_bytes:
                 if (sent := on_kafka_port(first)) is not None:
                     raise ForeignProtocolError(sent)
                 raise MalformedMessageError(
                     f"the client announced a request of {length} bytes;"
-                    f" requests have {_MIN_FRAME_BYTES} to {self._max_frame_bytes} bytes"
+                    f" requests have {self._min_frame_bytes} to {self._max_frame_bytes} bytes"
                 )
             part, data = data[:length], data[length:]
             self._length = length

@@ -56,8 +56,18 @@ class SlowClientPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Bounds of one connection."""
+    """Bounds of one connection; until its client has logged in, if it must, those of `LoginLimits` hold."""
 
     max_request_bytes: int
     max_pending_requests: int
     slow_clients: SlowClientPolicy
+    login: LoginLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginLimits:
+    """Bounds of a connection on which a login is under way: one request at a time, and a time limit."""
+
+    max_request_bytes: int
+    seconds: float
+    max_pending_requests: int = 1

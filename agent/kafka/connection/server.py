@@ -13,12 +13,13 @@ from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.creation_rate import MAX_CLOSING, CreationRate
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.incoming_memory import IncomingMemory
-from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
+from agent.kafka.connection.limits import ConnectionLimits, LoginLimits, SlowClientPolicy
 from agent.quotas.rates import Windows
 from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 from agent.runtime.cooperative_yield import IterationBudget
 from agent.runtime.health import start_essential_task
 from agent.runtime.sockets import address_of
+from agent.security.sasl.login import SaslLogin
 
 if TYPE_CHECKING:
     import socket
@@ -118,7 +119,15 @@ class KafkaServer:
                 settings.kafka_scarce_memory_ms / 1000,
                 memory=(services.request_budget, services.read_path.budget),
             ),
+            login=LoginLimits(
+                max_request_bytes=min(
+                    settings.authentication.sasl_server_max_receive_size, settings.max_request_bytes
+                ),
+                seconds=settings.authentication.authentication_timeout_ms / 1000,
+            ),
         )
+        self._authentication = services.authentication
+        self._unauthenticated: dict[Connection, None] = {}  # in the order of their arrival
         self._loop_share = IterationBudget(services.clock)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._quotas = ConnectionQuotas(
@@ -195,6 +204,12 @@ class KafkaServer:
             listener_name=listener.name,
             on_open=self._admit,
             on_close=self._remove,
+            new_login=(
+                partial(SaslLogin, self._authentication, listener.mechanisms)
+                if listener.protocol.has_sasl
+                else None
+            ),
+            on_login=self._note_login,
         )
         if self._is_stopping:  # accepted while the listener was being closed
             connection.finish()
@@ -213,6 +228,8 @@ class KafkaServer:
         is_admitted = self._quotas.acquire(connection, connection.client.host)
         if is_admitted:
             self._silent.append(connection)
+            if connection.client.login is not None:
+                self._note_unauthenticated(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
         return is_admitted
 
@@ -230,6 +247,20 @@ class KafkaServer:
         """Mute a new connection once its transport reads: before, uvloop ignores a pause."""
         asyncio.get_running_loop().call_soon(connection.mute, seconds)
 
+    def _note_unauthenticated(self, connection: Connection) -> None:
+        """Count a connection until its client has logged in; beyond the bound, close the oldest of them."""
+        if len(self._unauthenticated) >= self._settings.authentication.max_unauthenticated_connections:
+            oldest = next(iter(self._unauthenticated))
+            self._note_login(oldest)
+            self._quotas.release(oldest)
+            oldest.abort("unauthenticated")
+        self._unauthenticated[connection] = None
+        self._metrics.unauthenticated_connections.set(len(self._unauthenticated))
+
+    def _note_login(self, connection: Connection) -> None:
+        self._unauthenticated.pop(connection, None)
+        self._metrics.unauthenticated_connections.set(len(self._unauthenticated))
+
     def _close_silent(self) -> None:
         """Close the oldest connection that has never sent a request, if there is one."""
         while self._silent:
@@ -241,6 +272,7 @@ class KafkaServer:
 
     def _remove(self, connection: Connection) -> None:
         self._quotas.release(connection)
+        self._note_login(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
         if connection.close_reason:
             self._metrics.kafka_connections_closed.labels(connection.close_reason).inc()

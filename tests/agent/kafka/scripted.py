@@ -13,7 +13,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.incoming_memory import IncomingMemory
-from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
+from agent.kafka.connection.limits import ConnectionLimits, LoginLimits, SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.cooperative_yield import IterationBudget
 from core.clock import SystemClock
@@ -191,6 +191,7 @@ class Scripted:
             max_request_bytes=10_000_000,
             max_pending_requests=pending,
             slow_clients=slow_clients or SlowClientPolicy.of(60, 60, memory=()),
+            login=LoginLimits(max_request_bytes=10_000, seconds=60),
         )
         self.connection = Connection(
             cast("Any", self.dispatcher),

@@ -33,6 +33,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 raise KafkaError(
                     ErrorCode.invalid_request, f"{text!r} is not a valid name or version of client software"
                 )
+    if context.client.login is not None:
+        context.client.login.sent_versions()
     rows = []
     for key, api in sorted(context.apis.items()):
         if api.is_advertised:

@@ -1,0 +1,155 @@
+"""Authentication of an agent's clients: the one place that knows users, tokens, mechanisms and failed logins.
+
+Kafka's and HTTP's listeners share it, so that both have the same users. Every verification runs in a thread
+of a pool with few threads and a bounded queue, apart from other work: a flood of logins delays other logins
+only. Failed logins are counted, logged with the peer at a bounded rate, and their responses delayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import structlog
+
+from agent.listeners import SaslMechanism
+from agent.runtime.errors import BusyError, StoppingError
+from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
+from agent.security.passwords import PasswordVerifier
+from agent.security.sasl.oauthbearer import OAuthBearerExchange
+from agent.security.sasl.plain import PlainExchange
+from agent.security.sasl.scram import ScramExchange
+from agent.security.signing_keys import SigningKeys
+from agent.security.tokens import TokenVerifier
+from catalog.security.scram import ScramMechanism
+from core.errors import InvalidInputError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from agent.authentication_settings import AuthenticationSettings
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
+    from agent.security.sasl.exchange import Identity, SaslExchange
+    from catalog.security.users import UserLookup, Users
+    from core.clock import Clock
+    from core.ids import Ids
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_LOGGED_PER_MINUTE: Final = 60
+
+
+class _CachedUser(NamedTuple):
+    found: UserLookup
+    expires: float
+
+
+class Authentication:
+    """Verifies who clients are. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: AuthenticationSettings,
+        *,
+        users: Users,
+        pools: Pools,
+        metrics: AgentMetrics,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._users = users
+        self._pool = pools.logins
+        self._metrics = metrics
+        self._ids = ids
+        self._cache: OrderedDict[str, _CachedUser] = OrderedDict()
+        self._passwords = PasswordVerifier(self.look_up, pools.logins, ids)
+        self._tokens: TokenVerifier | None = None
+        url = settings.sasl_oauthbearer_jwks_endpoint_url
+        if url is not None:
+            keys = SigningKeys(url, settings, pools.signing_keys, clock, metrics.jwks_refreshes)
+            self._tokens = TokenVerifier(settings, keys, pools.logins, clock)
+        self._log_window = clock.monotonic()
+        self._logged = self._unlogged = 0
+
+    def check_mechanisms(self, listener: str, mechanisms: tuple[SaslMechanism, ...]) -> None:
+        """Raise InvalidInputError if a listener has a mechanism that lacks a setting."""
+        if SaslMechanism.OAUTHBEARER in mechanisms and self._tokens is None:
+            raise InvalidInputError(
+                f"listener {listener} has OAUTHBEARER, but there are no keys to verify tokens",
+                remedy="set sasl_oauthbearer_jwks_endpoint_url, or remove OAUTHBEARER from its mechanisms",
+            )
+
+    def exchange(self, mechanism: SaslMechanism) -> SaslExchange:
+        """Return a new exchange of a mechanism."""
+        match mechanism:
+            case SaslMechanism.PLAIN:
+                return PlainExchange(self.verify_password)
+            case SaslMechanism.SCRAM_SHA_256:
+                return ScramExchange(ScramMechanism.SHA_256, self.look_up, self._ids)
+            case SaslMechanism.SCRAM_SHA_512:
+                return ScramExchange(ScramMechanism.SHA_512, self.look_up, self._ids)
+            case SaslMechanism.OAUTHBEARER:
+                return OAuthBearerExchange(self.verify_token)
+
+    async def look_up(self, name: str) -> UserLookup:
+        """Return the credentials of a name, real or simulated, from a cache for a second."""
+        cached = self._cache.get(name)
+        if cached is not None and self.clock.monotonic() < cached.expires:
+            return cached.found
+        found = await _available(self._pool.run(partial(self._users.lookup, name)))
+        expires = self.clock.monotonic() + self.settings.user_cache_ms / 1000
+        self._cache[name] = _CachedUser(found, expires)
+        self._cache.move_to_end(name)
+        if len(self._cache) > self.settings.max_cached_users:
+            self._cache.popitem(last=False)
+        return found
+
+    async def verify_password(self, name: str, password: str) -> Identity:
+        """Return who the client is; raise AuthenticationFailedError for a wrong name or password."""
+        return await _available(self._passwords.verify(name, password))
+
+    async def verify_token(self, token: str) -> Identity:
+        """Return who the token is for; raise AuthenticationFailedError for an invalid token."""
+        if self._tokens is None:
+            raise AuthenticationFailedError("tokens are not accepted", reason="no_keys")
+        return await _available(self._tokens.verify(token))
+
+    def succeeded(self, mechanism: str) -> None:
+        """Count a login."""
+        self._metrics.authentications.labels(mechanism, "success").inc()
+
+    async def failed(self, mechanism: str, reason: str, *, host: str, listener: str) -> None:
+        """Count and log a failed login, and return after the delay of failed logins."""
+        self._metrics.authentications.labels(mechanism, "failure").inc()
+        self._log_failure(mechanism=mechanism, reason=reason, client=host, listener=listener)
+        await asyncio.sleep(self.settings.connection_failed_authentication_delay_ms / 1000)
+
+    def _log_failure(self, **what: str) -> None:
+        now = self.clock.monotonic()
+        if now - self._log_window >= 60:
+            if self._unlogged:
+                _log.warning("more clients failed to authenticate", count=self._unlogged)
+            self._log_window, self._logged, self._unlogged = now, 0, 0
+        if self._logged < _LOGGED_PER_MINUTE:
+            self._logged += 1
+            _log.warning("a client failed to authenticate", **what)
+        else:
+            self._unlogged += 1
+
+
+async def _available(call: Awaitable[T]) -> T:
+    """Return the result of a verification; raise LoginUnavailableError if it is not possible now."""
+    try:
+        return await call
+    except (BusyError, StoppingError) as error:
+        raise LoginUnavailableError(error.message) from None
+    except LoginUnavailableError:
+        raise
+    except RetryableError as error:
+        _log.warning("a client cannot be authenticated now", reason=str(error))
+        raise LoginUnavailableError("the agent cannot verify credentials now") from None

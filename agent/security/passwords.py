@@ -1,0 +1,62 @@
+"""Verification of passwords that the server receives: PLAIN, and Basic authentication over HTTP.
+
+They are verified with the SCRAM credentials of the catalog. That takes milliseconds, in a thread. A password
+that was right is remembered as a digest under a random key of this process, together with the credential that
+it matched, so that later requests of the same user are cheap and a changed password has no effect on others.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from agent.security.errors import AuthenticationFailedError
+from agent.security.sasl.exchange import Identity
+from catalog.security.scram import salted_password, stored_key
+
+if TYPE_CHECKING:
+    from agent.runtime.work_pool import WorkPool
+    from agent.security.sasl.exchange import LookUp
+    from catalog.security.scram import ScramCredential
+    from core.ids import Ids
+
+_MAX_REMEMBERED: Final = 10_000
+
+
+class PasswordVerifier:
+    """Verifies passwords with the credentials of users. Belongs to the event loop."""
+
+    def __init__(self, look_up: LookUp, pool: WorkPool, ids: Ids) -> None:
+        self._look_up = look_up
+        self._pool = pool
+        self._secret = ids.random_bytes(32)
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()
+
+    async def verify(self, name: str, password: str) -> Identity:
+        """Return who the client is; raise AuthenticationFailedError for a wrong name or password."""
+        credential = (await self._look_up(name)).for_password()
+        digest = self._digest(name, password, credential)
+        if digest in self._remembered:
+            self._remembered.move_to_end(digest)
+            return Identity(name)
+        if not await self._pool.run(lambda: _matches(password, credential)):
+            raise AuthenticationFailedError(
+                "Authentication failed: Invalid username or password", reason="invalid_credentials"
+            )
+        self._remembered[digest] = None
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return Identity(name)
+
+    def _digest(self, name: str, password: str, credential: ScramCredential) -> bytes:
+        """Return a keyed digest: without this process's secret, it says nothing about the password."""
+        parts = (name.encode(), password.encode(), credential.stored_key)
+        message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hmac.digest(self._secret, message, "sha256")
+
+
+def _matches(password: str, credential: ScramCredential) -> bool:
+    mechanism = credential.mechanism
+    salted = salted_password(mechanism, password.encode(), credential.salt, credential.iterations)
+    return hmac.compare_digest(stored_key(mechanism, salted), credential.stored_key)
