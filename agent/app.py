@@ -26,6 +26,7 @@ from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
+from agent.http.authentication import HttpAuthenticator
 from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.transport.connection import HttpLimits
@@ -338,15 +339,13 @@ class Agent:
             ),
         )
         self.authentication = Authentication(
-            settings.authentication,
+            settings,
             users=catalog.users,
             pools=self.pools,
             metrics=self.metrics,
             clock=clock,
             ids=ids,
         )
-        for each in settings.kafka_listeners:
-            self.authentication.check_mechanisms(each.name, each.mechanisms)
         self._maintenance = AgentMaintenance(maintenance, self.metrics)
         self._services = HttpContext(
             settings=settings,
@@ -430,7 +429,8 @@ class Agent:
             max_connections=self.settings.http_max_connections,
         )
         for listener, bound in listeners.items():
-            server = HttpServer(app, listener, bound, limits=limits, tls=self._tls)
+            served = HttpAuthenticator(app, listener, self.authentication, self.metrics)
+            server = HttpServer(served, listener, bound, limits=limits, tls=self._tls)
             self._http = (*self._http, server)
             await server.start()
 

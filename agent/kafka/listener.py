@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent.cluster.brokers import Brokers
+from agent.listeners import SecurityProtocol
 from catalog.model import Broker, Endpoint
 
 if TYPE_CHECKING:

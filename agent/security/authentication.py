@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
-from agent.listeners import SaslMechanism
+from agent.listeners import HttpAuthentication, SaslMechanism
 from agent.runtime.errors import BusyError, StoppingError
 from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
 from agent.security.passwords import PasswordVerifier
@@ -27,12 +27,12 @@ from catalog.security.scram import ScramMechanism
 from core.errors import InvalidInputError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
-    from agent.authentication_settings import AuthenticationSettings
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
     from agent.security.sasl.exchange import Identity, SaslExchange
+    from agent.settings import AgentSettings
     from catalog.security.users import UserLookup, Users
     from core.clock import Clock
     from core.ids import Ids
@@ -48,11 +48,14 @@ class _CachedUser(NamedTuple):
 
 
 class Authentication:
-    """Verifies who clients are. Belongs to the event loop."""
+    """Verifies who clients are. Belongs to the event loop.
+
+    InvalidInputError: a listener accepts tokens, and no setting says what verifies them.
+    """
 
     def __init__(
         self,
-        settings: AuthenticationSettings,
+        settings: AgentSettings,
         *,
         users: Users,
         pools: Pools,
@@ -60,7 +63,7 @@ class Authentication:
         clock: Clock,
         ids: Ids,
     ) -> None:
-        self.settings = settings
+        self.settings = settings.authentication
         self.clock = clock
         self._users = users
         self._pool = pools.logins
@@ -69,20 +72,25 @@ class Authentication:
         self._cache: OrderedDict[str, _CachedUser] = OrderedDict()
         self._passwords = PasswordVerifier(self.look_up, pools.logins, ids)
         self._tokens: TokenVerifier | None = None
-        url = settings.sasl_oauthbearer_jwks_endpoint_url
+        url = self.settings.sasl_oauthbearer_jwks_endpoint_url
         if url is not None:
-            keys = SigningKeys(url, settings, pools.signing_keys, clock, metrics.jwks_refreshes)
-            self._tokens = TokenVerifier(settings, keys, pools.logins, clock)
+            keys = SigningKeys(url, self.settings, pools.signing_keys, clock, metrics.jwks_refreshes)
+            self._tokens = TokenVerifier(self.settings, keys, pools.logins, clock)
+        for kafka in settings.kafka_listeners:
+            self._check_tokens(kafka.name, kafka.mechanisms)
+        for http in settings.http_listeners:
+            self._check_tokens(http.name, http.authentication)
         self._log_window = clock.monotonic()
         self._logged = self._unlogged = 0
 
-    def check_mechanisms(self, listener: str, mechanisms: tuple[SaslMechanism, ...]) -> None:
-        """Raise InvalidInputError if a listener has a mechanism that lacks a setting."""
-        if SaslMechanism.OAUTHBEARER in mechanisms and self._tokens is None:
-            raise InvalidInputError(
-                f"listener {listener} has OAUTHBEARER, but there are no keys to verify tokens",
-                remedy="set sasl_oauthbearer_jwks_endpoint_url, or remove OAUTHBEARER from its mechanisms",
-            )
+    def _check_tokens(self, listener: str, mechanisms: Iterable[SaslMechanism | HttpAuthentication]) -> None:
+        """Raise InvalidInputError if a listener accepts tokens that nothing can verify."""
+        for each in {SaslMechanism.OAUTHBEARER, HttpAuthentication.BEARER}.intersection(mechanisms):
+            if self._tokens is None:
+                raise InvalidInputError(
+                    f"listener {listener} has {each}, but there are no keys to verify tokens",
+                    remedy=f"set sasl_oauthbearer_jwks_endpoint_url, or remove {each} from its settings",
+                )
 
     def exchange(self, mechanism: SaslMechanism) -> SaslExchange:
         """Return a new exchange of a mechanism."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from agent.http.transport.connection import HttpLimits, LimitedProtocol
     from agent.listeners import HttpListener
@@ -71,7 +71,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         listener: HttpListener,
         bound: socket.socket,
         *,
