@@ -32,7 +32,8 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         multiple=True,
-        help="File of librdkafka properties, one NAME=VALUE a line. Use it for passwords.",
+        help="File of librdkafka properties, one NAME=VALUE a line. Use it for passwords. It overrides the "
+        "file of the setting client_config.",
     ),
     click.option(
         "-X",
@@ -60,7 +61,8 @@ def with_kafka_client(body: Callable[..., None]) -> Callable[..., None]:
         client_property: tuple[str, ...],
         **arguments: object,
     ) -> None:
-        given = parse_properties(client_config, client_property)
+        configured = () if settings.client_config is None else (settings.client_config,)
+        given = parse_properties((*configured, *client_config), client_property)
         if bootstrap_server is not None:
             given = {"bootstrap.servers": bootstrap_server, **given}
         elif not {"bootstrap.servers", "metadata.broker.list"} & set(given):

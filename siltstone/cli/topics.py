@@ -15,12 +15,14 @@ from core.quantities import count, human_duration
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
+from siltstone.kafka_client.connection import parse_properties
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import PartitionState, Topic
+    from catalog.open import Catalog
     from siltstone.kafka_client.local_offsets import LocalOffsets
     from siltstone.settings.configuration import Settings
 
@@ -132,7 +134,7 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.get(name)
         if topic.config.storage_mode == "local":
-            states = [_local_offset_fields(each) for each in fetch_local_offsets(context.catalog, topic)]
+            states = [_local_offset_fields(each) for each in _local_offsets(settings, context.catalog, topic)]
         else:
             states = [_offset_fields(state) for state in context.catalog.topics.partitions(topic.topic_id)]
     if as_json:
@@ -192,6 +194,12 @@ def _topic_fields(topic: Topic) -> dict[str, Any]:
         "config": {name: topic.config.text(name) for name in TOPIC_SETTINGS},
         "overrides": dict(topic.config.explicit),
     }
+
+
+def _local_offsets(settings: Settings, catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
+    """Request offsets from the leaders, with the credentials of the settings."""
+    configured = () if settings.client_config is None else (settings.client_config,)
+    return fetch_local_offsets(catalog, topic, parse_properties(configured, ()))
 
 
 def _local_offset_fields(offsets: LocalOffsets) -> dict[str, int | None]:

@@ -15,7 +15,7 @@ from agent.settings import AgentSettings
 from siltstone.kafka_client.connection import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from catalog.model import Broker, Topic
     from catalog.open import Catalog
@@ -38,8 +38,13 @@ class LocalOffsets:
     log_end_offset: int | None = None
 
 
-def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
-    """Return the offsets of all partitions of a topic with `storage.mode=local`, in order."""
+def fetch_local_offsets(
+    catalog: Catalog, topic: Topic, properties: Mapping[str, str] | None = None
+) -> list[LocalOffsets]:
+    """Return the offsets of all partitions of a topic with `storage.mode=local`, in order.
+
+    `properties` are those of librdkafka, such as credentials.
+    """
     leaders = {
         partition: leader.node_id
         for partition, leader in catalog.local_leaders.of_topic(topic.topic_id).items()
@@ -47,7 +52,7 @@ def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
     brokers = catalog.brokers.live(AgentSettings().broker_silent_ms)
     live_nodes = {broker.node_id for broker in brokers}
     led_partitions = [partition for partition, node in sorted(leaders.items()) if node in live_nodes]
-    found = _list_offsets(topic.name, led_partitions, brokers)
+    found = _list_offsets(topic.name, led_partitions, brokers, properties or {})
     return [
         LocalOffsets(
             partition=partition,
@@ -60,7 +65,7 @@ def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
 
 
 def _list_offsets(
-    topic: str, partitions: Sequence[int], brokers: Sequence[Broker]
+    topic: str, partitions: Sequence[int], brokers: Sequence[Broker], properties: Mapping[str, str]
 ) -> dict[int, tuple[int, int]]:
     """Return the log start and log end offset by partition; partitions without a timely response are absent.
 
@@ -69,7 +74,8 @@ def _list_offsets(
     if not partitions:
         return {}
     client = connect(
-        AdminClient, {"bootstrap.servers": ",".join(f"{broker.host}:{broker.port}" for broker in brokers)}
+        AdminClient,
+        {**properties, "bootstrap.servers": ",".join(f"{broker.host}:{broker.port}" for broker in brokers)},
     )
     requested = [TopicPartition(topic, partition) for partition in partitions]
     earliest, latest = (

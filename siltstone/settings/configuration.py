@@ -96,6 +96,12 @@ class Settings(BaseModel):
         description="URL of the catalog for notifications, if `catalog` is the URL of a pooler: the address "
         "of PostgreSQL itself. Unset: agents behind a pooler see each other's commits up to a second late.",
     )
+    client_config: Path | None = Field(
+        default=None,
+        description="File of librdkafka properties, one NAME=VALUE a line, with which commands connect to "
+        "agents as Kafka clients: `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password` "
+        "and others.",
+    )
     http: Address = Field(
         default="127.0.0.1:8080",
         description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "

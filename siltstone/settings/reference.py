@@ -32,6 +32,7 @@ _SECTIONS: Final = {
     "database": "Catalog connections",
     "agent": "Agent",
     "agent.local_tier": "Local tier",
+    "agent.authentication": "Authentication",
     "agent.groups": "Consumer groups",
     "planner": "Compaction",
     "maintenance": "Maintenance",

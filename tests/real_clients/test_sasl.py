@@ -1,0 +1,204 @@
+"""Clients in Python log in with each mechanism that they have, and produce and consume."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError as PythonKafkaError
+from typing_extensions import override
+
+from tests.agent.kafka.in_process_clients import consume, produce
+from tests.agent.kafka.waiting import until
+from tests.real_clients.sasl_agent import NAME, PASSWORD, running_sasl_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixtures.postgres import PostgresForTests
+    from tests.real_clients.sasl_agent import SaslAgent
+
+pytestmark = pytest.mark.integration
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture(scope="module")
+def agent(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslAgent]:
+    """An agent whose sessions end after 1.5 s, so that clients log in again."""
+    directory = tmp_path_factory.mktemp("sasl")
+    with running_sasl_agent(postgres, directory, max_reauth_ms=1_500) as running:
+        yield running
+
+
+def _confluent(mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": NAME,
+        "sasl.password": password,
+    }
+
+
+def _confluent_token(agent: SaslAgent, seconds: float = 300, **claims: Any) -> dict[str, Any]:  # noqa: ANN401  # any claim
+    def token(_: str) -> tuple[str, float]:
+        expires = agent.issuer.claims()["iat"] + seconds
+        return agent.issuer.token(exp=int(expires), **claims), expires
+
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
+
+
+def test_confluent_kafka_logs_in(agent: SaslAgent) -> None:
+    ways = [(each, _confluent(each)) for each in _PASSWORD_MECHANISMS]
+    for mechanism, settings in (*ways, ("OAUTHBEARER", _confluent_token(agent))):
+        topic = f"confluent-{mechanism}"
+        agent.broker.create_topic(topic)
+        before = agent.logins(mechanism)
+        produce(agent.address, topic, [(None, b"one")], **settings)
+        assert [each.value() for each in consume(agent.address, topic, 1, **settings)] == [b"one"]
+        assert agent.logins(mechanism) >= before + 2
+
+
+def test_confluent_kafka_logs_in_again_before_its_session_ends(agent: SaslAgent) -> None:
+    """Records arrive meanwhile, and the connection stays open (KIP-368)."""
+    agent.broker.create_topic("again")
+    closed = _closed_sessions(agent)
+    errors: list[KafkaError] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": agent.address,
+            "error_cb": errors.append,
+            "linger.ms": 0,
+            **_confluent("SCRAM-SHA-256"),
+        }
+    )
+    before = agent.logins("SCRAM-SHA-256")
+    sent = 0
+
+    def produced_through_three_sessions() -> bool:
+        nonlocal sent
+        producer.produce("again", value=str(sent).encode())
+        sent += 1
+        return producer.flush(60) == 0 and agent.logins("SCRAM-SHA-256") >= before + 6
+
+    until(produced_through_three_sessions)
+    assert errors == []
+    assert _closed_sessions(agent) == closed
+    consumer = Consumer(
+        {"bootstrap.servers": agent.open_address, "group.id": "again", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["again"])
+    values: list[bytes | None] = []
+    while len(values) < sent:
+        values += [each.value() for each in consumer.consume(100, timeout=1)]
+    consumer.close()
+    assert values == [str(number).encode() for number in range(sent)]
+
+
+def _closed_sessions(agent: SaslAgent) -> float:
+    registry = agent.broker.agent.metrics.registry
+    labels = {"reason": "session_expired"}
+    return registry.get_sample_value("siltstone_kafka_connections_closed_total", labels) or 0.0
+
+
+@pytest.mark.parametrize("mechanism", [*_PASSWORD_MECHANISMS, "OAUTHBEARER"])
+def test_confluent_kafka_reports_a_failed_login(agent: SaslAgent, mechanism: str) -> None:
+    wrong = _confluent(mechanism, "wrong")
+    if mechanism == "OAUTHBEARER":
+        wrong = _confluent_token(agent, aud="another service")
+    found: list[KafkaError] = []
+    consumer = Consumer(
+        {"bootstrap.servers": agent.address, "group.id": "wrong", "error_cb": found.append, **wrong}
+    )
+    before = agent.logins(mechanism, "failure")
+
+    def is_reported() -> bool:
+        with pytest.raises(KafkaException):
+            consumer.list_topics(timeout=0.2)
+        return any(each.code() == KafkaError._AUTHENTICATION for each in found)
+
+    until(is_reported)
+    consumer.close()
+    assert agent.logins(mechanism, "failure") > before
+
+
+class _AioTokens(AioTokenProvider):  # type: ignore[misc]  # it has no types
+    def __init__(self, issue: Callable[[], str]) -> None:
+        self._issue = issue
+
+    @override
+    async def token(self) -> str:
+        return self._issue()
+
+
+def test_aiokafka_logs_in(agent: SaslAgent) -> None:
+    for mechanism in (*_PASSWORD_MECHANISMS, "OAUTHBEARER"):
+        topic = f"aiokafka-{mechanism}"
+        agent.broker.create_topic(topic)
+        settings: dict[str, Any] = {
+            "bootstrap_servers": agent.address,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": mechanism,
+        }
+        if mechanism == "OAUTHBEARER":
+            settings["sasl_oauth_token_provider"] = _AioTokens(agent.issuer.token)
+        else:
+            settings |= {"sasl_plain_username": NAME, "sasl_plain_password": PASSWORD}
+        before = agent.logins(mechanism)
+        assert asyncio.run(_aiokafka(topic, settings)) == b"one"
+        assert agent.logins(mechanism) >= before + 2
+
+
+async def _aiokafka(topic: str, settings: dict[str, Any]) -> bytes | None:
+    async with AIOKafkaProducer(**settings) as producer:
+        await producer.send_and_wait(topic, b"one")
+    async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings) as consumer:
+        value: bytes | None = (await consumer.getone()).value
+        return value
+
+
+class _PythonTokens:
+    def __init__(self, issue: Callable[[], str]) -> None:
+        self._issue = issue
+
+    def token(self) -> str:
+        return self._issue()
+
+    def extensions(self) -> dict[str, str]:
+        return {"traceId": "123"}
+
+
+def test_kafka_python_logs_in(agent: SaslAgent) -> None:
+    for mechanism in (*_PASSWORD_MECHANISMS, "OAUTHBEARER"):
+        topic = f"python-{mechanism}"
+        agent.broker.create_topic(topic)
+        settings: dict[str, Any] = {
+            "bootstrap_servers": agent.address,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": mechanism,
+        }
+        if mechanism == "OAUTHBEARER":
+            settings["sasl_oauth_token_provider"] = _PythonTokens(agent.issuer.token)
+        else:
+            settings |= {"sasl_plain_username": NAME, "sasl_plain_password": PASSWORD}
+        before = agent.logins(mechanism)
+        producer = KafkaProducer(**settings)
+        producer.send(topic, b"one").get(60)
+        producer.close()
+        consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **settings)
+        assert next(consumer).value == b"one"
+        consumer.close()
+        assert agent.logins(mechanism) >= before + 2
+    with pytest.raises(PythonKafkaError):
+        KafkaProducer(
+            bootstrap_servers=agent.address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username=NAME,
+            sasl_plain_password="wrong",
+            api_version_auto_timeout_ms=500,
+        )
