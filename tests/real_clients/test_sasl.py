@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # it brings no types
+from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]  # as above
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError as PythonKafkaError
 from typing_extensions import override
 
 from tests.agent.kafka.in_process_clients import consume, produce
 from tests.agent.kafka.waiting import until
 from tests.real_clients.sasl_agent import NAME, PASSWORD, running_sasl_agent
+
+with warnings.catch_warnings():
+    # It reads its schemas with a function that is deprecated in Python 3.11.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka  # type: ignore[import-untyped]  # as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +27,10 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import PostgresForTests
     from tests.real_clients.sasl_agent import SaslAgent
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning"),
+]
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -126,7 +133,7 @@ def test_confluent_kafka_reports_a_failed_login(agent: SaslAgent, mechanism: str
     assert agent.logins(mechanism, "failure") > before
 
 
-class _AioTokens(AioTokenProvider):  # type: ignore[misc]  # it has no types
+class _AioTokens(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
     def __init__(self, issue: Callable[[], str]) -> None:
         self._issue = issue
 
@@ -186,15 +193,15 @@ def test_kafka_python_logs_in(agent: SaslAgent) -> None:
         else:
             settings |= {"sasl_plain_username": NAME, "sasl_plain_password": PASSWORD}
         before = agent.logins(mechanism)
-        producer = KafkaProducer(**settings)
+        producer = kafka.KafkaProducer(**settings)
         producer.send(topic, b"one").get(60)
         producer.close()
-        consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **settings)
+        consumer = kafka.KafkaConsumer(topic, auto_offset_reset="earliest", **settings)
         assert next(consumer).value == b"one"
         consumer.close()
         assert agent.logins(mechanism) >= before + 2
-    with pytest.raises(PythonKafkaError):
-        KafkaProducer(
+    with pytest.raises(kafka.errors.KafkaError):
+        kafka.KafkaProducer(
             bootstrap_servers=agent.address,
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="PLAIN",
