@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # it brings no types
 from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]  # as above
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from typing_extensions import override
 
+from siltstone.cli.main import cli
 from tests.agent.kafka.in_process_clients import consume, produce
 from tests.agent.kafka.waiting import until
 from tests.real_clients.sasl_agent import NAME, PASSWORD, running_sasl_agent
@@ -23,6 +25,7 @@ with warnings.catch_warnings():
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.fixtures.postgres import PostgresForTests
     from tests.real_clients.sasl_agent import SaslAgent
@@ -126,11 +129,31 @@ def test_confluent_kafka_reports_a_failed_login(agent: SaslAgent, mechanism: str
     def is_reported() -> bool:
         with pytest.raises(KafkaException):
             consumer.list_topics(timeout=0.2)
+        consumer.poll(0)  # calls the callbacks
         return any(each.code() == KafkaError._AUTHENTICATION for each in found)
 
     until(is_reported)
     consumer.close()
     assert agent.logins(mechanism, "failure") > before
+
+
+def test_commands_take_credentials_from_a_file_that_a_setting_names(
+    agent: SaslAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.broker.create_topic("commands")
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in _confluent("SCRAM-SHA-512").items()))
+    where = ["-b", agent.address, "--data-dir", str(tmp_path)]
+    monkeypatch.setenv("SILTSTONE_CLIENT_CONFIG", str(file))
+    produced = CliRunner().invoke(cli, ["produce", "commands", *where], input=b"one\n")
+    consumed = CliRunner().invoke(cli, ["consume", "commands", "--format", "value", *where])
+    assert (produced.exit_code, consumed.exit_code) == (0, 0), produced.output + consumed.output
+    assert consumed.stdout == "one\n"
+    file.write_text(file.read_text().replace(PASSWORD, "wrong"))
+    refused = CliRunner().invoke(cli, ["consume", "commands", *where])
+    assert refused.exit_code == 75
+    assert "Authentication failed" in refused.output
+    assert PASSWORD not in produced.output + consumed.output + refused.output
 
 
 class _AioTokens(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
