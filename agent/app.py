@@ -130,6 +130,7 @@ class Agent:
     `on_stuck` in another thread if the event loop is stuck.
     """
 
+    authentication: Authentication
     exclusion: SchemaVersionError | None = None
     failure: BackgroundTaskError | None = None
     _http: tuple[HttpServer, ...] = ()
@@ -338,14 +339,6 @@ class Agent:
                 incarnations=catalog.incarnations,
             ),
         )
-        self.authentication = Authentication(
-            settings,
-            users=catalog.users,
-            pools=self.pools,
-            metrics=self.metrics,
-            clock=clock,
-            ids=ids,
-        )
         self._maintenance = AgentMaintenance(maintenance, self.metrics)
         self._services = HttpContext(
             settings=settings,
@@ -391,6 +384,7 @@ class Agent:
             try:
                 http = {each: _bind(each, opened, settings) for each in settings.http_listeners}
                 health = opened.enter_context(bind(settings.health_host, settings.health_port))
+                self.authentication = self._create_authentication()
                 kafka = {each: _bind(each, opened, settings) for each in settings.kafka_listeners}
                 self._control.start()
                 await self._warm_up()
@@ -420,6 +414,16 @@ class Agent:
                 raise
             opened.pop_all()
         return addresses
+
+    def _create_authentication(self) -> Authentication:
+        return Authentication(
+            self.settings,
+            users=self._catalog.users,
+            pools=self.pools,
+            metrics=self.metrics,
+            clock=self._clock,
+            ids=self._ids,
+        )
 
     async def _start_http(self, listeners: Mapping[HttpListener, socket.socket]) -> None:
         app = create_app(self._services)
