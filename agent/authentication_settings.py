@@ -69,7 +69,7 @@ class AuthenticationSettings:
     user_cache_ms: int = internal(
         1_000, "Time for which the credentials of a user are cached, and so a deleted user may still log in."
     )
-    max_cached_users: int = internal(10_000, "Maximum number of users whose credentials are cached.")
+    max_cached_users: int = internal(1_000, "Maximum number of users whose credentials are cached.")
     threads: int = internal(2, "Threads that look up users and verify passwords and tokens.")
     max_waiting_logins: int = internal(
         1_000, "Maximum number of logins that wait for a thread; the connection is closed beyond."

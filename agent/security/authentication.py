@@ -23,7 +23,7 @@ from agent.security.sasl.plain import PlainExchange
 from agent.security.sasl.scram import ScramExchange
 from agent.security.signing_keys import SigningKeys
 from agent.security.tokens import TokenVerifier
-from catalog.security.scram import ScramMechanism
+from catalog.security.scram import MAX_NAME_BYTES, ScramMechanism
 from core.errors import InvalidInputError, RetryableError
 
 if TYPE_CHECKING:
@@ -105,7 +105,12 @@ class Authentication:
                 return OAuthBearerExchange(self.verify_token)
 
     async def look_up(self, name: str) -> UserLookup:
-        """Return the credentials of a name, real or simulated, from a cache for a second."""
+        """Return the credentials of a name, real or simulated, from a cache for a second.
+
+        AuthenticationFailedError: the name is longer than that of any user.
+        """
+        if len(name) > MAX_NAME_BYTES:
+            raise AuthenticationFailedError("Authentication failed: the name is too long", reason="too_long")
         cached = self._cache.get(name)
         if cached is not None and self.clock.monotonic() < cached.expires:
             return cached.found
