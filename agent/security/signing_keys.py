@@ -37,6 +37,7 @@ _log = structlog.get_logger(__name__)
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_KEYS: Final = 200
 _MIN_RSA_BITS: Final = 2048
+_KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})  # not those of shared secrets
 
 
 class KeysUnavailableError(RetryableError):
@@ -198,7 +199,7 @@ def parse_keys(document: bytes) -> list[Key]:
 
 def _usable_key(entry: object) -> Key | None:
     """Return a public key for signatures; None for any other, such as a key for encryption."""
-    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
+    if not isinstance(entry, dict) or entry.get("kty") not in _KEY_TYPES or entry.get("use", "sig") != "sig":
         return None
     with suppress(JoseError, ValueError, TypeError, KeyError):
         key = JWKRegistry.import_key(entry)

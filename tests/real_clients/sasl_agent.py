@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 NAME, PASSWORD = "a,b=c", 'planted "secret", =ü'
 """A user whose name and password need escapes in SCRAM's messages."""
 
+ORDINARY_NAME = "ada"
+"""Another user with the same password."""
+
 
 class SaslAgent:
     """A running agent. `issuer` signs tokens that it accepts."""
@@ -69,9 +72,9 @@ def running_sasl_agent(
     with ExitStack() as stack:
         stack.callback(postgres.drop, address)
         catalog = stack.enter_context(open_catalog(address, clock, ids))
-        catalog.users.alter(
-            upsertions=[(NAME, new_credential(each, PASSWORD, ids)) for each in ScramMechanism]
-        )
+        users = [(name, each) for name in (NAME, ORDINARY_NAME) for each in ScramMechanism]
+        new = [(name, new_credential(each, PASSWORD, ids)) for name, each in users]
+        catalog.users.alter(upsertions=new)
         store = FaultyStore(LocalStore(directory / "objects", ids))
         broker = BrokerThread(catalog, store, clock, ids, changes)
         broker.start()

@@ -10,13 +10,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # it brings no types
 from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]  # as above
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from typing_extensions import override
 
 from siltstone.cli.main import cli
-from tests.agent.kafka.in_process_clients import consume, produce
 from tests.agent.kafka.waiting import until
-from tests.real_clients.sasl_agent import NAME, PASSWORD, running_sasl_agent
+from tests.real_clients.sasl_agent import NAME, ORDINARY_NAME, PASSWORD, running_sasl_agent
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that is deprecated in Python 3.11.
@@ -68,9 +67,21 @@ def test_confluent_kafka_logs_in(agent: SaslAgent) -> None:
         topic = f"confluent-{mechanism}"
         agent.broker.create_topic(topic)
         before = agent.logins(mechanism)
-        produce(agent.address, topic, [(None, b"one")], **settings)
-        assert [each.value() for each in consume(agent.address, topic, 1, **settings)] == [b"one"]
+        assert _round_trip(agent.address, topic, settings) == b"one"
         assert agent.logins(mechanism) >= before + 2
+
+
+def _round_trip(address: str, topic: str, settings: dict[str, Any]) -> bytes | None:
+    producer = Producer({"bootstrap.servers": address, **settings})
+    producer.produce(topic, b"one")
+    assert producer.flush(120) == 0
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused", **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.poll(120)
+    consumer.close()
+    assert found is not None
+    assert found.error() is None
+    return found.value()
 
 
 def test_confluent_kafka_logs_in_again_before_its_session_ends(agent: SaslAgent) -> None:
@@ -203,6 +214,7 @@ class _PythonTokens:
 
 
 def test_kafka_python_logs_in(agent: SaslAgent) -> None:
+    """It (3.0.12) does not escape names for SCRAM, so the user has an ordinary one."""
     for mechanism in (*_PASSWORD_MECHANISMS, "OAUTHBEARER"):
         topic = f"python-{mechanism}"
         agent.broker.create_topic(topic)
@@ -214,7 +226,7 @@ def test_kafka_python_logs_in(agent: SaslAgent) -> None:
         if mechanism == "OAUTHBEARER":
             settings["sasl_oauth_token_provider"] = _PythonTokens(agent.issuer.token)
         else:
-            settings |= {"sasl_plain_username": NAME, "sasl_plain_password": PASSWORD}
+            settings |= {"sasl_plain_username": ORDINARY_NAME, "sasl_plain_password": PASSWORD}
         before = agent.logins(mechanism)
         producer = kafka.KafkaProducer(**settings)
         producer.send(topic, b"one").get(60)
@@ -223,12 +235,3 @@ def test_kafka_python_logs_in(agent: SaslAgent) -> None:
         assert next(consumer).value == b"one"
         consumer.close()
         assert agent.logins(mechanism) >= before + 2
-    with pytest.raises(kafka.errors.KafkaError):
-        kafka.KafkaProducer(
-            bootstrap_servers=agent.address,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="PLAIN",
-            sasl_plain_username=NAME,
-            sasl_plain_password="wrong",
-            api_version_auto_timeout_ms=500,
-        )

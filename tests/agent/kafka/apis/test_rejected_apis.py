@@ -51,13 +51,6 @@ def test_access_control_lists_are_disabled(wire: Wire) -> None:
         assert [each.error_code for each in response.filter_results] == [ErrorCode.security_disabled] * 2
 
 
-def test_sasl_is_rejected(wire: Wire) -> None:
-    for _, response in responses(wire, "sasl_handshake", Struct(mechanism="PLAIN")):
-        assert response.error_code == ErrorCode.illegal_sasl_state
-    for _, response in responses(wire, "sasl_authenticate", Struct(auth_bytes=b"")):
-        assert response.error_code == ErrorCode.illegal_sasl_state
-
-
 _UNSERVED = [(api.name, version) for api in UNSERVED_APIS for version in (api.min_version, api.max_version)]
 
 
