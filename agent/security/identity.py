@@ -11,8 +11,8 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.security.login import SaslLogin
     from agent.security.rights import Right
-    from agent.security.sasl.login import SaslLogin
 
 
 class Principal(NamedTuple):

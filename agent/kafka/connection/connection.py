@@ -23,7 +23,7 @@ from agent.kafka.connection.frames import MIN_FRAME_BYTES, ForeignProtocolError,
 from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
 from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
-from agent.security.identity import ANONYMOUS, Client
+from agent.security.identity import ANONYMOUS, Client, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agent.kafka.connection.limits import ConnectionLimits
     from agent.kafka.dispatcher import RequestDispatcher, Response
     from agent.runtime.cooperative_yield import IterationBudget
-    from agent.security.sasl.login import SaslLogin
+    from agent.security.login import SaslLogin
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
@@ -53,7 +53,7 @@ class SessionExpiredError(MalformedMessageError):
 class Connection(asyncio.BufferedProtocol):
     """One connection, from accept to close. Belongs to the event loop.
 
-    `on_open` returns False for a connection that is to be rejected. `on_close` is called once. `new_login` is
+    `on_open` returns False for a connection that is to be rejected. `on_close` is called once. `login` is
     None if the listener has no SASL. With it, only requests of the login are handled until `on_login` is
     called, and the bounds of a login hold.
     """
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         listener_name: str,
         on_open: Callable[[Connection], bool],
         on_close: Callable[[Connection], None],
-        new_login: Callable[[Client], SaslLogin] | None = None,
+        login: SaslLogin | None = None,
         on_login: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,8 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writer: ResponseWriter | None = None  # set while the transport accepts writes
         self.client = Client("", listener_name, mute=self.mute)
-        if new_login is not None:
-            self.client.login = new_login(self.client)
+        self.client.login = login
+        if login is not None:
             self._max_pending = limits.login.max_pending_requests
             self._receiver.set_bounds(MIN_FRAME_BYTES, limits.login.max_request_bytes)
         self._counted_bytes = 0  # in the budget
@@ -156,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._on_open(self):
             self.abort("quota")
         elif self.client.login is not None:
+            self.client.login.host = self.client.host
             self._login_end = self._loop.call_later(self._limits.login.seconds, self.abort, "login_timeout")
 
     @override
@@ -423,6 +424,7 @@ class Connection(asyncio.BufferedProtocol):
     def _follow(self, login: SaslLogin, *, was_authenticated: bool) -> None:
         """Apply the bounds of the state that a login has reached."""
         if login.is_failed:
+            self.client.principal = ANONYMOUS
             self.close_reason = "login_failed"
             self._is_finishing = True
             self._drop_frames()
@@ -432,6 +434,7 @@ class Connection(asyncio.BufferedProtocol):
         if not login.is_authenticated:
             self._receiver.set_bounds(least, limits.login.max_request_bytes)
         elif not was_authenticated:
+            self.client.principal = Principal("User", login.user or "")
             self._receiver.set_bounds(least, limits.max_request_bytes)
             self._max_pending = limits.max_pending_requests
             if self._login_end is not None:

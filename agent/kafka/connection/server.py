@@ -19,7 +19,7 @@ from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
 from agent.runtime.cooperative_yield import IterationBudget
 from agent.runtime.health import start_essential_task
 from agent.runtime.sockets import address_of
-from agent.security.sasl.login import SaslLogin
+from agent.security.login import SaslLogin
 
 if TYPE_CHECKING:
     import socket
@@ -204,8 +204,8 @@ class KafkaServer:
             listener_name=listener.name,
             on_open=self._admit,
             on_close=self._remove,
-            new_login=(
-                partial(SaslLogin, self._authentication, listener.mechanisms)
+            login=(
+                SaslLogin(self._authentication, listener.mechanisms, listener.name)
                 if listener.protocol.has_sasl
                 else None
             ),

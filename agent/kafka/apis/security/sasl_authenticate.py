@@ -13,7 +13,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.errors import ErrorCode
 from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
-from agent.security.sasl.login import IllegalSaslStateError
+from agent.security.login import IllegalSaslStateError
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.security.sasl.login import IllegalSaslStateError, UnsupportedMechanismError
+from agent.security.login import IllegalSaslStateError, UnsupportedMechanismError
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext

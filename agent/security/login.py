@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.listeners import SaslMechanism
 from agent.security.errors import AuthenticationFailedError
-from agent.security.identity import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from agent.security.authentication import Authentication
-    from agent.security.identity import Client
     from agent.security.sasl.exchange import Identity, SaslExchange
 
 API_VERSIONS: Final = 18
@@ -71,22 +69,25 @@ class SaslLogin:
     """The login of one connection. Belongs to the event loop.
 
     `admits` says whether a request may be dispatched. The handlers of the SASL requests call `handshake` and
-    `authenticate`, which set the principal of the client. After an AuthenticationFailedError the connection
-    sends the response and closes.
+    `authenticate`. `user` is the name that the client has proven, None before that and after a failure. After
+    an AuthenticationFailedError the connection sends the response and closes. `host` is the address of the
+    client, for the log.
     """
 
     def __init__(
-        self, authentication: Authentication, mechanisms: tuple[SaslMechanism, ...], client: Client
+        self, authentication: Authentication, mechanisms: tuple[SaslMechanism, ...], listener: str
     ) -> None:
+        self.host = ""
+        self.user: str | None = None
         self.state = LoginState.VERSIONS
         self.mechanisms = mechanisms
         self.expects_bare_tokens = False
         self._authentication = authentication
         self._clock = authentication.clock
-        self._client = client
+        self._listener = listener
         self._exchange: SaslExchange | None = None
         self._mechanism: SaslMechanism | None = None
-        self._reauthenticates: Principal | None = None
+        self._reauthenticates: str | None = None
         self._began_again: float | None = None
         self._ends: float | None = None
 
@@ -116,7 +117,7 @@ class SaslLogin:
             return api_key in _EXPECTED[self.state]
         if api_key == SASL_HANDSHAKE and self._may_authenticate_again():
             self._began_again = self._clock.monotonic()
-            self._reauthenticates = self._client.principal
+            self._reauthenticates = self.user
             self.state = LoginState.HANDSHAKE
             return True
         return not self.is_expired
@@ -181,15 +182,14 @@ class SaslLogin:
         return self._exchange
 
     def _complete(self, response: bytes, identity: Identity) -> LoginStep:
-        principal, before = Principal("User", identity.name), self._reauthenticates
-        if before is not None and before != principal:
+        if self._reauthenticates not in {None, identity.name}:
             raise AuthenticationFailedError(
                 "Cannot change principals during re-authentication", reason="changed_principal"
             )
         assert self._mechanism is not None
         lifetime_ms = self._lifetime_ms(identity)
         self._ends = None if lifetime_ms is None else self._clock.monotonic() + lifetime_ms / 1000
-        self._client.principal = principal
+        self.user = identity.name
         self._exchange = None
         self.expects_bare_tokens = False
         self.state = LoginState.AUTHENTICATED
@@ -207,10 +207,10 @@ class SaslLogin:
         """Fail the login; return after the delay of failed logins."""
         self.state = LoginState.FAILED
         self._exchange = None
-        self._client.principal = ANONYMOUS
+        self.user = None
         await self._authentication.failed(
             mechanism or self._mechanism or _UNKNOWN,
             reason,
-            host=self._client.host,
-            listener=self._client.listener,
+            host=self.host,
+            listener=self._listener,
         )
