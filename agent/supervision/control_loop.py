@@ -51,6 +51,7 @@ class ControlLoop:
         if self._thread.ident is None:  # the agent could not start
             self._loop.close()
         if not self._thread.is_alive():
+            self._loop.close()  # it may never have run
             return
         await self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)

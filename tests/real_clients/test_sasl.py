@@ -15,12 +15,14 @@ from typing_extensions import override
 
 from siltstone.cli.main import cli
 from tests.agent.kafka.waiting import until
+from tests.fixtures.logs import log_to_standard_error
 from tests.real_clients.sasl_agent import NAME, ORDINARY_NAME, PASSWORD, running_sasl_agent
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # type: ignore[import-untyped]  # as above
+    from kafka.net.sasl.oauth import AbstractTokenProvider as PythonTokenProvider  # type: ignore[import-untyped]  # as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,13 +151,14 @@ def test_confluent_kafka_reports_a_failed_login(agent: SaslAgent, mechanism: str
 
 
 def test_commands_take_credentials_from_a_file_that_a_setting_names(
-    agent: SaslAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: SaslAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     agent.broker.create_topic("commands")
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in _confluent("SCRAM-SHA-512").items()))
     where = ["-b", agent.address, "--data-dir", str(tmp_path)]
     monkeypatch.setenv("SILTSTONE_CLIENT_CONFIG", str(file))
+    request.addfinalizer(log_to_standard_error)  # the commands configure the logs
     produced = CliRunner().invoke(cli, ["produce", "commands", *where], input=b"one\n")
     consumed = CliRunner().invoke(cli, ["consume", "commands", "--format", "value", *where])
     assert (produced.exit_code, consumed.exit_code) == (0, 0), produced.output + consumed.output
@@ -202,13 +205,15 @@ async def _aiokafka(topic: str, settings: dict[str, Any]) -> bytes | None:
         return value
 
 
-class _PythonTokens:
+class _PythonTokens(PythonTokenProvider):  # type: ignore[misc]  # it has no types
     def __init__(self, issue: Callable[[], str]) -> None:
         self._issue = issue
 
+    @override
     def token(self) -> str:
         return self._issue()
 
+    @override
     def extensions(self) -> dict[str, str]:
         return {"traceId": "123"}
 

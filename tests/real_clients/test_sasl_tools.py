@@ -40,7 +40,6 @@ def test_users_are_changed_and_log_in(postgres: PostgresForTests, tmp_path: Path
             config = tmp_path / "wrong.properties"
             _write(config, "SCRAM-SHA-512", "wrong")
             refused = clients.failing(f"kafka-topics --list --command-config {config}")
-            assert "SaslAuthenticationException" in refused
             assert "invalid credentials with SASL mechanism SCRAM-SHA-512" in refused
             tools(f"kafka-configs --alter --delete-config SCRAM-SHA-512 {user}")
             assert "SCRAM-SHA-512" not in tools(f"kafka-configs --describe {user}")

@@ -102,7 +102,7 @@ async def test_requests_are_authenticated(agents: Agents, catalog: Catalog, ids:
                 assert (await tokens.get(path)).status_code == 200
             assert (await clients["OPEN"].get("/v1/topics")).status_code == 200
             metrics = (await clients["OPEN"].get("/metrics")).text
-    assert 'siltstone_authentications_total{mechanism="HTTP basic",outcome="failure"} 9.0' in metrics
+    assert 'siltstone_authentications_total{mechanism="HTTP basic",outcome="failure"} 10.0' in metrics
     assert 'siltstone_authentications_total{mechanism="HTTP basic",outcome="success"} 2.0' in metrics
     failed = [each for each in logs if each["event"] == "a client failed to authenticate"]
     assert {each["listener"] for each in failed} == {"BOTH", "TOKENS"}
