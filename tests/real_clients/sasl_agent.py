@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from agent.authentication_settings import AuthenticationSettings
-from agent.listeners import KafkaListener, SaslMechanism, SecurityProtocol
+from agent.listeners import KafkaListener, SaslMechanism, SecurityProtocol, TlsSettings
 from catalog.open import open_catalog
 from catalog.security.scram import ScramMechanism, new_credential
 from core.clock import SystemClock
@@ -15,6 +15,7 @@ from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.security.token_issuer import AUDIENCE, ISSUER, Issuer
+from tests.fixtures.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +33,11 @@ ORDINARY_NAME = "ada"
 class SaslAgent:
     """A running agent. `issuer` signs tokens that it accepts."""
 
-    def __init__(self, broker: BrokerThread, issuer: Issuer) -> None:
+    def __init__(self, broker: BrokerThread, issuer: Issuer, authority: Authority) -> None:
         self.broker = broker
         self.issuer = issuer
+        self.authority = authority
+        self.encrypted_address = broker.addresses["kafka.SASL_SSL"]
         self.address = broker.addresses["kafka"]
         self.open_address = broker.addresses["kafka.OPEN"]
 
@@ -49,7 +52,7 @@ class SaslAgent:
 def running_sasl_agent(
     postgres: PostgresForTests, directory: Path, *, max_reauth_ms: int = 0
 ) -> Iterator[SaslAgent]:
-    """Run an agent with the listeners SASL, which has all mechanisms, and OPEN."""
+    """Run an agent with the listeners SASL and SASL_SSL, which have all mechanisms, and OPEN."""
     clock = SystemClock()
     ids, issuer = SystemIds(clock), Issuer()
     keys = directory / "keys.json"
@@ -57,8 +60,17 @@ def running_sasl_agent(
     sasl = KafkaListener(
         name="SASL", port=0, protocol=SecurityProtocol.SASL_PLAINTEXT, mechanisms=tuple(SaslMechanism)
     )
+    authority = Authority(directory)
+    issued = authority.issue("agent", "127.0.0.1")
+    encrypted = KafkaListener(
+        name="SASL_SSL",
+        port=0,
+        protocol=SecurityProtocol.SASL_SSL,
+        mechanisms=tuple(SaslMechanism),
+        tls=TlsSettings(certificate=issued.certificate, key=issued.key),
+    )
     changes = {
-        "kafka_listeners": (sasl, KafkaListener(name="OPEN", port=0)),
+        "kafka_listeners": (sasl, encrypted, KafkaListener(name="OPEN", port=0)),
         "authentication": AuthenticationSettings(
             connections_max_reauth_ms=max_reauth_ms,
             connection_failed_authentication_delay_ms=1,
@@ -79,4 +91,4 @@ def running_sasl_agent(
         broker = BrokerThread(catalog, store, clock, ids, changes)
         broker.start()
         stack.callback(broker.stop)
-        yield SaslAgent(broker, issuer)
+        yield SaslAgent(broker, issuer, authority)

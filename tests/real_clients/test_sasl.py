@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from siltstone.cli.main import cli
 from tests.agent.kafka.waiting import until
-from tests.fixtures.logs import log_to_standard_error
 from tests.real_clients.sasl_agent import NAME, ORDINARY_NAME, PASSWORD, running_sasl_agent
 
 with warnings.catch_warnings():
@@ -71,6 +70,8 @@ def test_confluent_kafka_logs_in(agent: SaslAgent) -> None:
         before = agent.logins(mechanism)
         assert _round_trip(agent.address, topic, settings) == b"one"
         assert agent.logins(mechanism) >= before + 2
+        over_tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(agent.authority.file)}
+        assert _round_trip(agent.encrypted_address, topic, {**settings, **over_tls}) == b"one"
 
 
 def _round_trip(address: str, topic: str, settings: dict[str, Any]) -> bytes | None:
@@ -151,14 +152,14 @@ def test_confluent_kafka_reports_a_failed_login(agent: SaslAgent, mechanism: str
 
 
 def test_commands_take_credentials_from_a_file_that_a_setting_names(
-    agent: SaslAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    agent: SaslAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.broker.create_topic("commands")
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in _confluent("SCRAM-SHA-512").items()))
     where = ["-b", agent.address, "--data-dir", str(tmp_path)]
     monkeypatch.setenv("SILTSTONE_CLIENT_CONFIG", str(file))
-    request.addfinalizer(log_to_standard_error)  # the commands configure the logs
+    monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)
     produced = CliRunner().invoke(cli, ["produce", "commands", *where], input=b"one\n")
     consumed = CliRunner().invoke(cli, ["consume", "commands", "--format", "value", *where])
     assert (produced.exit_code, consumed.exit_code) == (0, 0), produced.output + consumed.output
