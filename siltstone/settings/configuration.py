@@ -104,8 +104,8 @@ class Settings(BaseModel):
     )
     http: Address = Field(
         default="127.0.0.1:8080",
-        description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "
-        "authentication, so only this machine can connect by default.",
+        description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. "
+        "`http_authentication` says how clients authenticate. By default only this machine can connect.",
     )
     health: Address | None = Field(
         default=None,
@@ -116,7 +116,7 @@ class Settings(BaseModel):
     kafka: Address | None = Field(
         default="127.0.0.1:9092",
         description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free port, `none` "
-        "turns the listener off. There is no authentication.",
+        "turns the listener off. It authenticates no clients; `listeners` defines others that do.",
     )
     kafka_advertised: Address | None = Field(
         default=None,
