@@ -103,8 +103,8 @@ class PartitionState:
     log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset; none of them decreases. For a
     topic in the object store, the last two are equal, and the last stable offset is the least first offset of
     its open transactions. Everything before `first_dirty_offset` was deduplicated together; `Exactness` says
-    whether keys are unique there. `has_transactions` is False if no batch below the high watermark is
-    transactional.
+    whether keys are unique there. `has_transactions` is False if all readers see the same batches below the
+    high watermark: none is of an open or aborted transaction.
     """
 
     topic_id: UUID
@@ -157,7 +157,8 @@ class Extent:
     believes `unique_keys` only if it has the kernels of `format.kernel_digest`.
 
     A control batch is an extent of one offset without bytes and file; `control` describes it, and its time is
-    `committed_ms`.
+    `committed_ms`. `controls_after` is the number of control batches directly after the extent that a job
+    with the extent removes; only the planner sets it.
     """
 
     topic_id: UUID
@@ -181,6 +182,12 @@ class Extent:
     claimed_by: UUID | None = None
     format: FileFormat = FileFormat()
     control: ControlBatch | None = None
+    controls_after: int = 0
+
+    @property
+    def job_end_offset(self) -> int:
+        """The offset after the extent and after the control batches that a job removes with it."""
+        return self.last_offset + 1 + self.controls_after
 
 
 class OffsetRange(NamedTuple):
@@ -323,8 +330,8 @@ class RunResult:
 class SectionResult:
     """Results of a section's runs, in their order, and the partition's bounds after the commit.
 
-    `extents` are the section's new extents, if the caller requested them. `has_transactions` is False if the
-    partition certainly has no transactional batch; a retry of a commit does not know that.
+    `extents` are the section's new extents, if the caller requested them. `has_transactions` is that of the
+    partition; a retry of a commit does not know it, and says True.
     """
 
     topic_id: UUID
@@ -337,11 +344,25 @@ class SectionResult:
     has_transactions: bool = field(default=True, compare=False)
 
 
+class AbortedTransaction(NamedTuple):
+    """The batches of an aborted transaction in a partition: those of its producer in [first, last) offset.
+
+    Its control batch is at `last_offset`.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPartition:
     """Work of a job on one partition, frozen when the job is planned.
 
-    The job's extents of the partition cover [base_offset, upper_offset) without a gap. With `deduplicate`,
+    The job's extents of the partition cover [base_offset, upper_offset), except for the control batches of
+    ended transactions: `controls` are their first and last offsets, in runs. The job drops the records of the
+    `aborted` transactions, which are all that overlap the range, and its publication removes the control
+    batches. With `deduplicate`,
     keys are deduplicated. With `reaches_log_start`, there are no older records, so a tombstone is dropped if
     its delete horizon is at or before the job's `now_ms`. `delete_retention_ms` sets that horizon when a
     tombstone first becomes clean. A merged batch has at most `max_message_bytes`, if that is known. Records
@@ -360,6 +381,8 @@ class JobPartition:
     delete_retention_ms: int
     max_message_bytes: int | None = None
     expires_after_ms: int | None = None
+    aborted: tuple[AbortedTransaction, ...] = ()
+    controls: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,12 +150,13 @@ def collect_orphans(
 
 
 def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
-    """Delete idle producers, and rows that no retry needs any more."""
+    """Delete idle producers, and rows that no retry needs any more; forget transactions that left nothing."""
     report.expired_producers += catalog.expiry.expire_producers(settings.producer_idle_ms)
     catalog.expiry.expire_commit_results()
     catalog.expiry.expire_deleted_topics()
     catalog.lost_commits.expire()
     catalog.transactions.expire_idle(settings.transactional_id_expiration_ms)
+    catalog.transactions.settle(settings.grace_ms)
 
 
 def _sweep_uploads(

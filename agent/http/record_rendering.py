@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent.read.fetch_memory import FetchMemory
     from agent.read.fetch_result import FetchResult
     from agent.runtime.work_pool import WorkPool
-    from catalog.transactions.repository import AbortedTransaction
+    from catalog.model import AbortedTransaction
     from object_format.record_batch.records import Record
 
 # Bounds of one slice: some milliseconds of rendering.

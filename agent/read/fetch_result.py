@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.read.fetch_plan import Cursor, PartitionFetch
-    from catalog.transactions.repository import AbortedTransaction
+    from catalog.model import AbortedTransaction
     from core.errors import SiltstoneError
 
 _MAX_OFFSETS_OF_A_BATCH = 2**31

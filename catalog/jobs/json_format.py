@@ -2,8 +2,13 @@
 
 The object has a `version`. Topics are listed once and referred to by index. Extents and partitions are arrays
 in the order of `_EXTENT` and `_PARTITION`, because a job may have tens of thousands of them. Later additions
-are optional fields: older readers ignore them, and newer readers have defaults. A reader rejects other
-versions.
+are optional fields: older readers ignore them, and newer readers have defaults. A reader rejects newer
+versions. A job has the lowest version whose readers run it right:
+
+| version | adds |
+|---|---|
+| 1 | |
+| 2 | the aborted transactions and the control batches that a job removes |
 """
 
 from __future__ import annotations
@@ -16,13 +21,22 @@ from uuid import UUID
 import orjson
 
 from catalog.errors import JobVersionError
-from catalog.model import Extent, FileFormat, FileKind, JobInput, JobPartition, JobSpec
+from catalog.model import (
+    AbortedTransaction,
+    Extent,
+    FileFormat,
+    FileKind,
+    JobInput,
+    JobPartition,
+    JobSpec,
+)
 from core.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SPEC_VERSION: Final = 1
+SPEC_VERSION: Final = 2
+_PLAIN_VERSION: Final = 1
 _EXTENT: Final = (
     "partition",
     "base_offset",
@@ -63,9 +77,10 @@ def write_spec(spec: JobSpec) -> bytes:
         }
     )
     topic_indexes = {topic_id: index for index, topic_id in enumerate(topics)}
+    has_transactions = any(partition.aborted or partition.controls for partition in spec.partitions)
     return orjson.dumps(
         {
-            "version": SPEC_VERSION,
+            "version": SPEC_VERSION if has_transactions else _PLAIN_VERSION,
             "job_id": spec.job_id,
             "created_ms": spec.created_ms,
             "now_ms": spec.now_ms,
@@ -84,8 +99,16 @@ def write_spec(spec: JobSpec) -> bytes:
             ],
             "max_message_bytes": [partition.max_message_bytes for partition in spec.partitions],
             "expires_after_ms": [partition.expires_after_ms for partition in spec.partitions],
+            **(_write_transactions(spec) if has_transactions else {}),
         }
     )
+
+
+def _write_transactions(spec: JobSpec) -> dict[str, Any]:
+    return {
+        "aborted": [[tuple(each) for each in partition.aborted] for partition in spec.partitions],
+        "controls": [partition.controls for partition in spec.partitions],
+    }
 
 
 def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, Any]:
@@ -102,7 +125,7 @@ def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, An
 def read_spec(data: bytes | str) -> JobSpec:
     """Decode a specification.
 
-    Raise JobVersionError for another version, CorruptDataError if it is malformed.
+    Raise JobVersionError for a newer version, CorruptDataError if it is malformed.
     """
     try:
         return _read_spec(orjson.loads(data))
@@ -111,15 +134,16 @@ def read_spec(data: bytes | str) -> JobSpec:
 
 
 def _read_spec(stored: dict[str, Any]) -> JobSpec:
-    if stored["version"] != SPEC_VERSION:
+    if not _PLAIN_VERSION <= stored["version"] <= SPEC_VERSION:
         raise JobVersionError(
             f"job {stored['job_id']} has a specification of version {stored['version']}, but this process"
-            f" reads version {SPEC_VERSION}",
+            f" reads versions up to {SPEC_VERSION}",
             remedy="deploy the same version of Siltstone to all planners, drivers and workers",
         )
     topics = [UUID(topic) for topic in stored["topics"]]
     partitions = stored["partitions"]
     missing = [None] * len(partitions)
+    none: list[tuple[int, ...]] = [()] * len(partitions)
     return JobSpec(
         job_id=UUID(stored["job_id"]),
         created_ms=stored["created_ms"],
@@ -133,12 +157,16 @@ def _read_spec(stored: dict[str, Any]) -> JobSpec:
                 topic_id=topics[topic_index],
                 max_message_bytes=max_message_bytes,
                 expires_after_ms=expires_after_ms,
+                aborted=tuple(AbortedTransaction(*each) for each in aborted),
+                controls=tuple((first, last) for first, last in controls),
                 **dict(zip(_PARTITION, values, strict=True)),
             )
-            for (topic_index, *values), max_message_bytes, expires_after_ms in zip(
+            for (topic_index, *values), max_message_bytes, expires_after_ms, aborted, controls in zip(
                 partitions,
                 stored.get("max_message_bytes", missing),
                 stored.get("expires_after_ms", missing),
+                stored.get("aborted", none),
+                stored.get("controls", none),
                 strict=True,
             )
         ),

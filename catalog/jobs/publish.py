@@ -9,6 +9,8 @@ extents, then files.
 - A process that freezes while it holds these locks would hold up commits. So the result is computed with a
   statement now and then (`Transaction.keep_alive`), and all that writes is sent at the end: a longer silence
   ends the transaction.
+- The control batches of the range and the aborted transactions whose records are gone are removed with the
+  inputs (`docs/explanation/transactions.md`).
 - An input extent may be missing only if it lies below the log start offset, because then retention has
   removed it. Otherwise the publication is rejected.
 """
@@ -51,6 +53,7 @@ class _Partition:
     first_dirty_offset: int
     max_timestamp_so_far: int
     exactness: Exactness
+    has_transactions: bool
     new_first_dirty_offset: int
     removed: list[Row] = field(default_factory=list)
     live_bytes: int = 0
@@ -66,10 +69,11 @@ class _Partition:
         self.ingestion_extents -= row.kind == FileKind.INGESTION
         self.compacted_extents -= row.kind == FileKind.COMPACTED
 
-    def add(self, extent: OutputExtent) -> tuple[int, int]:
+    def add(self, extent: OutputExtent, now_ms: int) -> tuple[int, int]:
         """Count a new extent; return its `max_timestamp_so_far` and the commit time of its oldest data.
 
-        The removed extents are in offset order by now.
+        That is `now_ms` if retention has removed the data, and only control batches are left. The removed
+        extents are in offset order by now.
         """
         self.live_bytes += extent.length
         self.dirty_bytes += extent.length if extent.last_offset >= self.new_first_dirty_offset else 0
@@ -77,7 +81,7 @@ class _Partition:
         self.max_timestamp_so_far = max(self.max_timestamp_so_far, extent.max_timestamp)
         first = bisect_left(self.removed, extent.base_offset, key=attrgetter("last_offset"))
         end = bisect_right(self.removed, extent.last_offset, lo=first, key=attrgetter("base_offset"))
-        committed_ms = min(row.committed_ms for row in self.removed[first:end])
+        committed_ms = min((row.committed_ms for row in self.removed[first:end]), default=now_ms)
         return self.max_timestamp_so_far, committed_ms
 
 
@@ -137,6 +141,7 @@ class JobPublication:
             self._transaction.keep_alive()
             self._partitions[PartitionId(row.topic_id, row.partition)].remove(row)
         self._check_missing()
+        self._remove_transactions()
         new_extents = self._add_outputs()
         self._update_exactness()
         self._insert_files(new_extents)
@@ -173,6 +178,7 @@ class JobPublication:
                 first_dirty_offset=row.first_dirty_offset,
                 max_timestamp_so_far=row.max_timestamp_so_far,
                 exactness=Exactness(row.exactness),
+                has_transactions=row.has_transactions,
                 new_first_dirty_offset=clean_to,
             )
         return self._transaction.rows(
@@ -210,6 +216,31 @@ class JobPublication:
                         remedy="fail the job; the planner will plan the remaining extents again",
                     )
 
+    def _remove_transactions(self) -> None:
+        """Remove the control batches of the job's ranges, and aborted transactions without records.
+
+        The outputs have no record of an aborted transaction. A reader needs a control batch only to know
+        where an aborted transaction ends, so no control batch is needed once its transaction has no record.
+        """
+        changed = [key for key, partition in self._partitions.items() if partition.has_transactions]
+        if not changed:
+            return
+        plans = [self._partitions[key].plan for key in changed]
+        params = {
+            "topic_ids": arrays.uuids(key.topic_id for key in changed),
+            "partitions": arrays.integers([key.partition for key in changed]),
+            "base_offsets": arrays.bigints([plan.base_offset for plan in plans]),
+            "upper_offsets": arrays.bigints([plan.upper_offset for plan in plans]),
+            "now_ms": self._now_ms,
+        }
+        self._transaction.send(_SQL["remove_controls"], params)
+        for row in self._transaction.rows(_SQL["shrink_aborted"], params):
+            raise JobInputsChangedError(
+                f"job {self._spec.job_id}: it removes the control batch at offset {row.last_offset} of topic "
+                f"{row.topic_id}, partition {row.partition}, but records of its transaction are left",
+                remedy="fail the job; the planner will plan the extents again",
+            )
+
     def _add_outputs(self) -> list[_NewExtent]:
         """Count the output extents, and return those to insert."""
         new_extents: list[_NewExtent] = []
@@ -222,7 +253,7 @@ class JobPublication:
                 self._transaction.keep_alive()
                 if extent.last_offset < partition.log_start_offset:
                     continue
-                so_far, committed_ms = partition.add(extent)
+                so_far, committed_ms = partition.add(extent, self._now_ms)
                 file_id = self._files[extent]
                 new_extents.append(_NewExtent(key.topic_id, file_id, extent, so_far, committed_ms))
         return new_extents

@@ -37,7 +37,7 @@ from catalog.jobs.quarantine import add_candidates
 from catalog.jobs.validation import check_result, check_spec
 from catalog.lifecycle.garbage import lock_files, subtract_from_files
 from catalog.lifecycle.reachability import observe, silence_params
-from catalog.model import Job, JobState
+from catalog.model import Job, JobState, PartitionId
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Jobs:
         """Add a job and claim its extents; idempotent.
 
         `moved_bytes` and `nanodollars` are the planner's estimates, which `recent_work` sums up.
-        ExtentsUnavailableError: an extent is no longer live or claimed by another job; plan again.
+        ExtentsUnavailableError: an extent is no longer live or claimed by another job, or transactions have
+        changed; plan again.
         """
         check_spec(spec)
         extents = [extent for file in spec.inputs for extent in file.extents]
@@ -102,6 +103,7 @@ class Jobs:
             }
             if transaction.count(_SQL["insert_job"], params):
                 _claim_extents(transaction, spec, extents)
+                _check_transactions(transaction, spec)
 
         self._database.transact("jobs.submit", work)
 
@@ -421,6 +423,31 @@ def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Ex
     transaction.send(_SQL["claim_inputs"], params)
     transaction.send(_SQL["add_claims"], file_params)
     transaction.send(_SQL["insert_job_files"], file_params)
+
+
+def _check_transactions(transaction: Transaction, spec: JobSpec) -> None:
+    """Raise ExtentsUnavailableError unless the job may drop and keep what it would.
+
+    It keeps to the last stable offset, knows all aborted transactions of its range, and removes no control
+    batch whose transaction has records before the range. Its extents are claimed, so this stays true.
+    """
+    ranges = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
+    params = {
+        "topic_ids": arrays.uuids(key.topic_id for key in ranges),
+        "partitions": arrays.integers([key.partition for key in ranges]),
+        "base_offsets": arrays.bigints([each.base_offset for each in ranges.values()]),
+        "upper_offsets": arrays.bigints([each.upper_offset for each in ranges.values()]),
+    }
+    for row in transaction.rows(_SQL["aborted_in_inputs"], params):
+        planned = ranges[PartitionId(row.topic_id, row.partition)]
+        known = {(each.producer_id, each.last_offset) for each in planned.aborted}
+        unknown = set(zip(row.producer_ids, row.last_offsets, strict=True)) - known
+        if row.splits or unknown or planned.upper_offset > row.last_stable_offset:
+            raise ExtentsUnavailableError(
+                f"job {spec.job_id}: the transactions of topic {planned.topic_name}, partition "
+                f"{planned.partition} have changed since the job was planned",
+                remedy="plan again",
+            )
 
 
 def _release_extents(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from catalog.errors import JobOutputError
 from catalog.model import PartitionId
@@ -14,20 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from catalog.model import Extent, JobResult, JobSpec, OutputExtent
+    from catalog.model import Extent, JobPartition, JobResult, JobSpec, OutputExtent
 
 
-class _PartitionRange(Protocol):
+class _OffsetRange(Protocol):
+    """Contiguous offsets."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+
+
+class _PartitionRange(_OffsetRange, Protocol):
     """Common attributes of input extents and output extents."""
 
     @property
     def topic_id(self) -> UUID: ...
     @property
     def partition(self) -> int: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
 
 
 _Range = TypeVar("_Range", bound=_PartitionRange)
@@ -64,7 +69,7 @@ def check_spec(spec: JobSpec) -> None:
         raise InvalidInputError(f"job {spec.job_id} names other partitions than its inputs have")
     for partition in spec.partitions:
         key = PartitionId(partition.topic_id, partition.partition)
-        problem = coverage_problem(inputs[key], partition.base_offset, partition.upper_offset)
+        problem = input_problem(partition, inputs[key])
         if problem:
             raise InvalidInputError(
                 f"job {spec.job_id}, topic {partition.topic_name}, partition {partition.partition}: "
@@ -72,7 +77,26 @@ def check_spec(spec: JobSpec) -> None:
             )
 
 
-def coverage_problem(extents: Sequence[_PartitionRange], base_offset: int, upper_offset: int) -> str:
+class _Offsets(NamedTuple):
+    """Offsets of adjacent control batches, which no file has."""
+
+    base_offset: int
+    last_offset: int
+
+
+def input_problem(partition: JobPartition, extents: Sequence[Extent]) -> str:
+    """Describe why a job's extents and control batches do not cover its range of a partition; else return "".
+
+    The extents are in offset order. The range begins with an extent.
+    """
+    if extents and extents[0].base_offset != partition.base_offset:
+        return f"they begin at {extents[0].base_offset}"
+    covered = [_Offsets(extent.base_offset, extent.last_offset) for extent in extents]
+    covered += [_Offsets(*run) for run in partition.controls]
+    return coverage_problem(sorted(covered), partition.base_offset, partition.upper_offset)
+
+
+def coverage_problem(extents: Sequence[_OffsetRange], base_offset: int, upper_offset: int) -> str:
     """Describe why `extents`, in offset order, do not cover [base_offset, upper_offset); else return ""."""
     if not extents:
         return "" if base_offset == upper_offset else "there are no extents"

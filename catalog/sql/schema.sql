@@ -71,7 +71,8 @@ CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 -- first_new_producer_id has expired, so an unknown one is new. exactness: each key is unique below
 -- first_dirty_offset ('exact'), or an exact job is needed to make it so ('dedup_incomplete'), or exact jobs
 -- are of no use ('dedup_impossible'). unstable_offset is the least first offset of the open transactions, null
--- without any; last_stable_offset follows from it. has_transactions: some batch was transactional.
+-- without any; last_stable_offset follows from it. has_transactions: some batch was transactional. It is
+-- false again some time after a job has removed the last control batch and aborted record, at transactions_removed_ms.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -91,6 +92,7 @@ CREATE TABLE partitions (
     exactness text NOT NULL DEFAULT 'exact' CHECK (exactness IN ('exact', 'dedup_incomplete', 'dedup_impossible')),
     unstable_offset bigint,
     has_transactions boolean NOT NULL DEFAULT false,
+    transactions_removed_ms bigint,
     PRIMARY KEY (topic_id, partition),
     CONSTRAINT bounds_ordered CHECK (
         log_start_offset <= last_stable_offset

@@ -22,7 +22,7 @@ from catalog.database.sql_files import load_queries
 from catalog.errors import EarlierAgentsError, TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, OffsetCommit
 from catalog.lifecycle.incarnation import replaced_error
-from catalog.model import ControlBatch, PartitionId
+from catalog.model import AbortedTransaction, ControlBatch, PartitionId
 from catalog.rows import control_extent
 from catalog.transactions.rules import (
     Ending,
@@ -55,14 +55,6 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("transactions")
 _PRODUCER_SQL = load_queries("producers")
-
-
-class AbortedTransaction(NamedTuple):
-    """Aborted transaction in one partition: the offsets from its first batch to its control batch."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 class EndedTransaction(NamedTuple):
@@ -355,6 +347,26 @@ class Transactions:
             "transactions.expire_idle", lambda transaction: transaction.count(_SQL["expire_idle"], params)
         )
 
+    def settle(self, grace_ms: int, *, limit: int = 1000) -> int:
+        """Record that partitions have no transactions any more; return how many.
+
+        They have no open transaction, no control batch and no aborted record, and the last of these was
+        removed at least `grace_ms` ago. Readers cache extents for less than that.
+        """
+
+        def work(transaction: Transaction) -> int:
+            params = {"now_ms": self._database.injected_now_ms, "grace_ms": grace_ms, "limit": limit}
+            locked = transaction.rows(_SQL["lock_settled"], params)
+            if not locked:
+                return 0
+            settled = {
+                "topic_ids": arrays.uuids(row.topic_id for row in locked),
+                "partitions": arrays.integers([row.partition for row in locked]),
+            }
+            return transaction.count(_SQL["settle"], settled)  # its snapshot is taken under the locks
+
+        return self._database.transact("transactions.settle", work)
+
     def find(self, transactional_ids: Sequence[str]) -> dict[str, TransactionalProducer]:
         """Return the states of transactional ids; unknown ones are left out."""
         params = {"transactional_ids": list(transactional_ids)}
@@ -408,23 +420,33 @@ class Transactions:
         return {(PartitionId(row.topic_id, row.partition), row.producer_id): row.first_offset for row in rows}
 
     def aborted(
-        self, ranges: Mapping[PartitionId, tuple[int, int]]
+        self, ranges: Mapping[PartitionId, tuple[int, int]], extents: Collection[Extent] = ()
     ) -> dict[PartitionId, list[AbortedTransaction]]:
         """Return the aborted transactions that overlap [base, end) of each partition, by their last offset.
 
-        Look up the last stable offset before, and let no range reach beyond it.
+        Look up the last stable offset before, and let no range reach beyond it. A reader passes the extents
+        that it has read, control batches among them. A partition of which one is gone is left out: what was
+        read may be of transactions that a compaction has removed meanwhile.
         """
         params = {
             "topic_ids": arrays.uuids(each.topic_id for each in ranges),
             "partitions": arrays.integers([each.partition for each in ranges]),
             "base_offsets": arrays.bigints([base for base, _ in ranges.values()]),
             "end_offsets": arrays.bigints([end for _, end in ranges.values()]),
+            "read_topic_ids": arrays.uuids(each.topic_id for each in extents),
+            "read_partitions": arrays.integers([each.partition for each in extents]),
+            "read_offsets": arrays.bigints([each.base_offset for each in extents]),
+            "read_files": arrays.uuids(each.file_id for each in extents),
         }
         found: dict[PartitionId, list[AbortedTransaction]] = {each: [] for each in ranges}
+        replaced: set[PartitionId] = set()
         for row in self._database.read("transactions.aborted", _SQL["aborted_in"], params):
-            aborted = AbortedTransaction(row.producer_id, row.first_offset, row.last_offset)
-            found[PartitionId(row.topic_id, row.partition)].append(aborted)
-        return found
+            key = PartitionId(row.topic_id, row.partition)
+            if row.producer_id is None:
+                replaced.add(key)
+            else:
+                found[key].append(AbortedTransaction(row.producer_id, row.first_offset, row.last_offset))
+        return {key: each for key, each in found.items() if key not in replaced}
 
     def _lock_params(self, transactional_id: str) -> dict[str, object]:
         evidence = self._incarnations.evidence

@@ -50,6 +50,33 @@ WHERE e.job_id IS NULL
 ORDER BY e.topic_id, e.partition, e.base_offset
 FOR UPDATE OF e;
 
+-- name: aborted_in_inputs
+-- Return what a job must agree with in the partitions with transactions, after its extents are locked: the last stable
+-- offset, whether a control batch of the range aborts records before it that are still in the log, and the aborted
+-- transactions that overlap the range, as arrays. Only ingestion files have records of aborted transactions.
+SELECT p.topic_id, p.partition, p.last_stable_offset,
+       coalesce(found.producer_ids, '{}') AS producer_ids, coalesce(found.last_offsets, '{}') AS last_offsets,
+       coalesce(found.splits, false) AS splits
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(base_offsets)s::bigint[], %(upper_offsets)s::bigint[])
+    AS requested (topic_id, partition, base_offset, upper_offset)
+JOIN partitions AS p USING (topic_id, partition)
+CROSS JOIN LATERAL (
+    SELECT array_agg(a.producer_id) AS producer_ids, array_agg(a.last_offset) AS last_offsets,
+           bool_or(a.last_offset < requested.upper_offset AND a.first_offset < requested.base_offset AND EXISTS (
+               SELECT FROM extents AS e JOIN files AS f USING (file_id)
+               WHERE e.topic_id = a.topic_id AND e.partition = a.partition AND f.kind = 'ingestion'
+                 AND e.base_offset < requested.base_offset AND e.last_offset >= a.first_offset
+                 AND e.base_offset >= coalesce((
+                     SELECT max(x.base_offset) FROM extents AS x
+                     WHERE x.topic_id = a.topic_id AND x.partition = a.partition AND x.base_offset <= a.first_offset
+                 ), 0)
+           )) AS splits
+    FROM aborted_transactions AS a
+    WHERE a.topic_id = p.topic_id AND a.partition = p.partition
+      AND a.last_offset >= requested.base_offset AND a.first_offset < requested.upper_offset
+) AS found
+WHERE p.has_transactions;
+
 -- name: claim_inputs
 -- Mark extents as claimed by a job.
 UPDATE extents AS e
@@ -90,7 +117,7 @@ WITH picked AS (
     FROM (
         SELECT job_id, sequence FROM jobs
         WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
-            AND (spec ->> 'version')::integer = %(spec_version)s
+            AND (spec ->> 'version')::integer <= %(spec_version)s
         ORDER BY CASE WHEN %(is_probe)s THEN faults ELSE 0 END, sequence
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

@@ -8,7 +8,7 @@ FOR SHARE;
 -- name: lock_partitions
 -- Lock a job's partitions, in the order that every transaction uses. Return also the max_timestamp_so_far of
 -- the extent before the job's first one, from which that of the outputs continues.
-SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.exactness,
+SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.exactness, p.has_transactions,
        coalesce((
            SELECT e.max_timestamp_so_far FROM extents AS e
            WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < requested.base_offset
@@ -40,6 +40,55 @@ DELETE FROM extents AS e USING locked AS l, files AS f
 WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
   AND f.file_id = e.file_id
 RETURNING e.topic_id, e.partition, e.base_offset, e.last_offset, e.length, e.committed_ms, e.file_id, f.kind;
+
+-- name: remove_controls
+-- Remove the control batches in the ranges of a job.
+DELETE FROM extents AS e
+USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(base_offsets)s::bigint[], %(upper_offsets)s::bigint[])
+    AS v (topic_id, partition, base_offset, upper_offset)
+WHERE e.topic_id = v.topic_id AND e.partition = v.partition
+  AND e.base_offset >= v.base_offset AND e.base_offset < v.upper_offset AND e.control_producer_id IS NOT NULL;
+
+-- name: shrink_aborted
+-- After a job's inputs and control batches were removed, let each aborted transaction that overlaps its range begin
+-- with the first ingestion file that may still have records of it, and delete it if there is none. Return those whose
+-- control batch was removed although records are left: the job may not be published then. Note the time.
+WITH overlapping AS (
+    SELECT a.topic_id, a.partition, a.last_offset, a.first_offset, v.base_offset, v.upper_offset, (
+        SELECT e.base_offset FROM extents AS e JOIN files AS f USING (file_id)
+        WHERE e.topic_id = a.topic_id AND e.partition = a.partition AND f.kind = 'ingestion'
+          AND e.last_offset >= a.first_offset AND e.base_offset < a.last_offset
+          AND e.base_offset >= coalesce((
+              SELECT max(x.base_offset) FROM extents AS x
+              WHERE x.topic_id = a.topic_id AND x.partition = a.partition AND x.base_offset <= a.first_offset
+          ), 0)
+        ORDER BY e.base_offset
+        LIMIT 1
+    ) AS next_offset
+    FROM unnest(
+        %(topic_ids)s::uuid[], %(partitions)s::integer[], %(base_offsets)s::bigint[], %(upper_offsets)s::bigint[]
+    ) AS v (topic_id, partition, base_offset, upper_offset)
+    JOIN aborted_transactions AS a USING (topic_id, partition)
+    WHERE a.last_offset >= v.base_offset AND a.first_offset < v.upper_offset
+),
+removed AS (
+    DELETE FROM aborted_transactions AS a USING overlapping AS o
+    WHERE a.topic_id = o.topic_id AND a.partition = o.partition AND a.last_offset = o.last_offset
+      AND o.next_offset IS NULL
+),
+shrunk AS (
+    UPDATE aborted_transactions AS a SET first_offset = o.next_offset
+    FROM overlapping AS o
+    WHERE a.topic_id = o.topic_id AND a.partition = o.partition AND a.last_offset = o.last_offset
+      AND o.next_offset > o.first_offset
+),
+noted AS (
+    UPDATE partitions AS p SET transactions_removed_ms = %(now_ms)s
+    FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS v (topic_id, partition)
+    WHERE p.topic_id = v.topic_id AND p.partition = v.partition
+)
+SELECT topic_id, partition, last_offset FROM overlapping
+WHERE next_offset IS NOT NULL AND last_offset >= base_offset AND last_offset < upper_offset;
 
 -- name: insert_outputs
 -- Insert the extents of compacted files.
@@ -96,6 +145,7 @@ SET first_dirty_offset = v.first_dirty_offset,
     dirty_since_ms = CASE WHEN v.first_dirty_offset = p.first_dirty_offset THEN p.dirty_since_ms ELSE (
         SELECT e.committed_ms FROM extents AS e
         WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset >= v.first_dirty_offset
+          AND e.control_producer_id IS NULL
         ORDER BY e.base_offset
         LIMIT 1
     ) END

@@ -63,7 +63,7 @@ FROM (
     SELECT coalesce(sum(e.length), 0)::bigint AS live_bytes,
            coalesce(sum(e.length) FILTER (WHERE e.last_offset >= o.first_dirty_offset), 0)::bigint AS dirty_bytes,
            (array_agg(e.committed_ms ORDER BY e.base_offset)
-               FILTER (WHERE e.last_offset >= o.first_dirty_offset))[1] AS dirty_since_ms,
+               FILTER (WHERE e.last_offset >= o.first_dirty_offset AND f.kind IS NOT NULL))[1] AS dirty_since_ms,
            count(*) FILTER (WHERE f.kind = 'ingestion') AS ingestion_extents,
            count(*) FILTER (WHERE f.kind = 'compacted') AS compacted_extents
     FROM partitions AS o

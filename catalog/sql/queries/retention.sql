@@ -130,6 +130,7 @@ SET log_start_offset = greatest(p.log_start_offset, v.log_start_offset),
     dirty_since_ms = CASE WHEN p.dirty_bytes = v.dirty_bytes THEN NULL ELSE (
         SELECT e.committed_ms FROM extents AS e
         WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.last_offset >= p.first_dirty_offset
+          AND e.control_producer_id IS NULL
           AND e.base_offset >= coalesce((
               SELECT max(x.base_offset) FROM extents AS x
               WHERE x.topic_id = p.topic_id AND x.partition = p.partition AND x.base_offset <= p.first_dirty_offset

@@ -205,9 +205,46 @@ WHERE transactional_id IN (
     FOR UPDATE SKIP LOCKED
 );
 
+-- name: lock_settled
+-- Lock a bounded number of partitions of which nothing transactional seems to be left, for long enough that no reader
+-- uses extents that were looked up before; skip those that another transaction has locked. The scalar subqueries make
+-- PostgreSQL search each partition from its newest extent on.
+SELECT p.topic_id, p.partition FROM partitions AS p
+WHERE p.has_transactions AND p.unstable_offset IS NULL
+  AND coalesce(p.transactions_removed_ms, 0)
+      <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - %(grace_ms)s
+  AND NOT EXISTS (
+      SELECT FROM aborted_transactions AS a WHERE a.topic_id = p.topic_id AND a.partition = p.partition
+  )
+  AND (
+      SELECT true FROM extents AS e
+      WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.control_producer_id IS NOT NULL
+      ORDER BY e.base_offset DESC
+      LIMIT 1
+  ) IS NULL
+ORDER BY p.topic_id, p.partition
+LIMIT %(limit)s
+FOR UPDATE OF p SKIP LOCKED;
+
+-- name: settle
+-- Record that locked partitions have no transactions, unless one has begun or ended before they were locked.
+UPDATE partitions AS p SET has_transactions = false
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS v (topic_id, partition)
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition AND p.unstable_offset IS NULL
+  AND NOT EXISTS (
+      SELECT FROM aborted_transactions AS a WHERE a.topic_id = p.topic_id AND a.partition = p.partition
+  )
+  AND (
+      SELECT true FROM extents AS e
+      WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.control_producer_id IS NOT NULL
+      ORDER BY e.base_offset DESC
+      LIMIT 1
+  ) IS NULL;
+
 -- name: aborted_in
 -- Return the aborted transactions of partitions that overlap a range of offsets each, by partition and last offset.
 -- Once the last stable offset has passed the range, all that ended later began after it, so the search ends there.
+-- Also return a row without a producer for each of the given extents that a compaction or retention has removed.
 SELECT (%(topic_ids)s::uuid[])[i] AS topic_id, (%(partitions)s::integer[])[i] AS partition, found.producer_id,
        found.first_offset, found.last_offset
 FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
@@ -223,9 +260,18 @@ CROSS JOIN LATERAL (
           ORDER BY b.last_offset
           LIMIT 1
       ), 9223372036854775807)
-    ORDER BY a.last_offset
 ) AS found
-ORDER BY i, found.last_offset;
+UNION ALL
+SELECT read.topic_id, read.partition, NULL, NULL, NULL
+FROM unnest(
+    %(read_topic_ids)s::uuid[], %(read_partitions)s::integer[], %(read_offsets)s::bigint[], %(read_files)s::uuid[]
+) AS read (topic_id, partition, base_offset, file_id)
+WHERE NOT EXISTS (
+    SELECT FROM extents AS e
+    WHERE e.topic_id = read.topic_id AND e.partition = read.partition AND e.base_offset = read.base_offset
+      AND e.file_id = read.file_id
+)
+ORDER BY topic_id, partition, last_offset;
 
 -- name: ongoing_id_of
 -- Return the transactional id of a producer with an ongoing transaction.

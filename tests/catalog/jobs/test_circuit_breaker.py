@@ -225,7 +225,7 @@ def test_a_job_of_another_version_is_left_for_its_drivers(scene: Scene, catalog_
     submit(scene, 2)
     with psycopg.connect(catalog_url) as connection:
         connection.execute(
-            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '2')::json"
+            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '3')::json"
             " WHERE sequence = (SELECT min(sequence) FROM jobs)"
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 import orjson
 import pytest
@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.errors import JobVersionError
+from catalog.jobs import json_format
 from catalog.jobs.json_format import read_spec, write_spec
 from catalog.jobs.validation import check_spec, coverage_problem
-from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
+from catalog.model import AbortedTransaction, Extent, FileKind, JobInput, JobPartition, JobSpec
 from core.errors import CorruptDataError, InvalidInputError
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 _OFFSETS = st.integers(0, 2**62)
 
@@ -82,6 +80,10 @@ _SPECS = st.builds(
             delete_retention_ms=_OFFSETS,
             max_message_bytes=st.none() | st.integers(0, 2**31 - 1),
             expires_after_ms=st.none() | st.integers(0, 2**63 - 1),
+            aborted=st.lists(st.builds(AbortedTransaction, _OFFSETS, _OFFSETS, _OFFSETS), max_size=2).map(
+                tuple
+            ),
+            controls=st.lists(st.tuples(_OFFSETS, _OFFSETS), max_size=2).map(tuple),
         ),
         max_size=3,
     ).map(tuple),
@@ -91,7 +93,16 @@ _SPECS = st.builds(
 
 
 OPTIONAL = frozenset(
-    {"output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact", "kernel_digest"}
+    {
+        "output_bytes",
+        "merge_batches",
+        "max_message_bytes",
+        "expires_after_ms",
+        "exact",
+        "kernel_digest",
+        "aborted",
+        "controls",
+    }
 )
 
 
@@ -104,9 +115,10 @@ def test_a_specification_survives_a_round_trip(spec: JobSpec) -> None:
 def test_fields_that_earlier_planners_did_not_write_have_defaults(spec: JobSpec) -> None:
     stored = orjson.loads(write_spec(spec))
     for field in OPTIONAL:
-        del stored[field]
+        stored.pop(field, None)
     partitions = tuple(
-        replace(each, max_message_bytes=None, expires_after_ms=None) for each in spec.partitions
+        replace(each, max_message_bytes=None, expires_after_ms=None, aborted=(), controls=())
+        for each in spec.partitions
     )
     assert read_spec(orjson.dumps(stored)) == replace(
         spec, output_bytes=None, merge_batches=True, exact=False, kernel_digest="", partitions=partitions
@@ -148,5 +160,43 @@ def test_a_specification_of_another_version_is_not_corrupt(spec: JobSpec) -> Non
     """Another process may be able to read it."""
     stored = orjson.loads(write_spec(spec))
 
-    with pytest.raises(JobVersionError, match=f"job {spec.job_id} has a specification of version 2"):
-        read_spec(orjson.dumps({**stored, "version": 2}))
+    with pytest.raises(JobVersionError, match=f"job {spec.job_id} has a specification of version 3"):
+        read_spec(orjson.dumps({**stored, "version": 3}))
+
+
+@given(_SPECS)
+def test_only_a_job_with_transactions_needs_the_newer_version(spec: JobSpec) -> None:
+    has_transactions = any(each.aborted or each.controls for each in spec.partitions)
+    assert orjson.loads(write_spec(spec))["version"] == (2 if has_transactions else 1)
+
+
+def test_a_reader_of_the_older_version_refuses_a_job_with_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = JobPartition(
+        topic_id=UUID(int=1),
+        partition=0,
+        topic_name="t",
+        cleanup_policy="compact",
+        compression_type="producer",
+        deduplicate=True,
+        reaches_log_start=True,
+        base_offset=0,
+        upper_offset=0,
+        delete_retention_ms=0,
+    )
+    plain = JobSpec(
+        job_id=UUID(int=2),
+        created_ms=0,
+        now_ms=0,
+        hash_seed=bytes(16),
+        table_bytes=0,
+        reason="",
+        inputs=(),
+        partitions=(partition,),
+    )
+    written = write_spec(replace(plain, partitions=(replace(partition, controls=((3, 3),)),)))
+    monkeypatch.setattr(json_format, "SPEC_VERSION", 1)
+    assert read_spec(write_spec(plain)) == plain
+    with pytest.raises(JobVersionError, match="reads versions up to 1"):
+        read_spec(written)

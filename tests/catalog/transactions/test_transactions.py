@@ -8,8 +8,7 @@ import pytest
 
 from catalog.errors import TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, CommittedOffset
-from catalog.model import ControlBatch, FileKind, PartitionId, RunRefusal
-from catalog.transactions.repository import AbortedTransaction
+from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionId, RunRefusal
 from catalog.transactions.rules import ProducerIdentity, TransactionState
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of
@@ -278,21 +277,3 @@ def test_a_transaction_that_was_open_when_its_topic_was_deleted_is_aborted_in_it
         AbortedTransaction(second.producer_id, 3, 7),
     ]
     assert InvariantChecker(scene.catalog).violations() == []
-
-
-def test_the_planner_finds_no_files_and_no_extents_of_partitions_with_transactions(scene: Scene) -> None:
-    """Jobs do not know aborted records. Files of other partitions must not wait behind such files."""
-    topic, planning = scene.topic(partitions=2), scene.catalog.planning
-    producer = _begin(scene, "t", topic)
-    _write(scene, topic, producer)
-    mixed = {
-        PartitionId(topic.topic_id, 0): [run_of(1, producer=(*producer, 3), in_transaction=True)],
-        PartitionId(topic.topic_id, 1): [run_of(1)],
-    }
-    commit = scene.file(mixed)
-    scene.catalog.commits.commit(commit)
-    scene.catalog.transactions.end("t", producer, commits=True)
-    (found,) = planning.ingestion_files(10).files
-    assert found.file_id == commit.file_id
-    assert [each.partition for each in found.extents] == [1]
-    assert planning.backlog().ingestion_files == 1

@@ -165,7 +165,7 @@ def beyond_memory(spec: JobSpec) -> bytes:
 
 
 def of_another_version(spec: JobSpec) -> bytes:
-    return compress(Codec.ZSTD, orjson.dumps({**orjson.loads(write_spec(spec)), "version": 2}))
+    return compress(Codec.ZSTD, orjson.dumps({**orjson.loads(write_spec(spec)), "version": 3}))
 
 
 def of_other_kernels(spec: JobSpec) -> bytes:
