@@ -39,6 +39,7 @@ SUMS: Final[Mapping[str, str]] = {
     "records_in": "Records that jobs read",
     "records_out": "Records that jobs wrote",
     "records_dropped": "Records that jobs removed",
+    "records_aborted": "Records of aborted transactions that jobs removed",
     "records_invalid": "Records that jobs could not parse",
     "tombstones_dropped": "Tombstones that jobs removed after their delete horizon",
     "keys": "Distinct keys of deduplicated partitions",
@@ -194,6 +195,7 @@ class CompactionReport:
     records_in: int = 0
     records_out: int = 0
     records_dropped: int = 0
+    records_aborted: int = 0
     records_invalid: int = 0
     tombstones_dropped: int = 0
     keys: int = 0

@@ -325,6 +325,7 @@ def write_share(
                 records = writer.write(run.work, survivors, file_number=run.number)
             read += 0 if survivors is None else records
             inputs.close_after(position)
+        counts.add_aborted(inputs.aborted_records)
         if read != judged:
             raise IncompleteShuffleError(f"{where}: pass 2 read {read} records, but {judged} were judged")
         with counts.timed("complete_ms"):

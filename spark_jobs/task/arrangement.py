@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.jobs.byte_ranges import byte_range_of
+from catalog.jobs.validation import input_problem
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
 from object_format.kernels.runtime.identity import KERNEL_DIGEST
@@ -33,13 +34,21 @@ class InputPart:
     """The extents of one partition in one input file, in offset order.
 
     `input_index` is the file's index in the job's inputs. With a `byte_range`, the part has only the blocks
-    that start in that range. Parts of different retention `window`s go into different output sections.
+    that start in that range. Parts of different retention `window`s go into different output sections. The
+    section also covers the `controls_after`, the offsets of control batches that the job removes after the
+    part.
     """
 
     input_index: int
     extents: tuple[Extent, ...]
     byte_range: ByteRange | None = None
     window: int = 0
+    controls_after: int = 0
+
+    @property
+    def upper_offset(self) -> int:
+        """The offset after the part and the control batches after it."""
+        return self.extents[-1].last_offset + 1 + self.controls_after
 
     @property
     def has_bytes(self) -> bool:
@@ -92,7 +101,7 @@ class InputPart:
         for extent in self.extents:
             if stored is not None and extent.length and stored <= extent.last_offset - extent.offset_shift:
                 return max(stored + extent.offset_shift, extent.base_offset)
-        return self.extents[-1].last_offset + 1
+        return self.upper_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class PartitionWork:
         partition = replace(
             self.partition,
             base_offset=parts[0].extents[0].base_offset,
-            upper_offset=parts[-1].extents[-1].last_offset + 1,
+            upper_offset=parts[-1].upper_offset,
         )
         return PartitionWork(partition, tuple(parts))
 
@@ -147,8 +156,8 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
     an extent are unique only if these kernels wrote its file: others may have compared keys differently.
 
     Raise UnsupportedFormatError if this version cannot read an input. Raise InvalidInputError unless the
-    extents of every partition cover [base_offset, upper_offset) without gap or overlap, and no input's part
-    overlaps another's.
+    extents and control batches of every partition cover [base_offset, upper_offset) without gap or overlap,
+    and no input's part overlaps another's.
     """
     partitions = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
     parts: defaultdict[PartitionId, list[InputPart]] = defaultdict(list)
@@ -166,8 +175,19 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
         ordered = tuple(sorted(parts[partition_id], key=lambda part: part.extents[0].base_offset))
         _check_cover(spec, partition, [extent for part in ordered for extent in part.extents])
         if ordered:
+            ordered = _with_controls(partition, ordered)
             work.append(PartitionWork(partition, _with_windows(partition, ordered, spec.now_ms)))
     return work
+
+
+def _with_controls(partition: JobPartition, parts: tuple[InputPart, ...]) -> tuple[InputPart, ...]:
+    """Add the control batches between and after the parts, which cover the range together with these."""
+    if not partition.controls:
+        return parts
+    ends = [*(part.extents[0].base_offset for part in parts[1:]), partition.upper_offset]
+    return tuple(
+        replace(part, controls_after=end - part.upper_offset) for part, end in zip(parts, ends, strict=True)
+    )
 
 
 def _verified(extents: Iterable[Extent]) -> Iterator[Extent]:
@@ -226,21 +246,11 @@ def _by_partition(extents: Iterable[Extent]) -> dict[PartitionId, tuple[Extent, 
 
 
 def _check_cover(spec: JobSpec, partition: JobPartition, extents: Sequence[Extent]) -> None:
-    where = f"job {spec.job_id}: partition {partition.topic_name}-{partition.partition}"
-    expected = f"[{partition.base_offset}, {partition.upper_offset})"
-    if not extents:
-        if partition.base_offset == partition.upper_offset:
-            return
-        raise InvalidInputError(f"{where}: no extents cover {expected}")
-    covered = f"[{extents[0].base_offset}, {extents[-1].last_offset + 1})"
-    if covered != expected:
-        raise InvalidInputError(f"{where}: the extents cover {covered}, not {expected}")
-    for extent, following in pairwise(extents):
-        if extent.last_offset + 1 != following.base_offset:
-            raise InvalidInputError(
-                f"{where}: an extent ends at {extent.last_offset} and the next begins at"
-                f" {following.base_offset}"
-            )
+    if problem := input_problem(partition, extents):
+        raise InvalidInputError(
+            f"job {spec.job_id}: partition {partition.topic_name}-{partition.partition}: the extents do not"
+            f" cover [{partition.base_offset}, {partition.upper_offset}): {problem}"
+        )
 
 
 def _name(partition_id: PartitionId) -> str:

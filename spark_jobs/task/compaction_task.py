@@ -155,6 +155,8 @@ class _Task:
             with counts.timed("write_ms"):
                 self._write(work, survivors)
             counts.add("partitions", 1)
+            counts.add_aborted((self._pass2 if survivors is None else self._pass1).aborted_records)
+            self._pass1.aborted_records = self._pass2.aborted_records = 0
             self._pass1.close_after(position)
             self._pass2.close_after(position)
             self._hooks.progress(position + 1, len(self._work))

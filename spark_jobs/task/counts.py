@@ -59,6 +59,11 @@ class TaskCounts:
         """Add `count` to the counter."""
         self._counts[name] += count
 
+    def add_aborted(self, records: int) -> None:
+        """Count records of aborted transactions: they are read and dropped."""
+        for name in ("records_in", "records_dropped", "records_aborted"):
+            self.add(name, records)
+
     def at_least(self, name: str, count: int) -> None:
         """Raise the counter to `count` if it is lower; for peaks."""
         self._counts[name] = max(self._counts[name], count)

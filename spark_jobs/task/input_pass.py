@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
+from operator import add
 from typing import TYPE_CHECKING
 
 from core.errors import CorruptDataError, CorruptFileError
@@ -34,7 +35,8 @@ class InputPass:
 
     `uses` says how long each input is needed. A stream is closed after the last part of its input, so that a
     partition that is spread over many files has one of them open at a time. `check` is called between blocks
-    and may raise to stop the pass.
+    and may raise to stop the pass. Records of aborted transactions are left out and counted in
+    `aborted_records`.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class InputPass:
         for index, use in uses.items():
             self._closings[use.last_position].append(index)
         self.largest_buffer = 0
+        self.aborted_records = 0
 
     def prefetch(self, part: InputPart | None) -> None:
         """Request the input of a part that will be read, if it was not requested before."""
@@ -95,7 +98,7 @@ class InputPass:
     ) -> Iterator[tuple[Piece, Extent, str]]:
         name = self._inputs[part.input_index].object_name
         stream = self._streams[part.input_index]
-        cutter = ExtentCutter(extents)
+        cutter = ExtentCutter(extents, work.partition.aborted)
         found = [0] * len(extents)
         for block in stream.blocks(work.partition_id, part):
             self._check()
@@ -109,7 +112,9 @@ class InputPass:
         cut = (
             part.cut_before or part.cut_behind
         )  # then only all byte ranges together have the counted records
-        for extent, count in zip(extents, found, strict=True):
+        dropped = cutter.dropped.tolist()
+        self.aborted_records += sum(dropped)
+        for extent, count in zip(extents, map(add, found, dropped), strict=True):
             if count > extent.record_count or (count < extent.record_count and not cut):
                 raise CorruptDataError(
                     f"{name}: partition {work.name} has {count} records at offsets {extent.base_offset} to"

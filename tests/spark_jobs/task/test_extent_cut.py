@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.model import Extent, FileKind
+from catalog.model import AbortedTransaction, Extent, FileKind
 from core.errors import CorruptDataError
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import encode_batch
@@ -112,3 +113,45 @@ def test_offsets_that_do_not_increase_are_malformed() -> None:
         cutter.pieces(memoryview(batches(2) + batches(2)))
     with pytest.raises(MalformedBatchError):
         cutter.pieces(memoryview(batches(2)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 3)), min_size=1, max_size=12),
+    st.integers(0, 100),
+    st.data(),
+)
+def test_batches_of_aborted_transactions_are_left_out(
+    plan: Sequence[tuple[int, bool, int]], shift: int, data: st.DataObject
+) -> None:
+    """Those of other producers, of other offsets, and outside of transactions stay."""
+    encoded, base = [], 0
+    for producer_id, is_transactional, size in plan:
+        batch = encode_batch(
+            [0] * size,
+            [b"k"] * size,
+            [b"v"] * size,
+            base_offset=base,
+            producer=(producer_id, 0, 0),
+            is_transactional=is_transactional,
+        )
+        encoded.append((producer_id, is_transactional, base, size, batch))
+        base += size
+    borders = data.draw(st.lists(st.integers(0, base), min_size=2, max_size=4, unique=True).map(sorted))
+    aborted = [
+        AbortedTransaction(producer_id, first + shift, last + shift - 1)
+        for producer_id in data.draw(st.sets(st.integers(0, 3)))
+        for first, last in pairwise(borders)
+    ]
+    cutter = ExtentCutter([extent(shift, shift + base - 1, shift)], aborted)
+    pieces = cutter.pieces(memoryview(b"".join(each[-1] for each in encoded)))
+
+    def is_aborted(producer_id: int, offset: int) -> bool:
+        return any(
+            each.producer_id == producer_id and each.first_offset <= offset + shift <= each.last_offset
+            for each in aborted
+        )
+
+    kept = [each for each in encoded if not (each[1] and is_aborted(each[0], each[2]))]
+    assert b"".join(bytes(piece.batches) for piece in pieces) == b"".join(each[-1] for each in kept)
+    assert sum(piece.record_count for piece in pieces) == sum(each[3] for each in kept)
+    assert int(cutter.dropped.sum()) == base - sum(each[3] for each in kept)
