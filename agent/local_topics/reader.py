@@ -115,16 +115,16 @@ class LocalLogReader:
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
                     await self.local_topics.serve(cursor, limit)
-            elif cursor.state is not None and not cursor.fetch.topic.config.compacts:
+            elif cursor.state is not None and not cursor.needs_extents:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
             if cursor.served.size > limit and left < max_bytes:
                 cursor.drop_served()
             left -= cursor.served.size
 
     async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
-        """Serve compacted topics whose next extent is not compacted yet."""
+        """Serve cursors that need extents, if the next one is not compacted yet."""
         for cursor in cursors:
-            extents = cursor.needed_extents() if cursor.fetch.topic.config.compacts else []
+            extents = cursor.needed_extents() if cursor.needs_extents else []
             if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
                 await self._serve_from_tail_cache(cursor, cursor.limit, extents[0].last_offset + 1)
 
@@ -133,7 +133,10 @@ class LocalLogReader:
         log = self._tail_cache.log_with(fetch.topic, fetch.partition, offset)
         if log is None or self._disks is None:
             return
-        read = partial(self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end)
+        plain_only = fetch.committed_only and not cursor.needs_extents
+        read = partial(
+            self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end, plain_only=plain_only
+        )
         found = await self._disks.of(log).run(read)
         if found is not None:
             self.tail_cache_hits += 1

@@ -23,7 +23,11 @@ from agent.read.hot_tail import TailRead
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
 from local_tier.topic_partition import TopicPartition
-from object_format.record_batch.headers import set_base_offsets, trim_batches
+from object_format.record_batch.headers import (
+    has_transactional_batches,
+    set_base_offsets,
+    trim_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,14 +133,28 @@ class TailCache:
         has_offset = log is not None and log.log_start_offset <= offset < log.high_watermark
         return log if has_offset else None
 
-    def read(self, topic: Topic, partition: int, offset: int, max_bytes: int, end: int) -> TailRead | None:
-        """Return batches from the one with `offset` on, below `end`; None if the cache does not have it."""
+    def read(
+        self,
+        topic: Topic,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        end: int,
+        *,
+        plain_only: bool = False,
+    ) -> TailRead | None:
+        """Return batches from the one with `offset` on, below `end`; None if the cache does not have it.
+
+        With `plain_only`, return None also if one of them is transactional: a compaction may have removed it.
+        """
         log = self._log_of(topic, partition)
         if log is None or not log.log_start_offset <= offset < log.high_watermark:
             return None
         try:
             found = log.read(offset, max_bytes)
         except (SiltstoneError, OSError):  # the log restarted, or its disk has failed
+            return None
+        if plain_only and has_transactional_batches(found.data):
             return None
         if found.next_offset <= end:
             return TailRead([found.data], len(found.data), found.next_offset) if found.data else None

@@ -48,13 +48,17 @@ class PartitionFetch:
 
 @dataclass(slots=True)
 class Cursor:
-    """The progress of a fetch in one partition."""
+    """The progress of a fetch in one partition.
+
+    `used` are the extents that it has looked up, if the result depends on them (`needs_extents`).
+    """
 
     fetch: PartitionFetch
     served: ServedBatches
     state: PartitionState | None = None
     error: SiltstoneError | None = None
     extents: Sequence[Extent] = ()
+    used: list[Extent] = field(default_factory=list)
     limit: int = 0
     # Grows while the ranges that were read hold no batch: a long hole within an indexed section.
     read_factor: int = 1
@@ -63,6 +67,20 @@ class Cursor:
     def at(cls, fetch: PartitionFetch) -> Cursor:
         """Return a cursor that has read nothing yet."""
         return cls(fetch, ServedBatches(fetch.offset))
+
+    @property
+    def needs_extents(self) -> bool:
+        """Return True if batches are those of the log only while their extents are.
+
+        In a compacted topic, later extents lack superseded records. In a partition with transactions, later
+        extents lack aborted ones, and then the catalog does not name these any more.
+        """
+        return self.fetch.topic.config.compacts or self.has_aborted
+
+    @property
+    def has_aborted(self) -> bool:
+        """Return True if a reader of committed records may meet aborted ones."""
+        return self.fetch.committed_only and self.state is not None and self.state.has_transactions
 
     @property
     def is_done(self) -> bool:

@@ -5,8 +5,10 @@ committed. The final offsets and the epoch are written into the batches in place
 has no other reader. Fetches return views of the same bytes.
 
 Batches in the tail are those of the log as long as the topic is not compacted, because committed records
-never change. The log start offset is checked elsewhere. A batch of a compacted topic is that of the log only
-while its offset lies in the file that brought it. `read` can therefore be restricted to one file.
+never change. Aborted ones may be gone, and the catalog may not name their transaction any more. So a reader
+of committed records gets only batches of a given file, once the partition has had a transaction. The log
+start offset is checked elsewhere. A batch of a compacted topic is that of the log only while its offset lies
+in the file that brought it. `read` can therefore be restricted to one file.
 
 The size is bounded, including an overhead for each batch. The oldest files are evicted first. A view keeps
 the whole buffer of its request in memory, with batches that the catalog rejected, or that are in other files.
@@ -52,13 +54,17 @@ _tail_read = partial(tuple.__new__, TailRead)
 
 @dataclass(slots=True)
 class PartitionTail:
-    """The batches of one partition in offset order. Those before index `first` are evicted."""
+    """The batches of one partition in offset order. Those before index `first` are evicted.
+
+    `has_transactions` is True if some of them, or of those that were evicted before, may be transactional.
+    """
 
     bases: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     views: list[memoryview] = field(default_factory=list)
     files: list[UUID] = field(default_factory=list)
     first: int = 0
+    has_transactions: bool = False
 
     def drop(self, count: int) -> None:
         """Evict the `count` oldest batches."""
@@ -137,6 +143,8 @@ class HotTail:
         for result, appended in sections:
             partition = PartitionId(result.topic_id, result.partition)
             self._keep(partition, appended, buffers.compact(appended.batches), file.commit.file_id)
+            if result.has_transactions:
+                self._topics[partition.topic_id][partition.partition].has_transactions = True
             kept.append((partition, len(appended.batches)))
         size = buffers.size + BATCH_OVERHEAD * sum(count for _, count in kept)
         self._files.append((kept, size))
@@ -178,15 +186,23 @@ class HotTail:
         tail.files += [file_id] * len(views)
 
     def read(
-        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
+        self,
+        partition: PartitionId,
+        offset: int,
+        max_bytes: int,
+        *,
+        file_id: UUID | None = None,
+        plain_only: bool = False,
     ) -> TailRead | None:
         """Return batches from the one with `offset` on: at least one, and about `max_bytes`.
 
         Returns None if the tail does not have that batch. With `file_id`, it returns batches of that file
-        only.
+        only. With `plain_only`, it returns none of a partition that may have transactional ones.
         """
         tail = self.partition_tails(partition.topic_id).get(partition.partition)
-        return None if tail is None else self.read_partition(tail, offset, max_bytes, file_id=file_id)
+        if tail is None or (plain_only and tail.has_transactions):
+            return None
+        return self.read_partition(tail, offset, max_bytes, file_id=file_id)
 
     def partition_tails(self, topic_id: UUID) -> Mapping[int, PartitionTail]:
         """Return the tails of a topic's partitions. They change with the next commit."""

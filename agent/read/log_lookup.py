@@ -141,7 +141,9 @@ class LogLookup:
         await self._pool.run(partial(self._look_up, some, rest))
         self._epoch.check_extents(extent for cursor in some for extent in cursor.extents)
         for cursor in some:
-            if epoch == self._epoch.current and cursor.extents and not cursor.fetch.topic.config.compacts:
+            if cursor.has_aborted:
+                cursor.used += cursor.extents
+            if epoch == self._epoch.current and cursor.extents and not cursor.needs_extents:
                 self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
         return True
 
@@ -151,7 +153,7 @@ class LogLookup:
         for cursor in cursors:
             if not cursor.needed_extents():
                 cursor.extents = ()
-                if not cursor.fetch.topic.config.compacts:
+                if not cursor.needs_extents:
                     cursor.extents = self._extent_cache.get(
                         cursor.fetch.partition_id, cursor.served.next_offset
                     )
@@ -166,14 +168,14 @@ class LogLookup:
 
         Extents that are cached are looked up for some more bytes. All partitions together share these.
         """
-        compacted = sum(cursor.fetch.topic.config.compacts for cursor in cursors)
-        ahead_bytes = self._settings.extent_lookup_bytes // max(len(cursors) - compacted, 1)
+        uncached = sum(cursor.needs_extents for cursor in cursors)
+        ahead_bytes = self._settings.extent_lookup_bytes // max(len(cursors) - uncached, 1)
         wanted = [
             ExtentRequest(
                 cursor.fetch.partition_id,
                 cursor.served.next_offset,
                 cursor.fetch.max_bytes,
-                0 if cursor.fetch.topic.config.compacts else ahead_bytes,
+                0 if cursor.needs_extents else ahead_bytes,
             )
             for cursor in cursors
         ]

@@ -266,7 +266,7 @@ class MemoryRead:
             read = None
             if offset < end and (remaining > 0 or remaining == limit):
                 tail = tails.get(partition)
-                if tail is not None:
+                if tail is not None and not (committed_only and tail.has_transactions):
                     left = min(max_bytes, remaining)
                     read = read_partition(tail, offset, left)
                     if read is not None and read.size > left and remaining != limit:

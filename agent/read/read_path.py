@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
-    from catalog.model import Extent, PartitionState, Topic
-    from catalog.transactions.repository import AbortedTransaction
+    from catalog.model import AbortedTransaction, Extent, PartitionState, Topic
     from core.clock import Clock
     from local_tier.segment.time_index import TimestampOffset
     from object_format.segment_file import SectionIndex
@@ -115,10 +114,14 @@ class ReadPath:
         timestamps: TimestampLookup,
         local_reader: LocalReader,
         find_aborted: Callable[
-            [Mapping[PartitionId, tuple[int, int]]], Mapping[PartitionId, Sequence[AbortedTransaction]]
+            [Mapping[PartitionId, tuple[int, int]], Sequence[Extent]],
+            Mapping[PartitionId, Sequence[AbortedTransaction]],
         ],
     ) -> None:
-        """`find_aborted` returns the aborted transactions in ranges of offsets; it blocks."""
+        """`find_aborted` returns the aborted transactions in ranges of offsets; it blocks.
+
+        It leaves out partitions of which one of the given extents is gone.
+        """
         self._find_aborted = find_aborted
         # Reserved here while a fetch reads, and by the caller until the result is sent.
         self.budget = FetchMemory(settings.max_fetches_bytes)
@@ -250,36 +253,59 @@ class ReadPath:
         self, wanted: Sequence[PartitionFetch], max_bytes: int, *, use_cache: bool
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
-        for attempt in range(_MAX_ATTEMPTS):
+        attempts_left = _MAX_ATTEMPTS
+        while True:
+            attempts_left -= 1
             try:
-                await self._advance(
-                    cursors, max_bytes, use_cache=use_cache, is_last=attempt + 1 == _MAX_ATTEMPTS
-                )
-                break
+                await self._advance(cursors, max_bytes, use_cache=use_cache, is_last=not attempts_left)
             except ObjectNotFoundError:
                 self._log.invalidate_extents(cursors)
-        results = within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
-        return await self._with_aborted(wanted, results)
+                continue
+            results = within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+            replaced = await self._add_aborted(cursors, results)
+            if not replaced or not attempts_left:
+                return results
+            for number in replaced:
+                cursors[number] = Cursor.at(wanted[number])
 
-    async def _with_aborted(
-        self, wanted: Sequence[PartitionFetch], results: list[FetchResult]
-    ) -> list[FetchResult]:
+    async def _add_aborted(self, cursors: Sequence[Cursor], results: list[FetchResult]) -> list[int]:
         """Add the aborted transactions to the results that may contain some.
 
-        They are looked up after the last stable offset. So all transactions that ended before it are known.
+        They are looked up after the last stable offset. So all transactions that ended before it are known,
+        except for those that a compaction has removed meanwhile. A result that was read from extents that are
+        gone is therefore replaced by an empty one; return the numbers of these.
         """
-        ranges = {
-            fetch.partition_id: (fetch.offset, result.next_offset)
-            for fetch, result in zip(wanted, results, strict=True)
-            if result.committed_only and result.has_transactions and result.size
+        read = {
+            cursor.fetch.partition_id: cursor
+            for cursor, result in zip(cursors, results, strict=True)
+            if cursor.has_aborted and result.error is None and result.size
         }
-        if not ranges:
-            return results
-        found = await self._pools.lookups.run(partial(self._find_aborted, ranges))
-        return [
-            replace(result, aborted=found.get(fetch.partition_id, ()))
-            for fetch, result in zip(wanted, results, strict=True)
+        if not read:
+            return []
+        ends = {
+            cursor.fetch.partition_id: result.next_offset
+            for cursor, result in zip(cursors, results, strict=True)
+        }
+        ranges = {key: (cursor.fetch.offset, ends[key]) for key, cursor in read.items()}
+        extents = [
+            extent
+            for key, (base, end) in ranges.items()
+            for extent in read[key].used
+            if extent.last_offset >= base and extent.base_offset < end
         ]
+        found = await self._pools.lookups.run(partial(self._find_aborted, ranges, extents))
+        replaced = []
+        for number, result in enumerate(results):
+            key = cursors[number].fetch.partition_id
+            if key not in read:
+                continue
+            if key in found:
+                results[number] = replace(result, aborted=found[key])
+            else:
+                replaced.append(number)
+                offset = cursors[number].fetch.offset
+                results[number] = replace(result, batches=(), size=0, next_offset=offset)
+        return replaced
 
     async def _advance(
         self, cursors: Sequence[Cursor], max_bytes: int, *, use_cache: bool, is_last: bool
@@ -320,10 +346,15 @@ class ReadPath:
             if left <= 0 and left < max_bytes:
                 break
             fetch = cursor.fetch
-            if cursor.is_done or fetch.topic.config.compacts:
+            if cursor.is_done or cursor.needs_extents:
                 continue
             limit = min(fetch.max_bytes, left)
-            found = self._tail.read(fetch.partition_id, cursor.served.next_offset, limit)
+            found = self._tail.read(
+                fetch.partition_id,
+                cursor.served.next_offset,
+                limit,
+                plain_only=fetch.committed_only,
+            )
             if found is None:
                 continue
             if found.size > limit and left < max_bytes:

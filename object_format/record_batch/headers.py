@@ -229,6 +229,11 @@ def scan_until_malformed(data: Bytes) -> tuple[BatchRows, int, int]:
     return rows, fault, position
 
 
+def has_transactional_batches(data: Buffer) -> bool:
+    """Return True if a batch of `data` is transactional. Raises MalformedBatchError."""
+    return bool(np.any(scan_batches(readable(data))["attributes"] & TRANSACTIONAL))
+
+
 class OrderedBatches(NamedTuple):
     """Batches with ascending absolute offsets in [first_offset, next_offset).
 
@@ -384,6 +389,7 @@ __all__ = [
     "TimestampType",
     "assign_offsets",
     "first_corrupt",
+    "has_transactional_batches",
     "iter_headers",
     "offset_range",
     "patch_offsets",
