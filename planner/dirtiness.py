@@ -131,10 +131,13 @@ def _end_of(extents: Sequence[Extent]) -> int:
 
 
 def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Return the extents up to the first gap in their offsets, within the span of one section."""
+    """Return the extents up to the first gap in their offsets, within the span of one section.
+
+    Control batches that a job may remove are no gap.
+    """
     for index in range(1, len(extents)):
-        gap = extents[index].base_offset != extents[index - 1].last_offset + 1
-        if gap or spans_too_many(extents[0].base_offset, extents[index].last_offset):
+        gap = extents[index].base_offset != extents[index - 1].job_end_offset
+        if gap or spans_too_many(extents[0].base_offset, extents[index].job_end_offset - 1):
             return tuple(extents[:index])
     return tuple(extents)
 

@@ -238,8 +238,16 @@ def _job_partition(view: PartitionView, extents: tuple[Extent, ...], *, deduplic
         deduplicate=deduplicate,
         reaches_log_start=reaches_log_start(view, extents),
         base_offset=extents[0].base_offset,
-        upper_offset=extents[-1].last_offset + 1,
+        upper_offset=extents[-1].job_end_offset,
         delete_retention_ms=view.rules.delete_retention_ms,
         max_message_bytes=view.rules.max_message_bytes,
         expires_after_ms=view.rules.expires_after_ms,
+        aborted=tuple(
+            each
+            for each in view.aborted
+            if each.last_offset >= extents[0].base_offset and each.first_offset < extents[-1].job_end_offset
+        ),
+        controls=tuple(
+            (extent.last_offset + 1, extent.job_end_offset - 1) for extent in extents if extent.controls_after
+        ),
     )

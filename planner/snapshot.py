@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.jobs.quarantine import QuarantineCandidate
-    from catalog.model import Extent, FileKind, PartitionState
+    from catalog.model import AbortedTransaction, Extent, FileKind, PartitionState
 
 # A record may exceed a topic's time by this fraction of it because it shares an extent with younger records.
 _SPAN_OF_WAITING: Final = 4
@@ -71,6 +71,9 @@ class PartitionView:
     snapshot is bounded, and need not begin at its start if the topic is not compacted; missing extents are
     planned another time. `quarantine_candidates` are files of failed jobs, of this and other partitions.
     `exactness` is that of the clean part, and exact if no exact job can run.
+
+    `aborted` are the aborted transactions that overlap the extents. `records_from` has the first offset that
+    may have a record of one, by the offset of its control batch; without such a record it is left out.
     """
 
     rules: TopicRules
@@ -78,6 +81,8 @@ class PartitionView:
     extents: tuple[Extent, ...]
     quarantine_candidates: Mapping[UUID, QuarantineCandidate] = field(default_factory=dict)
     exactness: Exactness = Exactness.EXACT
+    aborted: tuple[AbortedTransaction, ...] = ()
+    records_from: Mapping[int, int] = field(default_factory=dict)
 
     def is_free(self, extent: Extent) -> bool:
         """Return True if a job may take the extent.

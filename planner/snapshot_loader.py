@@ -1,12 +1,13 @@
 """Load a snapshot of the catalog for the policy.
 
 The order of queries makes stale data harmless: first ingestion files, then the partitions' bounds, then their
-extents. A change in between is missed, not misread. The first planner to claim an extent gets it: the
-catalog refuses the other planner's job, and that planner plans again.
+extents, then their aborted transactions. A change in between is missed, not misread. The first planner to
+claim an extent gets it: the catalog refuses the other planner's job, and that planner plans again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from catalog.jobs.planning_queries import DirtyRule
@@ -15,6 +16,7 @@ from planner.jobs.fault_bisection import can_be_retried
 from planner.policy import PRICES
 from planner.score import spent_on
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules, is_readable
+from planner.transactions import transaction_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from catalog.jobs.planning_queries import LiveFile, PartitionSize
     from catalog.jobs.quarantine import QuarantineCandidate
-    from catalog.model import Extent, JobInput, Topic
+    from catalog.model import Extent, JobInput, PartitionState, Topic
     from catalog.open import Catalog
     from planner.settings import PlannerSettings
 
@@ -84,7 +86,7 @@ def load_snapshot(
     partitions = tuple(
         PartitionView(
             rules=rules[size.state.topic_id],
-            state=size.state,
+            state=_without_leading_controls(size.state, loaded.get(size.partition_id, ())),
             extents=_merged(loaded.get(size.partition_id), free.get(size.partition_id, [])),
             quarantine_candidates=quarantine_candidates,
             exactness=_exactness(size, settings),
@@ -92,9 +94,12 @@ def load_snapshot(
         # In the order of their topics: the extents of the first partitions are read.
         for size in sorted(sizes, key=lambda each: (each.state.topic_id.int, each.state.partition))
     )
+    partitions, fragmented = _with_transactions(catalog, partitions), _with_transactions(catalog, fragmented)
     views = _files(catalog, files, (*partitions, *fragmented))
+    mergeable_views: dict[PartitionId, PartitionView] = {}
     if is_first:
         mergeable, has_all = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
+        mergeable, mergeable_views = _views_of(catalog, mergeable, rules)
         is_complete = is_complete and has_all
     return Snapshot(
         now_ms=now_ms,
@@ -102,7 +107,7 @@ def load_snapshot(
         files=views,
         quarantine_candidates=quarantine_candidates,
         mergeable=mergeable,
-        mergeable_views=_views_of(catalog, mergeable, rules),
+        mergeable_views=mergeable_views,
         fragmented=fragmented,
         spent=spent_on(catalog.jobs.recent_work(BUDGET_MS), PRICES),
         ingestion_end=page.end,
@@ -239,15 +244,62 @@ def hashed(number: int) -> float:
     return ((number * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> 32) / 2**32  # Fibonacci hashing
 
 
+def _with_transactions(catalog: Catalog, views: Sequence[PartitionView]) -> tuple[PartitionView, ...]:
+    """Add the transactions of partitions to their views."""
+    found = transaction_views(catalog, {view.partition_id: (view.state, view.extents) for view in views})
+    if not found:
+        return tuple(views)
+    return tuple(
+        replace(
+            view,
+            state=each.state,
+            extents=each.extents,
+            aborted=each.aborted,
+            records_from=each.records_from,
+        )
+        if (each := found.get(view.partition_id))
+        else view
+        for view in views
+    )
+
+
 def _views_of(
-    catalog: Catalog, files: Sequence[Mergeable], rules: Mapping[UUID, TopicRules]
-) -> dict[PartitionId, PartitionView]:
-    """Return the partitions of files that may be merged, without their extents."""
-    keys = {PartitionId(extent.topic_id, extent.partition) for file in files for extent in file.extents}
-    return {
-        size.partition_id: PartitionView(rules=rules[size.state.topic_id], state=size.state, extents=())
-        for size in (catalog.planning.sizes_of(keys) if keys else ())
+    catalog: Catalog, files: tuple[Mergeable, ...], rules: Mapping[UUID, TopicRules]
+) -> tuple[tuple[Mergeable, ...], dict[PartitionId, PartitionView]]:
+    """Return files that may be merged, and their partitions without extents."""
+    by_partition: dict[PartitionId, list[Extent]] = {}
+    for file in files:
+        for extent in file.extents:
+            by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+    for extents in by_partition.values():
+        extents.sort(key=lambda extent: extent.base_offset)
+    views = {
+        size.partition_id: PartitionView(
+            rules=rules[size.state.topic_id],
+            state=size.state,
+            extents=tuple(by_partition[size.partition_id]),
+        )
+        for size in (catalog.planning.sizes_of(by_partition.keys()) if by_partition else ())
     }
+    changed = {view.partition_id: view for view in _with_transactions(catalog, tuple(views.values()))}
+    extents_of = {
+        (extent.topic_id.int, extent.partition, extent.base_offset): extent
+        for view in changed.values()
+        for extent in view.extents
+        if extent.controls_after
+    }
+    if extents_of:
+        files = tuple(
+            replace(
+                file,
+                extents=tuple(
+                    extents_of.get((each.topic_id.int, each.partition, each.base_offset), each)
+                    for each in file.extents
+                ),
+            )
+            for file in files
+        )
+    return files, {key: replace(view, extents=()) for key, view in changed.items()}
 
 
 def _exactness(size: PartitionSize, settings: PlannerSettings) -> Exactness:
@@ -300,7 +352,7 @@ def _load_extents(
     loaded: dict[PartitionId, list[Extent]] = {}
     for starts in _batches(sizes, limit):
         loaded.update({partition: [] for partition, _ in starts})
-        for extent in catalog.planning.extents_of_each(starts, EXTENTS_OF_ONE):
+        for extent in catalog.planning.extents_of_each(starts, EXTENTS_OF_ONE, with_controls=False):
             loaded[PartitionId(extent.topic_id, extent.partition)].append(extent)
     return loaded
 
@@ -319,6 +371,14 @@ def _batches(sizes: Iterable[PartitionSize], limit: int) -> Iterator[list[tuple[
             starts = []
     if starts:
         yield starts
+
+
+def _without_leading_controls(state: PartitionState, loaded: Sequence[Extent]) -> PartitionState:
+    """Let the log start at the first of its extents of records: only control batches are before it."""
+    if not state.has_transactions or not loaded:
+        return state
+    first = min(max(state.log_start_offset, loaded[0].base_offset), state.last_stable_offset)
+    return replace(state, log_start_offset=first)
 
 
 def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent, ...]:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.model import Exactness, FileKind, JobInput, PartitionId
+from catalog.model import AbortedTransaction, Exactness, FileKind, JobInput, PartitionId
 from catalog.rows import extent_from_row, state_from_row
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from catalog.model import Extent, PartitionState
 
 _SQL = load_queries("planning")
+_MAX_OFFSET: Final = 2**63 - 1
 _BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
 
 
@@ -92,6 +93,18 @@ class MergePage(NamedTuple):
 
     files: list[MergeFile]
     is_complete: bool
+
+
+class AbortedPage(NamedTuple):
+    """Aborted transactions of a partition; those that begin before `known_until` are all there.
+
+    `records_from` has, by their last offset, the first offset that may have a record of them. Transactions
+    without records are left out there: a job has dropped them, or retention has removed them.
+    """
+
+    transactions: tuple[AbortedTransaction, ...]
+    records_from: dict[int, int]
+    known_until: int
 
 
 class IngestionPage(NamedTuple):
@@ -318,9 +331,12 @@ class Planning:
         """Return the extent that covers `from_offset` and those after it, with the jobs that claim them."""
         return self.extents_of_each([(partition, from_offset)], limit)
 
-    def extents_of_each(self, starts: Sequence[tuple[PartitionId, int]], limit_each: int) -> list[Extent]:
+    def extents_of_each(
+        self, starts: Sequence[tuple[PartitionId, int]], limit_each: int, *, with_controls: bool = True
+    ) -> list[Extent]:
         """Return the extents of many partitions as `extents_of` does, up to `limit_each` of each."""
         params = {
+            "with_controls": with_controls,
             "topic_ids": arrays.uuids(partition.topic_id for partition, _ in starts),
             "partitions": arrays.integers([partition.partition for partition, _ in starts]),
             "offsets": arrays.bigints([offset for _, offset in starts]),
@@ -330,6 +346,52 @@ class Planning:
             extent_from_row(row)
             for row in self._database.read("planning.extents_of", _SQL["extents_of"], params)
         ]
+
+    def controls_after(self, extents: Sequence[Extent], limit_each: int) -> list[int]:
+        """Return the number of control batches directly after each extent, up to `limit_each`.
+
+        It is 0 if the partition does not exist any more.
+        """
+        params = {
+            "topic_ids": arrays.uuids(extent.topic_id for extent in extents),
+            "partitions": arrays.integers([extent.partition for extent in extents]),
+            "last_offsets": arrays.bigints([extent.last_offset for extent in extents]),
+            "limit": limit_each,
+        }
+        counts = [0] * len(extents)
+        for row in self._database.read("planning.controls_after", _SQL["control_batches_after"], params):
+            counts[row.number - 1] = row.end_offset - extents[row.number - 1].last_offset - 1
+        return counts
+
+    def aborted_transactions(
+        self, ranges: Mapping[PartitionId, tuple[int, int]], *, limit_each: int
+    ) -> dict[PartitionId, AbortedPage]:
+        """Return the aborted transactions that overlap [base, end) of each partition, by first offset.
+
+        Look up the last stable offset before: only below the lower one of both ends are all of them known.
+        """
+        params = {
+            "topic_ids": arrays.uuids(key.topic_id for key in ranges),
+            "partitions": arrays.integers([key.partition for key in ranges]),
+            "base_offsets": arrays.bigints([base for base, _ in ranges.values()]),
+            "end_offsets": arrays.bigints([end for _, end in ranges.values()]),
+            "limit": limit_each,
+        }
+        found: dict[PartitionId, list[Row]] = {key: [] for key in ranges}
+        for row in self._database.read("planning.aborted", _SQL["aborted_with_records"], params):
+            found[PartitionId(row.topic_id, row.partition)].append(row)
+        return {
+            key: AbortedPage(
+                tuple(AbortedTransaction(row.producer_id, row.first_offset, row.last_offset) for row in rows),
+                {
+                    row.last_offset: max(row.first_offset, row.extent_offset)
+                    for row in rows
+                    if row.extent_offset is not None
+                },
+                _MAX_OFFSET if len(rows) < limit_each else rows[-1].first_offset,
+            )
+            for key, rows in found.items()
+        }
 
     def backlog(self) -> Backlog:
         """Return the backlog of compaction; the cost is proportional to its number of files."""

@@ -150,7 +150,7 @@ def _runs_up_to(
         until = max(newest, extent.max_timestamp) if run else extent.max_timestamp
         too_long = run and (
             view.rules.spans_too_long(since, until, now_ms)
-            or spans_too_many(run[0].base_offset, extent.last_offset)
+            or spans_too_many(run[0].base_offset, extent.job_end_offset - 1)
         )
         if too_long:
             yield run

@@ -15,6 +15,7 @@ from catalog.model import PartitionId
 from planner.dirtiness import contiguous_run, stable_extents
 from planner.plan import JobKind
 from planner.selection import JobDraft
+from planner.transactions import closed_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,8 @@ def draft_fault_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) ->
             for extent in by_file[file.file_id]:
                 by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
         for key, extents in sorted(by_partition.items()):
-            draft.take(views[key], contiguous_run(sorted(extents, key=lambda each: each.base_offset)))
+            run = contiguous_run(sorted(extents, key=lambda each: each.base_offset))
+            draft.take(views[key], closed_run(views[key], run))
         drafts.append(draft)
     return drafts
 

@@ -2,7 +2,8 @@
 
 Files are taken in commit order, as many as the bounds allow, with every extent that is stable and free.
 Offsets of a partition rise in commit order, so its extents in a job are one range, unless an extent between
-them belongs to another job. Then the job takes the range before the gap.
+them belongs to another job. Then the job takes the range before the gap. It also takes the control batches of
+transactions that follow its extents (`planner.transactions`).
 
 Records within min.compaction.lag.ms are moved without deduplication, because files that wait for the lag
 would pile up. A cleaning job deduplicates them once they are old enough.
@@ -21,6 +22,7 @@ from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_
 from planner.pace import ingestion_wait
 from planner.plan import JobKind
 from planner.selection import JobDraft
+from planner.transactions import closed_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +48,7 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
                 by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
         for key, extents in by_partition.items():
             run = contiguous_run(sorted(extents, key=lambda extent: extent.base_offset))
-            draft.take(views[key], run)
+            draft.take(views[key], closed_run(views[key], run))
         drafts.append(draft)
     for draft in drafts:
         if draft.wait is None or not settings.paced:  # a job that waits keeps no extents from others

@@ -89,7 +89,7 @@ class _Run:
 
     @classmethod
     def of(cls, extent: Extent) -> _Run:
-        return cls(extent.base_offset, extent.last_offset + 1, extent.min_timestamp, extent.max_timestamp)
+        return cls(extent.base_offset, extent.job_end_offset, extent.min_timestamp, extent.max_timestamp)
 
     def joined(self, other: _Run) -> _Run | None:
         """Return both as one; None if there is a gap between them, or no section can hold both."""

@@ -183,6 +183,7 @@ def test_only_the_extents_of_the_requested_partitions_are_read(reader: QueryRead
         "topic_ids": arrays.uuids(topic for topic, _ in keys),
         "partitions": arrays.integers([partition for _, partition in keys]),
         "offsets": arrays.bigints([0] * len(keys)),
+        "with_controls": False,
         "limit": 1_000,
     }
     returned, read = reader.rows("extents_of", params)

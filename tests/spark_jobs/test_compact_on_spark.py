@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
+from core.clock import ManualClock
 from object_store.binding import verify_binding
+from object_store.local.store import LocalStore
+from planner.planner import plan_and_submit
+from planner.settings import PlannerSettings
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import JobFailure
 from spark_jobs.session.java import find_java, write_java_home
+from spark_jobs.shuffle.plan import PlanChoice
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
+from tests.catalog.checks import InvariantChecker
 from tests.end_to_end.processes import as_url
+from tests.planner.system import System
+from tests.planner.transactional_log import TransactionalLog
 from tests.spark_jobs.faults.call_on_unpickling import CallOnUnpickling
 from tests.spark_jobs.reference_log import batch
 
@@ -218,3 +226,30 @@ def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
     )
 
     assert (child.returncode, child.stdout.splitlines()) == (0, ["None", "stopped"]), child.stderr
+
+
+@pytest.mark.parametrize("choice", [PlanChoice.TASK, PlanChoice.SHUFFLE])
+def test_spark_drops_aborted_records(
+    run_claimed: RunClaimed, catalog: Catalog, tmp_path: Path, ids: Ids, choice: PlanChoice
+) -> None:
+    store, clock = LocalStore(tmp_path / "objects", ids), ManualClock()
+    log = TransactionalLog(System.start(catalog, store, clock, ids))
+    key = PartitionId(log.system.topic("t", cleanup_policy="compact").topic_id, 0)
+    aborts, commits = log.producer("aborts"), log.producer("commits")
+    log.write({key: [(None, [(b"a", b"kept"), (b"b", b"superseded")])]})
+    log.write({key: [(aborts, [(b"a", b"aborted")]), (commits, [(b"b", b"newest")])]})
+    log.write({key: [(aborts, [(b"b", None)])]})
+    log.end(commits, commits=True)
+    log.end(aborts, commits=False)
+    plan_and_submit(catalog, clock, ids, PlannerSettings(force=True))
+
+    report = run_claimed(plan=choice)
+
+    assert report.failures == []
+    assert (report.records_in, report.records_out, report.records_aborted) == (5, 2, 2)
+    assert log.committed(key, 0, batches_each=1) == {0: (b"a", b"kept"), 3: (b"b", b"newest")}
+    extents = log.batches(key, 0, 7)[1]
+    assert all(each.file_kind is FileKind.COMPACTED for each in extents)
+    assert (extents[0].base_offset, extents[-1].last_offset) == (0, 6)
+    assert InvariantChecker(catalog).violations() == []
+    store.close()

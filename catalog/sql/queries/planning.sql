@@ -1,8 +1,7 @@
 -- name: files_to_compact
 -- Return the oldest ingestion files after a sequence number that have unclaimed extents, in commit order, without
--- quarantine candidates and without files that have only extents of deleted topics or of partitions with transactions.
--- No extents are read while there are neither. The total of these extents is bounded, except that the first file may
--- exceed the bound.
+-- quarantine candidates and without files that have only extents of deleted topics. No extents are read while no topic
+-- is deleted. The total of these extents is bounded, except that the first file may exceed the bound.
 SELECT file_id, object_name, size, sequence
 FROM (
     SELECT file_id, object_name, size, sequence,
@@ -13,12 +12,10 @@ FROM (
         FROM files AS f
         WHERE kind = 'ingestion' AND live_extents > claimed_extents AND sequence > %(after)s
           AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL)
-               AND NOT EXISTS (SELECT FROM partitions WHERE has_transactions) OR (
+          AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
               SELECT true FROM extents AS e
               WHERE e.file_id = f.file_id AND e.job_id IS NULL
-                AND (SELECT NOT p.has_transactions FROM partitions AS p
-                     WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+                AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
               LIMIT 1
           ))
         ORDER BY sequence
@@ -39,7 +36,7 @@ CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id 
 CROSS JOIN LATERAL (
     SELECT * FROM extents WHERE extents.file_id = f.file_id AND extents.job_id IS NULL OFFSET 0
 ) AS e
-WHERE (SELECT NOT p.has_transactions FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: extents_of_files
@@ -95,7 +92,7 @@ FROM (
         %(ratios)s::double precision[],
         %(limited)s::boolean[]
     ) AS rule (topic_id, ratio, limited) USING (topic_id)
-    WHERE p.cleanable_bytes > 0 AND NOT p.has_transactions
+    WHERE p.cleanable_bytes > 0
       AND (p.is_incomplete OR rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
 ) AS due
 ORDER BY round, cleanable_bytes DESC, topic_id
@@ -110,7 +107,7 @@ SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark
 FROM (
     SELECT p.*, row_number() OVER (ORDER BY topic_id, partition) - 1 AS number, count(*) OVER () AS total
     FROM partitions AS p
-    WHERE NOT has_transactions AND compacted_extents > live_bytes / %(section_bytes)s::bigint + %(resting_extents)s
+    WHERE compacted_extents > live_bytes / %(section_bytes)s::bigint + %(resting_extents)s
 ) AS found
 ORDER BY number < floor(%(start)s::double precision * total), number
 LIMIT %(limit)s;
@@ -131,7 +128,7 @@ CROSS JOIN LATERAL (
     ORDER BY each.base_offset DESC
     LIMIT %(limit)s
 ) AS e
-WHERE (SELECT NOT p.has_transactions FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: files_to_merge
@@ -205,7 +202,7 @@ ORDER BY sequence;
 
 -- name: extents_of
 -- Return, for each given partition, the extent that covers an offset and those after it, a bounded number
--- each.
+-- each, with or without the extents of control batches.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
        e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
@@ -219,6 +216,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM extents AS each
     WHERE each.topic_id = requested.topic_id AND each.partition = requested.partition
       AND each.last_offset >= requested.from_offset
+      AND (each.control_producer_id IS NULL OR %(with_controls)s)
       AND each.base_offset >= coalesce((
           SELECT base_offset FROM extents AS first
           WHERE first.topic_id = requested.topic_id AND first.partition = requested.partition
@@ -233,6 +231,55 @@ LEFT JOIN files AS f USING (file_id)
 WHERE (f.file_id IS NOT NULL OR e.control_producer_id IS NOT NULL)
   AND (SELECT true FROM partitions AS p WHERE p.topic_id = requested.topic_id AND p.partition = requested.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
+
+-- name: control_batches_after
+-- Return, for each given extent by its number, the offset after the control batches that follow it directly, up to a
+-- bounded number of them. The extents of a log have no gaps, so these end where the next extent of records begins.
+SELECT requested.number, least(coalesce((
+           SELECT e.base_offset FROM extents AS e
+           WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition
+             AND e.base_offset > requested.last_offset AND e.base_offset <= requested.last_offset + 1 + %(limit)s
+             AND e.control_producer_id IS NULL
+           ORDER BY e.base_offset
+           LIMIT 1
+       ), p.high_watermark), requested.last_offset + 1 + %(limit)s) AS end_offset
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(last_offsets)s::bigint[])
+    WITH ORDINALITY AS requested (topic_id, partition, last_offset, number)
+JOIN partitions AS p USING (topic_id, partition);
+
+-- name: aborted_with_records
+-- Return the aborted transactions that overlap a range of offsets of each given partition, a bounded number each, by
+-- first offset, and the first ingestion file's extent that may have records of them (null if there is none). Once the
+-- last stable offset has passed the range, all that ended later began after it, so the search ends there.
+SELECT requested.topic_id, requested.partition, found.producer_id, found.first_offset, found.last_offset, (
+           SELECT e.base_offset FROM extents AS e JOIN files AS f USING (file_id)
+           WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition AND f.kind = 'ingestion'
+             AND e.last_offset >= found.first_offset AND e.base_offset < found.last_offset
+             AND e.base_offset >= coalesce((
+                 SELECT max(x.base_offset) FROM extents AS x
+                 WHERE x.topic_id = requested.topic_id AND x.partition = requested.partition
+                   AND x.base_offset <= found.first_offset
+             ), 0)
+           ORDER BY e.base_offset
+           LIMIT 1
+       ) AS extent_offset
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(base_offsets)s::bigint[], %(end_offsets)s::bigint[])
+    AS requested (topic_id, partition, base_offset, end_offset)
+CROSS JOIN LATERAL (
+    SELECT a.producer_id, a.first_offset, a.last_offset FROM aborted_transactions AS a
+    WHERE a.topic_id = requested.topic_id AND a.partition = requested.partition
+      AND a.last_offset >= requested.base_offset AND a.first_offset < requested.end_offset
+      AND a.last_offset <= coalesce((
+          SELECT b.last_offset FROM aborted_transactions AS b
+          WHERE b.topic_id = requested.topic_id AND b.partition = requested.partition
+            AND b.last_offset >= requested.base_offset AND b.last_stable_offset >= requested.end_offset
+          ORDER BY b.last_offset
+          LIMIT 1
+      ), 9223372036854775807)
+    ORDER BY a.first_offset
+    LIMIT %(limit)s
+) AS found
+ORDER BY requested.topic_id, requested.partition, found.first_offset;
 
 -- name: total_partitions
 -- Return the totals of all partitions.
@@ -261,12 +308,10 @@ FROM (
     FROM files AS f
     WHERE kind = 'ingestion' AND live_extents > claimed_extents
       AND NOT EXISTS (SELECT FROM quarantine_candidates AS c WHERE c.file_id = f.file_id)
-      AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL)
-           AND NOT EXISTS (SELECT FROM partitions WHERE has_transactions) OR (
+      AND (NOT EXISTS (SELECT FROM topics WHERE deleted_ms IS NOT NULL) OR (
           SELECT true FROM extents AS e
           WHERE e.file_id = f.file_id AND e.job_id IS NULL
-            AND (SELECT NOT p.has_transactions FROM partitions AS p
-                 WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+            AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
           LIMIT 1
       ))
 ) AS ingestion, (
