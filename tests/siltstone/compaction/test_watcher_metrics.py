@@ -43,6 +43,8 @@ from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.transport import unpack_spec
 from tests.end_to_end.processes import as_url, report, siltstone
 from tests.object_store.s3.fault_proxy import Fault, FaultProxy, running_proxy
+from tests.planner.system import System
+from tests.planner.transactional_log import TransactionalLog
 from tests.siltstone.compaction.test_watcher import until
 from tests.spark_jobs.catalog_log import CatalogLog
 from tests.spark_jobs.reference_log import batch
@@ -308,6 +310,18 @@ def a_tombstone_passes_its_horizon(scene: Scene) -> None:
         scene.poll()
 
     scene.until_moved(STEPS["a_tombstone_passes_its_horizon"].moves, act)
+
+
+@step("records_aborted_total")
+def a_transaction_is_aborted(scene: Scene) -> None:
+    system = System.start(
+        scene.catalog, cast("Any", scene.store), cast("Any", scene.catalog.clock), scene.ids
+    )
+    log = TransactionalLog(system)
+    producer = log.producer("t")
+    log.write({scene.topic(): [(producer, [(b"k", b"v")])]})
+    log.end(producer, commits=False)
+    scene.poll()
 
 
 @step("keys_outside_table_total", table_bytes=1_000)
