@@ -50,7 +50,8 @@ class _Rule:
         """Do as Java's `replaceAll`, which also replaces an empty match after the last one."""
         parts, end, at = [], 0, 0
         while at <= len(subject) and (match := self.pattern.search(subject, at)) is not None:
-            parts += [subject[end : match.start()], expand(self.replacement, match.groups(default=""))]
+            groups = [match.group(), *match.groups(default="")]
+            parts += [subject[end : match.start()], expand(self.replacement, groups)]
             end = match.end()
             at = end + (match.start() == end)
         return "".join([*parts, subject[end:]])
@@ -94,7 +95,7 @@ def _parse(text: str) -> _Rule | None:
             remedy="use RE2's syntax, which has no look-around and no back-references",
         ) from None
     replacement = _escape_unknown_references(match[4], pattern.groups)
-    expand(replacement, [""] * pattern.groups)
+    expand(replacement, [""] * (1 + pattern.groups))
     return _Rule(pattern, replacement, match[6])
 
 
@@ -114,10 +115,10 @@ def _escape_unknown_references(text: str, groups: int) -> str:
     return _BACK_REFERENCE.sub(escape, text)
 
 
-def expand(replacement: str, groups: list[str] | tuple[str, ...]) -> str:
+def expand(replacement: str, groups: list[str]) -> str:
     """Return a replacement with its references replaced, as Java's `Matcher.appendReplacement` does.
 
-    Raises InvalidInputError for a reference that Java would reject.
+    `groups` begins with the whole match. Raises InvalidInputError for a reference that Java would reject.
     """
     parts, at = [], 0
     while at < len(replacement):
@@ -127,9 +128,8 @@ def expand(replacement: str, groups: list[str] | tuple[str, ...]) -> str:
             parts.append(replacement[at])
             at += 1
         elif character == "$":
-            end = _end_of_reference(replacement, at, len(groups))
-            number = int(replacement[at:end] or -1)
-            parts.append(groups[number - 1] if number else _no_group(replacement))
+            end = _end_of_reference(replacement, at, len(groups) - 1)
+            parts.append(groups[int(replacement[at:end])])
             at = end
         else:
             parts.append(character)
@@ -144,12 +144,8 @@ def _end_of_reference(replacement: str, start: int, groups: int) -> int:
             break
         end += 1
     if end == start:
-        _no_group(replacement)
+        raise InvalidInputError(
+            f"setting {_SETTING}: the replacement {replacement!r} refers to a group that does not exist",
+            remedy="write $1 for the first group of the pattern, and \\$ for a dollar sign",
+        )
     return end
-
-
-def _no_group(replacement: str) -> str:
-    raise InvalidInputError(
-        f"setting {_SETTING}: the replacement {replacement!r} refers to a group that does not exist",
-        remedy="write $1 for the first group of the pattern, and \\$ for a dollar sign",
-    )

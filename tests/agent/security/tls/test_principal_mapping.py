@@ -37,6 +37,7 @@ def test_the_first_matching_rule_names_the_user(subject: str, name: str) -> None
         ("RULE:.*/x/", "abc", "xx"),  # Java replaces the empty match at the end as well
         ("RULE:(a)(b)/$2$12$3/", "ab", "ba2$3"),
         (r"RULE:(a)/\$1$1/", "a", "$1a"),
+        ("RULE:a(.)/$0-$01/", "ab", "ab-b"),
         (r"RULE:a/b\/c/", "a", "b/c"),
     ],
 )
@@ -56,7 +57,6 @@ def test_rules_are_split_and_applied_as_in_kafka(rules: str, subject: str, name:
         "RULE:(?=a)/x/",
         "RULE:a/$1/",
         "RULE:(a)/$/",
-        "RULE:(a)/$0/",
     ],
 )
 def test_a_wrong_rule_is_rejected_when_the_agent_starts(rules: str) -> None:
