@@ -11,7 +11,7 @@ from core.clock import SystemClock
 from core.quantities import count, human_bytes
 from planner.planner import plan
 from siltstone.cli.maintain import describe_deleted
-from siltstone.cli.options import json_option, metrics_option, with_settings
+from siltstone.cli.options import check_metrics_address, json_option, metrics_option, with_settings
 from siltstone.cli.plan import amplification_in_words, plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
 from siltstone.compaction.pause import RESUME, CompactionPausedError, describe_pause
@@ -93,6 +93,7 @@ def command(
     exits with code 0.
     """
     _check_option_combination(context, watch=watch, once=once)
+    check_metrics_address(settings, metrics)
     options = CompactionOptions(force=force, max_rounds=1 if once else rounds, plan=choice)
     if dry_run:
         _print_dry_run(settings, force=force, as_json=as_json)

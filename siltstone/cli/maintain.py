@@ -13,7 +13,7 @@ from maintenance.metrics import MaintenanceCollector
 from maintenance.report import GarbageReport
 from maintenance.runner import MaintenanceRunner
 from maintenance.tasks import maintenance_tasks
-from siltstone.cli.options import json_option, metrics_option, with_settings
+from siltstone.cli.options import check_metrics_address, json_option, metrics_option, with_settings
 from siltstone.compaction.watcher_metrics import serve_collector
 from siltstone.console import emit_json, report_console
 from siltstone.context import check_data_exists, check_store, open_context, start_wait
@@ -54,6 +54,7 @@ def command(
         raise click.UsageError("--once cannot be combined with --watch.")
     if metrics is not None and not watch:
         raise click.UsageError("--metrics needs --watch.")
+    check_metrics_address(settings, metrics)
     check_data_exists(settings)
     wait = start_wait(settings) if watch else None
     check_store(settings, wait=wait)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from core.addresses import split_address
+from core.addresses import is_loopback, join_address, split_address
+from core.errors import InvalidInputError
 from siltstone.logging_setup import configure_logs
 from siltstone.settings.configuration import SETTINGS
 from siltstone.settings.sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from siltstone.settings.configuration import Settings
 
     Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -108,6 +111,18 @@ metrics_option = click.option(
     callback=_address,
     help="With --watch: address of Prometheus metrics; port 0 takes a free port. There is no authentication.",
 )
+
+
+def check_metrics_address(settings: Settings, address: tuple[str, int] | None) -> None:
+    """Raise InvalidInputError if other machines could read metrics without authentication."""
+    if address is None or is_loopback(address[0]) or settings.network.allow_insecure_listeners:
+        return
+    raise InvalidInputError(
+        f"other machines could read the metrics on {join_address(*address)}, which have no authentication",
+        remedy="give --metrics an address of loopback, or accept the risk with allow_insecure_listeners=true",
+    )
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the report as one JSON object on the last line of output."
 )

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from core.errors import InvalidInputError
 from siltstone.cli import compact as module
+from siltstone.cli import maintain
 from siltstone.compaction.compactor import CompactionOptions, CompactionRun
 from siltstone.settings.configuration import Settings
 from spark_jobs.shuffle.plan import PlanChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from click import Command
 
 
 @pytest.mark.parametrize(
@@ -74,3 +78,12 @@ def test_no_exact_jobs_are_planned_if_every_job_runs_as_one_task(tmp_path: Path)
     settings = Settings(data_dir=tmp_path)
     exact = {choice: CompactionOptions(plan=choice).planner(settings).exact for choice in PlanChoice}
     assert exact == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}
+
+
+@pytest.mark.parametrize("command", [module.command, maintain.command])
+def test_metrics_outside_loopback_need_a_setting(command: Command, tmp_path: Path) -> None:
+    arguments = ["--watch", "--metrics", "0.0.0.0:0", "--data-dir", str(tmp_path / "data")]
+    ran = CliRunner().invoke(command, arguments)
+    assert isinstance(ran.exception, InvalidInputError)
+    assert "allow_insecure_listeners" in str(ran.exception)
+    assert not (tmp_path / "data").exists()
