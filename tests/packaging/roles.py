@@ -12,6 +12,9 @@ ENTRY_POINTS: Final = {
         "siltstone.cli.topics",
         "siltstone.cli.produce",
         "siltstone.cli.consume",
+        "siltstone.cli.acls",
+        "siltstone.cli.quotas",
+        "siltstone.cli.users",
     ),
     "worker": (
         "spark_jobs.task.entry",
