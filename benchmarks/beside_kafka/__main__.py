@@ -15,6 +15,7 @@ committed to its catalog.
 - `consumers`: old records, recent ones, and those being produced.
 - `groups`: time until a new group has its assignment.
 - `cleaner`: processor time to clean the same log.
+- `transactions`: transactions of 10 records over 3 partitions, and the time of their commits.
 
 It needs Kafka's tools: `make kafka-tools`.
 """
@@ -33,9 +34,9 @@ import click
 import orjson
 import structlog
 
-from benchmarks.beside_kafka import cleaner, consumers, groups, producers
+from benchmarks.beside_kafka import cleaner, consumers, groups, producers, transactions
 from benchmarks.beside_kafka.comparison import table
-from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess
+from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess, JavaTransactions
 from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
 from benchmarks.beside_kafka.servers import Testbed
 from benchmarks.beside_kafka.workers import Workers
@@ -124,12 +125,25 @@ class Run:
                 share=options.share,
             )
 
+    def transactions(self) -> Iterator[Comparison]:
+        """Compare transactional producers."""
+        options = self._options
+        with JavaProcess("Transactions.java", heap=_CLIENT_HEAP) as java:
+            yield from transactions.compare(
+                self._testbed,
+                options.chosen(transactions),
+                {each.name: each for each in (JavaTransactions(java), self._librdkafka)},
+                rounds=options.rounds,
+                seconds=options.seconds,
+            )
+
 
 _PARTS: dict[str, Callable[[Run], Iterator[Comparison]]] = {
     "producers": Run.producers,
     "consumers": Run.consumers,
     "groups": Run.groups,
     "cleaner": Run.cleaner,
+    "transactions": Run.transactions,
 }
 
 

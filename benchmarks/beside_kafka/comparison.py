@@ -28,7 +28,8 @@ class Sample:
 class Comparison:
     """The samples of both servers with one load, and the least ratio that is wanted.
 
-    `unit` is `MB/s`, where more is better, or `s`, where less is. `limit` is about the best possible value.
+    `unit` is `MB/s` or `tx/s`, where more is better, or `s`, where less is. `limit` is about the best
+    possible value.
     """
 
     part: str
@@ -47,10 +48,10 @@ class Comparison:
         for name, samples in self.samples.items():
             row[name] = self._summary(samples)
         ours, theirs = row[SILTSTONE]["median"], row[KAFKA]["median"]
-        ratio = ours / theirs if self.unit == "MB/s" else theirs / ours
+        ratio = theirs / ours if self.unit == "s" else ours / theirs
         row["ratio"] = round(ratio, 2)
         if self.limit:
-            most = self.limit / theirs if self.unit == "MB/s" else theirs / self.limit
+            most = theirs / self.limit if self.unit == "s" else self.limit / theirs
             row |= {"limit": round(self.limit, 3), "ratio_of_limit": round(most, 2)}
         if self.goal is not None:
             row |= {"goal": self.goal, "met": ratio >= self.goal}
@@ -81,7 +82,9 @@ class Comparison:
         }
 
     def _value(self, load: Load) -> float:
-        return load.megabytes / max(load.seconds, 1e-9) if self.unit == "MB/s" else load.seconds
+        if self.unit == "s":
+            return load.seconds
+        return (load.transactions if self.unit == "tx/s" else load.megabytes) / max(load.seconds, 1e-9)
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -121,12 +124,15 @@ def _means(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     files = grown("siltstone_ingestion_put_seconds_count")
     if not files:
         return {}
+    ends = grown("ended_transactions")
     found = {
         f"{part}_ms": grown(f"siltstone_ingestion_{part}_seconds_sum")
         / max(grown(f"siltstone_ingestion_{part}_seconds_count"), 1.0)
         * 1000
         for part in _HISTOGRAMS
     }
+    if ends:
+        found["statements_per_end"] = grown("end_statements") / ends
     return {**found, "files": files}
 
 
@@ -165,6 +171,8 @@ def _line(row: Mapping[str, Any]) -> str:
         return f"| {what} | {row['failure']} | | | | | | | |"
     goal = f"{row['goal']}, {'met' if row['met'] else 'missed'}" if "goal" in row else ""
     goal += f"; possible: about {row['ratio_of_limit']}" if "limit" in row else ""
+    if (statements := row.get("siltstone_means", {}).get("statements_per_end")) is not None:
+        goal += f"; {statements} statements an EndTxn"
     cells = [what]
     cells += [_spread(row[name], row["unit"]) for name in (KAFKA, SILTSTONE)]
     cells += [f"{row['ratio']:.2f}", goal]

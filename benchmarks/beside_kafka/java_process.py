@@ -88,6 +88,48 @@ class JavaProcess:
         return orjson.loads(response)
 
 
+class JavaTransactions:
+    """Transactional producers of Java, in threads of one process, with default settings."""
+
+    name = "java"
+
+    def __init__(self, java: JavaProcess) -> None:
+        self._java = java
+
+    def transact(
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        *,
+        clients: int,
+        partitions: int,
+        transactions: int,
+        records: int,
+        record_bytes: int,
+        seconds: float,
+    ) -> Load:
+        """Run as many transactions with each client, one after the other."""
+        request = {
+            "settings": settings,
+            "topic": topic,
+            "clients": clients,
+            "partitions": partitions,
+            "transactions": transactions,
+            "records": records,
+            "record_bytes": record_bytes,
+        }
+        response = self._java.request(orjson.dumps(request), seconds)
+        if response["errors"]:
+            raise LoadError(f"transactions of Java: {response['errors'][0]}")
+        return Load(
+            megabytes=0.0,
+            seconds=response["seconds"],
+            p50_ms=response["p50_ms"],
+            p99_ms=response["p99_ms"],
+            transactions=transactions * clients,
+        )
+
+
 class JavaClients:
     """Kafka's own perf tools, in threads of one process. Clients have default settings."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from statistics import median
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,31 @@ class LibrdkafkaClients:
         work = [{**common, "clients": count} for count in _shares(clients)]
         found = self._workers.run(librdkafka_work.consume, work, seconds)
         return _load((span for spans in found for span in spans), record_bytes)
+
+    def transact(
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        *,
+        clients: int,
+        partitions: int,
+        transactions: int,
+        records: int,
+        record_bytes: int,
+        seconds: float,
+    ) -> Load:
+        """Run as many transactions with each client, one after the other."""
+        common = {
+            "settings": settings,
+            "topic": topic,
+            "partitions": partitions,
+            "transactions": transactions,
+            "records": records,
+            "record_bytes": record_bytes,
+        }
+        work = [{**common, "transactional_id": f"{topic}-{number}"} for number in range(clients)]
+        load = _load(self._workers.run(librdkafka_work.transact, work, seconds), 0)
+        return replace(load, transactions=transactions * clients)
 
     def follow(
         self,

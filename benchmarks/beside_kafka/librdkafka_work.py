@@ -115,6 +115,34 @@ def _enqueue_sampled(
     return True
 
 
+def transact(
+    wait_for_all: Callable[[], None],
+    *,
+    settings: Mapping[str, str],
+    topic: str,
+    transactional_id: str,
+    partitions: int,
+    transactions: int,
+    records: int,
+    record_bytes: int,
+) -> Span:
+    """Run transactions one after the other; latencies are those of the commits."""
+    client = Producer({**_QUIET, **settings, "transactional.id": transactional_id})
+    client.init_transactions(_FLUSH_SECONDS)
+    value = bytes(record_bytes)
+    commits: list[float] = []
+    wait_for_all()
+    begin = perf_counter()
+    for _ in range(transactions):
+        client.begin_transaction()
+        for number in range(records):
+            client.produce(topic, value, partition=number % partitions)
+        called = perf_counter()
+        client.commit_transaction(_FLUSH_SECONDS)
+        commits.append((perf_counter() - called) * 1000)
+    return Span(transactions, begin, perf_counter(), *_percentiles(commits))
+
+
 def produce_steadily(
     wait_for_all: Callable[[], None],
     *,

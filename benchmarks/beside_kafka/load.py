@@ -17,3 +17,4 @@ class Load:
     seconds: float
     p50_ms: float | None = None
     p99_ms: float | None = None
+    transactions: int = 0
