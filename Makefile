@@ -6,6 +6,8 @@
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel and source archive, and install the wheel once per role
 #   make campaign MINUTES=60  all faults at once for an hour, with a ledger of every acknowledgement
+#   make transactions-check MINUTES=60  histories of transactional clients under faults, and a checker
+#   make streams-check MINUTES=30  an exact word count of Kafka Streams whose agents are killed
 #   make fuzz        the kernels' tests with bounds checks, fuzzing, and a long flood of an agent
 #   make mutants     mutation testing of the modules that decide about data
 #   make coverage    the tests with branch coverage
@@ -26,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again campaign fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
+.PHONY: demo test test-again campaign transactions-check streams-check fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
 
 demo: $(VENV)/.kernels
 	$(BIN)/siltstone demo
@@ -48,6 +50,17 @@ campaign: $(VENV)/.installed-dev
 	mkdir -p build
 	CAMPAIGN_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/campaign -o faulthandler_timeout=0 \
 	  tests/crash/test_campaign.py::test_a_long_campaign $(ARGS)
+
+# Their directories stay, too, with all histories and logs.
+transactions-check: $(VENV)/.installed-dev
+	mkdir -p build
+	TRANSACTIONS_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/transactions -o faulthandler_timeout=0 \
+	  tests/exactly_once/test_histories.py::test_long_histories $(ARGS)
+
+streams-check: $(VENV)/.installed-dev kafka-tools
+	mkdir -p build
+	STREAMS_MINUTES=$(MINUTES) $(BIN)/pytest -q -s -p no:randomly --basetemp=build/streams -o faulthandler_timeout=0 \
+	  tests/exactly_once/test_streams.py::test_a_long_word_count $(ARGS)
 
 # Kernels are compiled with numba's bounds checks into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked-kernels

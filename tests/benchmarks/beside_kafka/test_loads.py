@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.group_settings import GroupSettings
-from benchmarks.beside_kafka import consumers, groups, librdkafka_work, producers
+from benchmarks.beside_kafka import consumers, groups, librdkafka_work, producers, transactions
 from benchmarks.beside_kafka.comparison import Comparison, Sample, alternate, table
 from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
 from benchmarks.beside_kafka.load import Load, LoadError
@@ -33,7 +33,10 @@ def workers() -> Iterator[Workers]:
 
 @pytest.mark.integration
 def test_clients_load_an_agent_whose_puts_are_slow(tmp_path: Path, workers: Workers) -> None:
-    """All records are acknowledged, read and followed, each PUT has the delay, and a group starts."""
+    """All records are acknowledged, read and followed, each PUT has the delay, and a group starts.
+
+    The end of a transaction takes three statements.
+    """
     clients = LibrdkafkaClients(workers)
     at_once = GroupSettings(group_initial_rebalance_delay_ms=0)
     with (
@@ -77,6 +80,24 @@ def test_clients_load_an_agent_whose_puts_are_slow(tmp_path: Path, workers: Work
                 seconds=0.2,
                 limit=60,
             )
+        with topic(server, "transactions", 3):
+
+            def transact(loaded: Server, number: int) -> Load:
+                return clients.transact(
+                    loaded.client_settings,
+                    "transactions",
+                    clients=2,
+                    partitions=3,
+                    transactions=3 + number,
+                    records=10,
+                    record_bytes=100,
+                    seconds=60,
+                )
+
+            samples = alternate([server], 2, transact)[SILTSTONE]
+            assert [each.load.transactions for each in samples] == [6, 8]
+            assert [each.counters["statements_per_end"] for each in samples] == [3, 3]
+            assert all((each.load.p50_ms or 0) >= _PUT_DELAY_MS for each in samples)
         assert followed.megabytes == pytest.approx(2 * 0.004)
         assert (followed.p50_ms or 0) >= _PUT_DELAY_MS
 
@@ -106,6 +127,10 @@ def test_a_row_compares_medians() -> None:
     assert [rate[KAFKA]["median"], rate[SILTSTONE]["median"], rate["ratio"]] == [30.0, 45.0, 1.5]
     assert [rate[KAFKA]["min"], rate[KAFKA]["max"], rate["met"]] == [10.0, 90.0, False]
     assert rate[SILTSTONE]["cpu_seconds_per_gb"] == 10.0
+    ended = [Sample(Load(0.0, each, 1.0, 2.0, transactions=60), 0.9) for each in (1.0, 2.0)]
+    both = {KAFKA: ended[1:], SILTSTONE: ended[:1]}
+    found = Comparison("transactions", {}, both, goal=1.0, unit="tx/s").figures()
+    assert (found[KAFKA]["median"], found[SILTSTONE]["median"], found["ratio"]) == (30.0, 60.0, 2.0)
     time = Comparison("cleaner", {}, samples, goal=1.0, unit="s").figures()
     assert (time["ratio"], time["met"]) == (1.5, True)
     assert table([rate]).splitlines()[-1].split(" | ")[1:5] == [
@@ -127,3 +152,4 @@ def test_the_full_matrix_contains_the_default_one() -> None:
     assert len(producers.full_cases()) == 540
     assert set(consumers.quick_cases()) <= set(consumers.default_cases())
     assert set(groups.quick_cases()) <= set(groups.default_cases())
+    assert set(transactions.quick_cases()) <= set(transactions.default_cases())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.beside_kafka import cleaner
-from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess
+from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess, JavaTransactions
 from benchmarks.beside_kafka.load import LoadError
 from benchmarks.beside_kafka.servers import KafkaServer, topic
 from tests.fixtures.kafka_broker import kafka_broker
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
-_QUICK_GROUPS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
+_QUICK_GROUPS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
 
 
 def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
@@ -25,6 +29,7 @@ def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
     directory.mkdir()
     with (
         JavaProcess("Loads.java", heap="256m") as java,
+        JavaProcess("Transactions.java", heap="256m") as transactions,
         kafka_broker(directory, settings=_QUICK_GROUPS) as broker,
     ):
         server, clients = KafkaServer(broker, directory), JavaClients(java)
@@ -51,6 +56,18 @@ def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
                     seconds=60,
                 )
                 assert read.megabytes == pytest.approx(0.12, rel=0.01)
+            transacted = JavaTransactions(transactions).transact(
+                server.client_settings,
+                "loaded",
+                clients=2,
+                partitions=2,
+                transactions=3,
+                records=10,
+                record_bytes=100,
+                seconds=60,
+            )
+            assert transacted.transactions == 6
+            assert transacted.p50_ms is not None
             with pytest.raises(LoadError, match="ProducerPerformance"):
                 clients.produce(
                     server.client_settings,
