@@ -168,7 +168,7 @@ class AgentSettings:
     early_close_bytes: Bytes = setting(
         64 * KIB,
         "Size from which an agent writes a file before the flush interval ends if waiting gains nothing,"
-        " because its producers wait for responses.",
+        " because its producers wait for responses. A file with batches of a transaction needs no size.",
     )
     early_puts_per_second: int = setting(
         100,

@@ -3,7 +3,8 @@
 A producer that waits for acknowledgements sends nothing more. The rest of the flush interval then costs it
 throughput and makes the file no larger. The open file is closed early if all of these hold:
 
-1. It has at least `min_bytes`.
+1. It has at least `min_bytes`, or a batch of a transaction. A transaction is small, and its producer waits
+   for all acknowledgements before it commits.
 2. Few files are in flight. Otherwise it collects more while they are written, as in Nagle's algorithm
    (RFC 896).
 3. Little more will arrive. Either stalled producers have sent at least half of it, or nothing that matters
@@ -141,6 +142,7 @@ class EarlyCloseRule:
         self._bytes: Counter[int] = Counter()  # of the open file, by idempotent producer
         self._stalled: set[int] = set()
         self._stalled_bytes = 0
+        self._has_transaction = False
         self._is_held_back = False
         self.held_back = 0
 
@@ -156,7 +158,15 @@ class EarlyCloseRule:
         """Return True if stalled producers have sent at least half of the open file."""
         return 2 * self._stalled_bytes >= self._size
 
-    def arrived(self, now: float, open_size: int, size: int, producer_id: int | None) -> None:
+    def arrived(
+        self,
+        now: float,
+        open_size: int,
+        size: int,
+        producer_id: int | None,
+        *,
+        is_transactional: bool = False,
+    ) -> None:
         """Record a request of `size` bytes, after which the open file has `open_size` bytes.
 
         The request may end in a file that is closed already. `producer_id` is None if it is not idempotent.
@@ -164,6 +174,7 @@ class EarlyCloseRule:
         if not self._size:
             self._opened_at = now
         self._size = open_size
+        self._has_transaction = open_size > 0 and (self._has_transaction or is_transactional)
         self._move_mark(now, size)
         if producer_id is None:
             return
@@ -207,6 +218,7 @@ class EarlyCloseRule:
         """Record that the open file was closed with so many bytes, for any reason."""
         self._budget.add_bytes(size)
         self._size = self._mark_size = 0
+        self._has_transaction = False
         self._bytes.clear()
         self._stalled.clear()
         self._stalled_bytes = 0
@@ -228,7 +240,8 @@ class EarlyCloseRule:
         limits = self._limits
         if not self._budget.capacity or not self._size:
             return None
-        if self._size < limits.min_bytes or files_in_flight >= limits.max_files:
+        is_small = self._size < limits.min_bytes and not self._has_transaction
+        if is_small or files_in_flight >= limits.max_files:
             return None
         if self.has_stalled_producers():
             due = now

@@ -72,6 +72,12 @@ class ValidatedAppend(NamedTuple):
         stamp = self.batches[0].producer if self.batches else None
         return None if stamp is None else stamp.producer_id
 
+    @property
+    def is_transactional(self) -> bool:
+        """True if the request belongs to a transaction."""
+        stamp = self.batches[0].producer if self.batches else None
+        return stamp is not None and stamp.is_transactional
+
 
 def validate(
     topic: Topic, partition: int, data: Buffer, *, now_ms: int, adds_partitions: bool = False

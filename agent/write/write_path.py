@@ -219,7 +219,13 @@ class WritePath:
         if producer_id is not None:
             file.requests[producer_id] += 1
         if size:
-            self.early_close.arrived(self._clock.monotonic(), self._buffer.open.size, size, producer_id)
+            self.early_close.arrived(
+                self._clock.monotonic(),
+                self._buffer.open.size,
+                size,
+                producer_id,
+                is_transactional=bool(appends) and appends[0].is_transactional,
+            )
         self._idle.clear()
         self._schedule()
 

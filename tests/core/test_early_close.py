@@ -61,6 +61,21 @@ def test_the_budget_bounds_puts_per_gigabyte() -> None:
     assert budget.available_at(100.0) == 100.0
 
 
+def test_a_small_file_is_closed_early_only_if_it_has_a_batch_of_a_transaction() -> None:
+    """The transaction cannot commit before its records are acknowledged. The next file is judged again."""
+    rule = EarlyCloseRule(limits(), 0.0)
+    rule.arrived(1.0, 100, 100, 1)
+    assert rule.due_at(1.0, 0) is None
+    rule.arrived(1.001, 200, 100, 2, is_transactional=True)
+    assert rule.due_at(1.001, 0) == 1.001 + rule.idle_seconds
+    rule.arrived(1.002, 300, 100, 1)
+    assert rule.due_at(1.002, 0) is not None
+    assert rule.take(2.0, 0)
+    rule.closed(300)
+    rule.arrived(3.0, 100, 100, 1)
+    assert rule.due_at(3.0, 0) is None
+
+
 @pytest.mark.parametrize(("per_second", "per_gb"), [(0, 1000), (100, 0), (0, math.inf), (0, 0)])
 def test_a_budget_of_zero_closes_nothing_early(per_second: float, per_gb: float) -> None:
     budget = PutBudget(per_second, per_gb, 0.0)
