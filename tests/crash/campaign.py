@@ -39,6 +39,7 @@ from tests.crash.faults import (
 from tests.crash.ledger import Ledger, TopicPromise
 from tests.crash.processes import TIMEOUT_SECONDS, Child, Maintainer, Watcher, start_until_ready
 from tests.crash.producers import AioProducer, ConfluentProducer
+from tests.crash.transactional_producer import TransactionalProducer
 from tests.fixtures import pgbouncer
 from tests.fixtures.pgbouncer import PgBouncer
 from tests.fixtures.ports import lasting_ports
@@ -66,6 +67,7 @@ TOPICS: Final = {
     "plain": {"cleanup.policy": "delete", "retention.ms": "-1"},
     "keyed": {"cleanup.policy": "compact", "delete.retention.ms": str(TOMBSTONE_MS)},
     "brief": {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)},
+    "exact": {"cleanup.policy": "delete", "retention.ms": "-1"},
     "local": {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -78,6 +80,7 @@ PROMISES: Final = {
     "plain": TopicPromise(),
     "keyed": TopicPromise(is_compacted=True, tombstone_ms=TOMBSTONE_MS),
     "brief": TopicPromise(retention_ms=RETENTION_MS),
+    "exact": TopicPromise(),
     "local": TopicPromise(),
 }
 
@@ -245,6 +248,7 @@ class Campaign:
             ConfluentProducer("idempotent", *given, is_idempotent=True),
             ConfluentProducer("simple", *given, is_idempotent=False),
             AioProducer("aio", self.ledger, replace(self.workload, topics=OBJECT_TOPICS)),
+            TransactionalProducer("exact", self.ledger, replace(self.workload, topics=("exact",))),
         ]
         for group in self.settings.groups:
             for _ in range(self.settings.members):
@@ -332,7 +336,8 @@ class Campaign:
         readopt(self.catalog, self.store, apply=True, acknowledged_only=True)
         problems += self._differences()
         self.checks.append(
-            f"{self.ledger.acknowledged_count} acknowledged, {sum(map(len, logs.values()))} read,"
+            f"{self.ledger.acknowledged_count} acknowledged,"
+            f" {self.ledger.committed_transactions} transactions, {sum(map(len, logs.values()))} read,"
             f" {len(problems)} problems; refused: {dict(self.ledger.refused)}"
         )
         self.log.note("check", problems=problems, summary=self.checks[-1])

@@ -237,6 +237,7 @@ class LogReader:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
             **QUICK,
         }
 

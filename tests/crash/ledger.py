@@ -8,6 +8,8 @@ Every record has an identity, which its header `id` carries, so that tombstones 
   idempotence, librdkafka sends records to a new leader although earlier ones are in flight to the old one.
 - All readers find the same record at an offset, within one leader epoch.
 - A deleted key does not come back.
+- Readers of committed records find all records of a committed transaction, and none of an aborted one. If its
+  producer does not know the outcome, or commits were lost since, they find all or none.
 
 A failover that loses commits starts another era. Records of an earlier era may be at another offset
 afterwards, because their files were adopted again, but they are there, and once.
@@ -67,6 +69,15 @@ class ReadRecord(NamedTuple):
 
 
 @dataclass
+class TransactionRecords:
+    """The records of a transaction; `commits` is None if its producer does not know the outcome."""
+
+    era: int
+    records: list[SentRecord] = field(default_factory=list)
+    commits: bool | None = False
+
+
+@dataclass
 class Ledger:
     """Records sent and acknowledged so far; safe for threads."""
 
@@ -80,6 +91,7 @@ class Ledger:
     _acknowledged: dict[Partition, dict[tuple[int, int], SentRecord]] = field(default_factory=dict)
     _seen: dict[Partition, dict[int, tuple[int, bytes]]] = field(default_factory=dict)
     _found: list[str] = field(default_factory=list)
+    _transactions: list[TransactionRecords] = field(default_factory=list)
 
     def add_producer(self, name: str, *, is_idempotent: bool) -> None:
         """Declare a producer before its first record."""
@@ -110,6 +122,17 @@ class Ledger:
             other = records.setdefault((self.era, offset), sent)
             if other != sent:
                 self._found.append(f"offset {offset} was acknowledged for {other} and for {sent}")
+
+    def begin_transaction(self) -> TransactionRecords:
+        """Return a transaction; its producer adds the records, and sets the outcome."""
+        with self._lock:
+            self._transactions.append(TransactionRecords(self.era))
+            return self._transactions[-1]
+
+    @property
+    def committed_transactions(self) -> int:
+        """The number of transactions whose commit was acknowledged."""
+        return sum(each.commits is True for each in self._transactions)
 
     def refuse(self, sent: SentRecord) -> None:
         """Note that the producer reported a failure; the record may be in the log."""
@@ -169,9 +192,24 @@ class Ledger:
                 found += self._misplaced(partition, log)
                 found += self._lost(partition, log, log_starts.get(partition, 0))
                 found += self._revived(partition, log)
+            found += self._torn(logs)
         return (
             found[:_MAX_PROBLEMS] + [f"… and {len(found) - _MAX_PROBLEMS} more"][: len(found) > _MAX_PROBLEMS]
         )
+
+    def _torn(self, logs: Mapping[Partition, Sequence[ReadRecord]]) -> list[str]:
+        """Find transactions that readers of committed records see in part, or against their outcomes."""
+        present = {record.identity for log in logs.values() for record in log}
+        found = []
+        for each in self._transactions:
+            shown = [sent.identity in present for sent in each.records]
+            if any(shown) and not all(shown):
+                found.append(f"a transaction is shown in part: {shown} of {each}")
+            elif each.commits is False and any(shown):
+                found.append(f"an aborted transaction is shown: {each}")
+            elif each.commits and each.era == self.era and not all(shown):
+                found.append(f"a committed transaction is missing: {each}")
+        return found
 
     def _misplaced(self, partition: Partition, log: Sequence[ReadRecord]) -> list[str]:
         """Find records that were never sent, are there twice, or are out of order."""

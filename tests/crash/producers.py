@@ -65,7 +65,7 @@ class ClientProducer(Protocol):
 
 
 @dataclass
-class _Sender:
+class Sender:
     """The records of one producer, and the state that its thread shares with the campaign."""
 
     name: str
@@ -119,11 +119,12 @@ class _Sender:
         self.ending.set()
 
 
-def _value(sent: SentRecord) -> bytes | None:
+def value_of(sent: SentRecord) -> bytes | None:
+    """Return the value of a record."""
     return None if sent.is_tombstone else sent.identity + b"." * 40
 
 
-class ConfluentProducer(_Sender):
+class ConfluentProducer(Sender):
     """A producer of librdkafka. It begins again under another name after a fatal error."""
 
     def __init__(self, name: str, ledger: Ledger, workload: Workload, *, is_idempotent: bool) -> None:
@@ -220,7 +221,7 @@ class ConfluentProducer(_Sender):
         with contextlib.suppress(KafkaException):  # after a fatal error
             self._producer.produce(
                 sent.topic,
-                value=_value(sent),
+                value=value_of(sent),
                 key=sent.key,
                 partition=sent.partition,
                 headers=[(IDENTITY, sent.identity)],
@@ -229,7 +230,7 @@ class ConfluentProducer(_Sender):
         self._replace_failed()
 
 
-class AioProducer(_Sender):
+class AioProducer(Sender):
     """An idempotent producer of aiokafka.
 
     aiokafka drops a batch whose partition had no leader for `request_timeout_ms`, and leaves a gap in its
@@ -289,7 +290,7 @@ class AioProducer(_Sender):
         try:
             delivery = await producer.send(
                 sent.topic,
-                value=_value(sent),
+                value=value_of(sent),
                 key=sent.key,
                 partition=sent.partition,
                 headers=[(IDENTITY, sent.identity)],

@@ -103,6 +103,7 @@ def test_all_faults_at_once_lose_duplicate_reorder_and_leak_nothing(
         campaign.run_for(8, at_least=2)
         assert set(campaign.log.counts) >= ALWAYS
         campaign.check()
+        assert campaign.ledger.committed_transactions
 
 
 @pytest.mark.skipif(MINUTES == 0, reason="make campaign runs it")

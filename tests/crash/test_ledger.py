@@ -160,3 +160,40 @@ def test_records_from_before_a_lossy_failover_may_be_at_other_offsets() -> None:
     scene.store(1, moved, epoch=1)
     (problem,) = scene.problems()
     assert repr(lost.identity) in problem or str(lost) in problem
+
+
+@pytest.mark.parametrize(
+    ("commits", "shown", "problem"),
+    [
+        (True, (0, 1), None),
+        (True, (0,), "in part"),
+        (True, (), "missing"),
+        (False, (), None),
+        (False, (0, 1), "aborted"),
+        (None, (), None),
+        (None, (0, 1), None),
+        (None, (1,), "in part"),
+    ],
+)
+def test_a_transaction_against_its_outcome_is_found(
+    *, commits: bool | None, shown: tuple[int, ...], problem: str | None
+) -> None:
+    scene = Scene()
+    transaction = scene.ledger.begin_transaction()
+    transaction.records += [scene.send(), scene.send()]
+    transaction.commits = commits
+    for offset in shown:
+        scene.store(offset, transaction.records[offset])
+    found = scene.problems()
+    assert [problem in each for each in found] == [True] if problem else found == []
+
+
+def test_a_committed_transaction_may_be_lost_with_an_era_but_not_in_part() -> None:
+    scene = Scene()
+    transaction = scene.ledger.begin_transaction()
+    transaction.records += [scene.send(), scene.send()]
+    transaction.commits = True
+    scene.ledger.begin_era()
+    assert scene.problems() == []
+    scene.store(0, transaction.records[0])
+    assert ["in part" in each for each in scene.problems()] == [True]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ONLY = os.environ.get("SILTSTONE_SEED")
 FIRST = int(ONLY or os.environ.get("SILTSTONE_FIRST_SEED", "0"))
 SCHEDULES = 1 if ONLY else int(os.environ.get("SILTSTONE_SCHEDULES", "60"))
-TRANSACTIONAL_SCHEDULES = 1 if ONLY else SCHEDULES // 3
+TRANSACTIONAL_SCHEDULES = 1 if ONLY else SCHEDULES // 5
 #: Number of schedules within which a defect must be found.
 MAX_SCHEDULES = 150
 
