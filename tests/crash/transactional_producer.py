@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, Producer
+from typing_extensions import override
 
 from tests.agent.kafka.work import Work
 from tests.crash.clients import IDENTITY, QUICK, TIMEOUT_SECONDS
@@ -33,14 +34,22 @@ class TransactionalProducer(Sender):
     """A producer of librdkafka that runs one transaction after another, under one transactional id.
 
     After an error it aborts. If it cannot, it begins again, which aborts its transaction, too. It knows the
-    outcome of a transaction unless it began again after a request to commit.
+    outcome of a transaction unless it began again after a request to commit. It is idle after a commit only,
+    so that each check has one to look for.
     """
 
     def __init__(self, name: str, ledger: Ledger, workload: Workload) -> None:
         super().__init__(name, ledger, workload)
         ledger.add_producer(name, is_idempotent=True)
         self._producer: Producer | None = None
+        self._has_committed = False
         self._work = Work(self._send_all, f"producer {name}")
+
+    @override
+    def resume(self) -> None:
+        """Send again."""
+        self._has_committed = False
+        super().resume()
 
     def _send_all(self) -> None:
         end = time.monotonic() + TIMEOUT_SECONDS
@@ -50,7 +59,7 @@ class TransactionalProducer(Sender):
                     self.ledger.report(f"{self.name} did not begin in {TIMEOUT_SECONDS} s")
                     return
                 self._begin()
-            elif self.paused.is_set():
+            elif self.paused.is_set() and self._has_committed:
                 self.idle.set()
                 time.sleep(0.01)
             else:
@@ -83,7 +92,7 @@ class TransactionalProducer(Sender):
                 return
             transaction.commits = None
             self._commit(producer)
-            transaction.commits = True
+            transaction.commits = self._has_committed = True
         except KafkaException as failure:
             if failure.args[0].txn_requires_abort() and self._aborts(producer):
                 transaction.commits = False
