@@ -128,3 +128,4 @@ def test_what_is_kept_in_memory_or_on_disk_shows_no_aborted_record_after_a_compa
         broker.agent.read_path._log.clear()
         for max_wait in (0, 50, 50):
             assert committed(wire, max_wait=max_wait) == [b"first"]
+            assert visible(scripted.fetch(wire, 2, max_wait=max_wait)) == []
