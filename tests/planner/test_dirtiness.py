@@ -41,6 +41,7 @@ def test_the_ratio_must_be_greater_than_the_setting(
     log.first_dirty[key] = 10
     measured = measure(log.view(key), log.extents[key], NOW_MS)
     assert (measured.clean_bytes, measured.cleanable_bytes, measured.due) == (clean, dirty, due)
+    assert measured.ratio == pytest.approx(dirty / (clean + dirty))
 
 
 def test_a_topic_without_compaction_is_never_due() -> None:

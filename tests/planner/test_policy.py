@@ -98,7 +98,9 @@ def test_input_beyond_the_bounds_becomes_several_jobs() -> None:
         log.append({flights: Chunk(records=1, length=100)})
     by_count = make_plan(log.snapshot(), PlannerSettings(max_job_files=2)).jobs
     by_bytes = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=350)).jobs
+    by_extents = make_plan(log.snapshot(), PlannerSettings(max_job_extents=2)).jobs
     assert [len(job.inputs) for job in by_count] == [2, 2, 1]
+    assert [len(job.inputs) for job in by_extents] == [2, 2, 1]
     assert [len(job.inputs) for job in by_bytes] == [3, 2]
     assert [job.partitions[0].reaches_log_start for job in by_count] == [True, False, False]
 
@@ -156,6 +158,16 @@ def test_partitions_that_are_far_apart_are_cleaned_by_different_jobs(between: in
     planned = make_plan(log.snapshot(), DEFAULTS).jobs
     assert len(planned) == jobs
     assert sum(job.input_bytes for job in planned) == 200 + (between if jobs == 1 else 0)
+
+
+def test_long_sections_side_by_side_are_cleaned_by_one_job() -> None:
+    """Only the bytes between them count, however long they are."""
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=2, kept_percent=100)
+    log.append({key: Chunk(records=1, length=100 * MIB) for key in log.extents})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.first_dirty.clear()
+    (job,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert (job.kind, job.input_bytes) == (JobKind.CLEANING, 200 * MIB)
 
 
 def test_a_cleaning_job_waits_since_its_oldest_dirty_data() -> None:
