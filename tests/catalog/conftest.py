@@ -24,8 +24,9 @@ def scene(catalog: Catalog, ids: Ids) -> Scene:
 
 
 @pytest.fixture
-def breaking_connections(catalog_url: str) -> Iterator[None]:
-    """Terminate a random connection to the catalog every 20 ms."""
+def breaking_connections(catalog: Catalog, catalog_url: str) -> Iterator[None]:
+    """Terminate a random connection to the catalog every 20 ms, once it is open."""
+    del catalog
     stop = threading.Event()
 
     def break_some() -> None:

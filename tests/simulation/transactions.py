@@ -91,12 +91,19 @@ class TransactionModel:
         return PartitionId(self.topic.topic_id, partition)
 
     def read_committed(self, store: object, partition: int, pause: Callable[[], object]) -> set[bytes]:
-        """Return the committed values as an agent finds them; `pause` comes between its look-ups."""
+        """Return the committed values as an agent finds them; `pause` comes between its look-ups.
+
+        It returns nothing if a compaction replaces what it has read.
+        """
         catalog, env, key = self.env.catalog, self.env, self.key(partition)
         (state,) = catalog.topics.states([key])
         pause()
         end = state.last_stable_offset
-        extents = catalog.extents.from_offset(key.topic_id, partition, 0, max_extents=1000)
+        extents = [
+            extent
+            for extent in catalog.extents.from_offset(key.topic_id, partition, 0, max_extents=1000)
+            if extent.base_offset < end
+        ]
         system = System(catalog, cast("LocalStore", store), env.clock, env.ids, env.ids.new_uuid())
         records = [
             _Record(record.offset, int((record.key or b"").decode()), record.value or b"")
@@ -106,7 +113,9 @@ class TransactionModel:
             if record.offset < end
         ]
         pause()
-        aborted = catalog.transactions.aborted({key: (0, end)})[key]
+        aborted = catalog.transactions.aborted({key: (0, end)}, extents).get(key)
+        if aborted is None:
+            return set()
         return {
             record.value
             for record in records
