@@ -58,9 +58,10 @@ class Agents:
         return broker
 
     def remove(self, broker: BrokerThread) -> None:
-        """Stop an agent gracefully."""
+        """Stop an agent gracefully, and return when no agent lists it any more."""
         self.running.remove(broker)
         broker.stop()
+        self._wait_for_brokers()
 
     def _wait_for_brokers(self) -> None:
         for each in self.running:
