@@ -92,6 +92,7 @@ class HttpServer:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                proxy_headers=False,  # or clients would choose the address that ACLs and logs have
                 ws="none",
                 limit_concurrency=limits.max_connections + 1,  # reached if each of them has an open request
             )

@@ -87,7 +87,8 @@ async def test_requests_are_authenticated(agents: Agents, catalog: Catalog, ids:
                 {"Authorization": "Bearer"},
             ]
             for headers in wrong:
-                response = await both.get("/v1/topics", headers=headers)
+                forged = {**headers, "X-Forwarded-For": "10.1.2.3"}
+                response = await both.get("/v1/topics", headers=forged)
                 assert response.status_code == 401, headers
                 assert response.json()["error"]["code"] == "unauthorized"
                 challenges = response.headers.get_list("WWW-Authenticate")
@@ -106,6 +107,7 @@ async def test_requests_are_authenticated(agents: Agents, catalog: Catalog, ids:
     assert 'siltstone_authentications_total{mechanism="HTTP basic",outcome="success"} 2.0' in metrics
     failed = [each for each in logs if each["event"] == "a client failed to authenticate"]
     assert {each["listener"] for each in failed} == {"BOTH", "TOKENS"}
+    assert {each["client"] for each in failed} == {"127.0.0.1"}, "a client does not choose its address"
     for secret in (_PASSWORD, "wrong-secret", b64encode(_PASSWORD.encode()).decode(), "eyJ"):
         assert secret not in repr(logs) + metrics
 
