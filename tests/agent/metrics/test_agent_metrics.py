@@ -25,8 +25,9 @@ import httpx
 import psycopg
 import pytest
 
+from agent.authentication_settings import AuthenticationSettings
 from agent.kafka.codec import Struct
-from agent.listeners import TlsSettings
+from agent.listeners import KafkaListener, SaslMechanism, SecurityProtocol, TlsSettings
 from agent.local_tier_settings import LocalTierSettings
 from agent.read.fetch_plan import PartitionFetch
 from agent.security.tls.certificates import Certificate
@@ -41,10 +42,13 @@ from object_store.s3.store import S3Store
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.groups.classic_harness import encode_subscription
 from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.connection.test_connection import produce_request
 from tests.agent.kafka.in_process_clients import produce
+from tests.agent.kafka.test_quotas import set_quotas
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.kafka.wire import Wire, request_frame
 from tests.agent.metrics.movements import Movements, family_values
+from tests.agent.security.token_issuer import AUDIENCE, ISSUER, Issuer
 from tests.agent.small_compaction import compact
 from tests.fixtures.certificates import Authority
 from tests.fixtures.s3 import bucket_of
@@ -390,6 +394,47 @@ def a_transaction_ends(scene: Scene) -> None:
 def a_quota_is_reached(scene: Scene) -> None:
     with scene.wire(), scene.wire() as second:
         assert second.is_closed()
+
+
+@step("quota_clients quota_throttles_total quota_throttle_seconds_total quota_throttled_clients")
+def a_client_exceeds_its_quota(scene: Scene) -> None:
+    set_quotas(scene.broker, {"client-id": None}, producer_byte_rate=1.0)
+    with Wire(scene.broker.host_and_port, client_id="writer") as wire:
+        for _ in range(2):
+            wire.ask("produce", 9, produce_request([b"x"]))
+        scene.until_moved()
+
+
+@step(
+    "authentications_total jwks_refreshes_total pool_logins_calls pool_signing_keys_calls "
+    "unauthenticated_connections",
+    kafka_listeners=(
+        KafkaListener(
+            name="SASL",
+            port=0,
+            protocol=SecurityProtocol.SASL_PLAINTEXT,
+            mechanisms=(SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER),
+        ),
+    ),
+    authentication=AuthenticationSettings(
+        connection_failed_authentication_delay_ms=1,
+        jwks_retry_ms=1,
+        sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys",
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+    ),
+)
+def clients_fail_to_log_in(scene: Scene) -> None:
+    token = f"n,,\x01auth=Bearer {Issuer().token()}\x01\x01"
+
+    def log_in() -> None:
+        for mechanism, message in (("PLAIN", "\0ada\0wrong"), ("OAUTHBEARER", token)):
+            with scene.wire() as wire:
+                wire.ask("sasl_handshake", 1, Struct(mechanism=mechanism))
+                wire.send(request_frame("sasl_authenticate", 2, 8, Struct(auth_bytes=message.encode())))
+                wire.receive()
+
+    scene.until_moved(log_in)
 
 
 @step(
