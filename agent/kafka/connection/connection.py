@@ -5,8 +5,9 @@ so that the produce requests of a pipelining client share one ingestion file.
 
 Memory is bounded in three ways. The connection limits the number of its open requests, and the bytes of
 requests that are not handled yet. Above either limit, or while the client does not read its responses, the
-connection stops receiving. All connections share a budget for these bytes. While the budget is full,
-connections with open requests stop receiving.
+connection stops receiving. All connections share a budget for these bytes. Those whose clients have not
+logged in share a small one of their own. While a budget is full, its connections with open requests stop
+receiving.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
 
     `on_open` returns False for a connection that is to be rejected. `on_close` is called once. `login` is
     None if the listener has no SASL. With it, only requests of the login are handled until `on_login` is
-    called, and the bounds of a login hold.
+    called, and the bounds of a login hold. Until then, `login_memory` is used in place of `memory`.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class Connection(asyncio.BufferedProtocol):
         on_close: Callable[[Connection], None],
         login: SaslLogin | None = None,
         on_login: Callable[[Connection], None] = lambda _: None,
+        login_memory: IncomingMemory | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
-        self._memory = memory
-        self._budget = memory.budget
+        self._request_memory = memory
+        self._memory = memory if login_memory is None else login_memory  # until the client has logged in
         self._loop_share = loop_share
         self._limits = limits
         self._on_open = on_open
@@ -89,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             receive_buffer,
             max_frame_bytes=limits.max_request_bytes,
             reserve=self._reserve,
-            has_room=lambda: memory.has_room,
+            has_room=lambda: self._memory.has_room,
             deliver=self._deliver,
         )
         self._transport: asyncio.Transport | None = None
@@ -316,9 +318,9 @@ class Connection(asyncio.BufferedProtocol):
         """Count so many bytes more, or fewer, in the budget. These bytes are in memory already."""
         self._counted_bytes += change
         if change > 0:
-            self._budget.reserve_unchecked(change)
+            self._memory.budget.reserve_unchecked(change)
         elif change:
-            self._budget.release(-change)
+            self._memory.budget.release(-change)
 
     def _retry_reservation(self) -> None:
         self._retry = None
@@ -334,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         is_full = (
             count >= self._max_pending
             or self._frame_bytes > _MAX_WAITING_BYTES
-            or (count > 0 and self._budget.is_full)
+            or (count > 0 and self._memory.budget.is_full)
         )
         is_muted = self._muted is not None and not self._receiver.has_buffer
         wanted = not (is_full or is_muted or self._receiver.is_blocked or self._is_finishing)
@@ -437,9 +439,18 @@ class Connection(asyncio.BufferedProtocol):
             self.client.principal = Principal("User", login.user or "")
             self._receiver.set_bounds(least, limits.max_request_bytes)
             self._max_pending = limits.max_pending_requests
+            self._use_request_memory()
             if self._login_end is not None:
                 self._login_end.cancel()
             self._on_login(self)
+
+    def _use_request_memory(self) -> None:
+        """Count what is in memory in the budget of requests from now on."""
+        counted = self._counted_bytes
+        self._count_bytes(-counted)
+        self._memory.end(self)
+        self._memory = self._request_memory
+        self._count_bytes(counted)
 
     def _enqueue(self, frame: memoryview, response: Response, counted: int) -> None:
         """Send the response after all earlier ones. The budget counts `counted` bytes for the request."""

@@ -7,6 +7,9 @@ sends little of it takes little from others.
 Several requests could take the last memory and then all wait for more. One of them at a time may therefore
 exceed the budget, by the rest of its length. It keeps this right until it is complete, or its client is
 disconnected for being too slow.
+
+Clients that have not logged in share a small budget of their own, so that they take no memory from requests.
+There, the length that a client announces counts for nothing: memory grows with the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -21,14 +24,20 @@ if TYPE_CHECKING:
 MIN_COUNTED_BYTES: Final = 4 * 1024
 """Length up to which an incomplete request does not count in the budget, and so never waits for memory."""
 
+MAX_LOGIN_BYTES: Final = 8 * 1024 * 1024
+"""Budget of all clients that have not logged in."""
+
 _STEP_BYTES: Final = 64 * 1024
 
 
 class IncomingMemory:
     """Reservations for incomplete requests. Belongs to the event loop."""
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, budget: ByteBudget, *, trusts_lengths: bool = True) -> None:
+        """Take the budget, and whether a request may get memory for a length that is only announced."""
         self.budget = budget
+        self._trusts_lengths = trusts_lengths
+        self._step_bytes = _STEP_BYTES if trusts_lengths else MIN_COUNTED_BYTES
         self._preferred: object | None = None
 
     @property
@@ -42,10 +51,10 @@ class IncomingMemory:
         Return how many bytes are reserved now: `held` if there is no more memory.
         """
         budget = self.budget
-        if budget.used - held + length <= budget.limit // 2:
+        if self._trusts_lengths and budget.used - held + length <= budget.limit // 2:
             wanted = length
         else:
-            wanted = min(length, max(2 * received, received + _STEP_BYTES))
+            wanted = min(length, max(2 * received, received + self._step_bytes))
         if wanted - held > budget.free:
             if not held or self._preferred not in {None, owner}:
                 return held

@@ -12,10 +12,10 @@ import structlog
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.creation_rate import MAX_CLOSING, CreationRate
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.incoming_memory import IncomingMemory
+from agent.kafka.connection.incoming_memory import MAX_LOGIN_BYTES, IncomingMemory
 from agent.kafka.connection.limits import ConnectionLimits, LoginLimits, SlowClientPolicy
 from agent.quotas.rates import Windows
-from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND
+from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND, ByteBudget
 from agent.runtime.cooperative_yield import IterationBudget
 from agent.runtime.health import start_essential_task
 from agent.runtime.sockets import address_of
@@ -109,6 +109,7 @@ class KafkaServer:
         self._tls = tls
         self._budget = services.request_budget
         self._memory = IncomingMemory(services.request_budget)
+        self._login_memory = IncomingMemory(ByteBudget("logins", MAX_LOGIN_BYTES), trusts_lengths=False)
         self._metrics = services.metrics
         self._settings = settings
         self._limits = ConnectionLimits(
@@ -210,6 +211,7 @@ class KafkaServer:
                 else None
             ),
             on_login=self._note_login,
+            login_memory=self._login_memory if listener.protocol.has_sasl else None,
         )
         if self._is_stopping:  # accepted while the listener was being closed
             connection.finish()

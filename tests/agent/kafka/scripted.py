@@ -100,8 +100,9 @@ class ScriptedTransport:
     def set_write_buffer_limits(self, *, high: int) -> None:
         """Ignore the limit."""
 
-    def get_extra_info(self, _: str) -> None:
-        """Return no peer address."""
+    def get_extra_info(self, _: str, default: object = None) -> object:
+        """Return no peer address, and no principal."""
+        return default
 
 
 class ScriptedDispatcher:
@@ -168,6 +169,22 @@ class ScriptedDispatcher:
         return [bytes(frame[:4]), bytes(frame[4:8])]
 
 
+class ScriptedLogin:
+    """A login that admits every request, and ends with the one that the test announces."""
+
+    expects_bare_tokens = is_failed = is_authenticated = False
+    ends_next = False
+    host = user = ""
+
+    @property
+    def is_current(self) -> bool:
+        return self.is_authenticated
+
+    def admits(self, _: int) -> bool:
+        self.is_authenticated = self.is_authenticated or self.ends_next
+        return True
+
+
 class Scripted:
     """A connection and a client that sends as long as the connection reads."""
 
@@ -178,6 +195,8 @@ class Scripted:
         budget: int | ByteBudget = 10_000_000,
         slow_clients: SlowClientPolicy | None = None,
         memory: IncomingMemory | None = None,
+        login: ScriptedLogin | None = None,
+        login_memory: IncomingMemory | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
         self.dispatcher = ScriptedDispatcher()
@@ -202,6 +221,8 @@ class Scripted:
             listener_name="PLAINTEXT",
             on_open=lambda _: True,
             on_close=self._gone,
+            login=cast("Any", login),
+            login_memory=login_memory,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast("Any", self.transport))

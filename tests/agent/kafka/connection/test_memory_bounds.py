@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.incoming_memory import IncomingMemory
+from agent.kafka.connection.incoming_memory import MAX_LOGIN_BYTES, IncomingMemory
 from agent.kafka.connection.limits import SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
-from tests.agent.kafka.scripted import LONG, Scripted
+from tests.agent.kafka.scripted import LONG, Scripted, ScriptedLogin
 
 pytestmark = pytest.mark.anyio
 
@@ -275,3 +275,29 @@ async def test_requests_that_share_the_last_memory_are_all_completed() -> None:
     assert budget.used == 0
     for each in clients:
         each.lose()
+
+
+async def test_clients_that_have_not_logged_in_take_no_memory_from_requests() -> None:
+    """Announced lengths take next to nothing, and what has arrived counts for requests after the login."""
+    memory = IncomingMemory(ByteBudget("requests", 10 * _MIB))
+    before = IncomingMemory(ByteBudget("logins", MAX_LOGIN_BYTES), trusts_lengths=False)
+    for _ in range(1_000):
+        before.reserve(object(), 0, 12, 512 * 1024)
+    assert before.budget.used <= MAX_LOGIN_BYTES // 2
+    before.budget.release(before.budget.used)
+    login = ScriptedLogin()
+    scripted = Scripted(memory=memory, login=login, login_memory=before)
+    rest = scripted.begin("c", size=8_000, count=1_000)
+    used = [before.budget.used, memory.budget.used]
+    login.ends_next = True
+    next_rest = scripted.begin("c", size=9_000, count=1_000, before=rest)
+    await scripted.run_until_idle()
+    used += [before.budget.used, memory.budget.used]
+    scripted.send_bytes(next_rest)
+    await scripted.run_until_idle()
+    assert 1_000 <= used[0] <= 8_000
+    assert used[1:3] == [0, 0]
+    assert used[3] >= 1_000
+    assert scripted.responses == [0, 1]
+    assert before.budget.used == memory.budget.used == 0
+    scripted.lose()
