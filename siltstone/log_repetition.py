@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 INTERVAL_SECONDS: Final = 60.0
+MAX_CLIENTS: Final = 60
 _MAX_EVENTS: Final = 1_000
+
+_Key: TypeAlias = tuple[str, str, str]  # logger, event and client
 
 
 @dataclass(slots=True)
@@ -28,17 +31,18 @@ class _Repetition:
 
 
 class SummarizingHandler(logging.StreamHandler["TextIO"]):
-    """Handler that summarizes warnings of the same logger and event.
+    """Handler that summarizes warnings of the same logger, event and client.
 
     The first one is written at once. Further ones within an interval are counted. The last of them is
     written with the field `repeated` when the interval has passed and anything is logged, or at the end.
-    Errors, information, and warnings with a reference that a client was given are always written.
+    Errors, information, and warnings with a reference that a client was given are always written. Of an
+    event, `MAX_CLIENTS` clients are summarized each for itself, and the others together.
     """
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
         super().__init__(stream)
         self._clock = clock
-        self._repetitions: dict[tuple[str, str], _Repetition] = {}
+        self._repetitions: dict[_Key, _Repetition] = {}
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -47,8 +51,7 @@ class SummarizingHandler(logging.StreamHandler["TextIO"]):
         if record.levelno != logging.WARNING or (isinstance(record.msg, dict) and "reference" in record.msg):
             super().emit(record)
             return
-        event = record.msg.get("event") if isinstance(record.msg, dict) else record.msg
-        key = (record.name, str(event))
+        key = self._key_of(record)
         known = self._repetitions.get(key)
         if known is not None:
             known.count += 1
@@ -58,6 +61,17 @@ class SummarizingHandler(logging.StreamHandler["TextIO"]):
             self._write_summaries(now)
         self._repetitions[key] = _Repetition(now)
         super().emit(record)
+
+    def _key_of(self, record: logging.LogRecord) -> _Key:
+        """Return what tells repetitions of this warning from other warnings."""
+        if not isinstance(record.msg, dict):
+            return record.name, str(record.msg), ""
+        event, client = str(record.msg.get("event")), str(record.msg.get("client", ""))
+        key = record.name, event, client
+        if key in self._repetitions or not client:
+            return key
+        clients = sum(1 for name, of, other in self._repetitions if other and (name, of) == key[:2])
+        return key if clients < MAX_CLIENTS else (record.name, event, "")
 
     @override
     def close(self) -> None:

@@ -12,6 +12,7 @@ from siltstone.log_repetition import SummarizingHandler
 
 # Libraries whose information is about their own steps, and not about an event of this process.
 _CHATTY_LOGGERS = ("boto3", "botocore", "py4j", "uvicorn")
+_AUDIT_LOGGER = "audit"  # that of the agent's authorizer
 
 
 def configure_logs(level: str) -> None:
@@ -41,6 +42,8 @@ def configure_logs(level: str) -> None:
         logging.getLogger(name).setLevel(
             threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
         )
+    # Refusals are a record of attacks, and have a rate limit of their own.
+    logging.getLogger(_AUDIT_LOGGER).setLevel(min(threshold, logging.INFO))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),

@@ -1,13 +1,14 @@
 """The audit log: one structured line for each authorization, as far as a rate limit allows.
 
-As in Kafka, denied operations are logged at level info, and allowed ones at level debug. Checks that filter a
-list, or find the operations that a principal is authorized for, are not logged.
+As in Kafka, denied operations are logged at level info, and allowed ones at level debug. The level of the
+logger is info or below, whatever `log_level` is. Checks that filter a list, or find the operations that a
+principal is authorized for, are not logged.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from agent.security.rights import Right
     from core.clock import Clock
 
-_log = structlog.get_logger("audit")
+_NAME: Final = "audit"
+# The level of the logger decides, not the threshold of structlog's configuration.
+_log = structlog.wrap_logger(
+    None,
+    wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+    logger_factory_args=(_NAME,),
+)
 _MAX_NAME = 300
 
 
@@ -41,7 +48,9 @@ class AuditLog:
         self._window_end = clock.monotonic() + 1
         self._lines = 0
         self._suppressed = 0
-        self.logs_allowed = _log.is_enabled_for(logging.DEBUG) if logs_allowed is None else logs_allowed
+        self.logs_allowed = (
+            logging.getLogger(_NAME).isEnabledFor(logging.DEBUG) if logs_allowed is None else logs_allowed
+        )
 
     def record(self, client: Client, right: Right, name: str, *, is_allowed: bool) -> None:
         """Write one line, or count it as suppressed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_LOGGED_PER_MINUTE: Final = 60
 
 
 class _CachedUser(NamedTuple):
@@ -80,8 +79,6 @@ class Authentication:
             self._check_tokens(kafka.name, kafka.mechanisms)
         for http in settings.http_listeners:
             self._check_tokens(http.name, http.authentication)
-        self._log_window = clock.monotonic()
-        self._logged = self._unlogged = 0
 
     def _check_tokens(self, listener: str, mechanisms: Iterable[SaslMechanism | HttpAuthentication]) -> None:
         """Raise InvalidInputError if a listener accepts tokens that nothing can verify."""
@@ -139,20 +136,14 @@ class Authentication:
     async def failed(self, mechanism: str, reason: str, *, host: str, listener: str) -> None:
         """Count and log a failed login, and return after the delay of failed logins."""
         self._metrics.authentications.labels(mechanism, "failure").inc()
-        self._log_failure(mechanism=mechanism, reason=reason, client=host, listener=listener)
+        _log.warning(
+            "a client failed to authenticate",
+            mechanism=mechanism,
+            reason=reason,
+            client=host,
+            listener=listener,
+        )
         await asyncio.sleep(self.settings.connection_failed_authentication_delay_ms / 1000)
-
-    def _log_failure(self, **what: str) -> None:
-        now = self.clock.monotonic()
-        if now - self._log_window >= 60:
-            if self._unlogged:
-                _log.warning("more clients failed to authenticate", count=self._unlogged)
-            self._log_window, self._logged, self._unlogged = now, 0, 0
-        if self._logged < _LOGGED_PER_MINUTE:
-            self._logged += 1
-            _log.warning("a client failed to authenticate", **what)
-        else:
-            self._unlogged += 1
 
 
 async def _available(call: Awaitable[T]) -> T:

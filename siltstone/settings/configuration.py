@@ -131,7 +131,8 @@ class Settings(BaseModel):
     )
     log_level: str = Field(
         default="warning",
-        description="Least severe level that is logged: `debug`, `info`, `warning` or `error`.",
+        description="Least severe level that is logged: `debug`, `info`, `warning` or `error`. "
+        "Operations that the authorizer refuses are logged at every level.",
     )
     grace_seconds: int = Field(
         default=60,

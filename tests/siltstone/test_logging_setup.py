@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from agent.security.audit import AuditLog
+from agent.security.identity import Client, Principal
+from agent.security.rights import READ_TOPIC
 from core.clock import ManualClock
-from siltstone.log_repetition import INTERVAL_SECONDS
+from siltstone.log_repetition import INTERVAL_SECONDS, MAX_CLIENTS
 from siltstone.logging_setup import configure_logs
 from tests.fixtures.logs import log_to_standard_error
 
@@ -130,3 +134,38 @@ def test_warnings_of_libraries_are_counted_and_written_at_the_end(monkeypatch: p
     for handler in logging.getLogger().handlers:
         handler.close()
     assert log.lines() == [("attempt 0 failed", None), ("attempt 2 failed (repeated 2 times)", None)]
+
+
+def test_no_client_hides_behind_the_warnings_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a limited number of clients is named; the others are counted together."""
+    log = _Log(monkeypatch)
+    for _ in range(2):
+        for client in range(2 * MAX_CLIENTS):
+            log.logger.warning("a client failed to authenticate", client=f"10.0.0.{client}")
+    assert log.lines() == [("a client failed to authenticate", None)] * (MAX_CLIENTS + 1)
+    log.clock.advance(INTERVAL_SECONDS)
+    log.logger.info("anything")
+    counts = [count for event, count in log.lines()[MAX_CLIENTS + 1 :] if count is not None]
+    assert counts == [*[1] * MAX_CLIENTS, 2 * MAX_CLIENTS - 1]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("error", 1), ("warning", 1), ("info", 1), ("debug", 2)])
+def test_refused_operations_are_logged_at_every_level(
+    level: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    configure_logs(level)
+    registry = CollectorRegistry()
+    audit = AuditLog(
+        ManualClock(),
+        lines_per_second=10,
+        denied=Counter("denied", "-", ["type", "operation"], registry=registry),
+        suppressed=Counter("suppressed", "-", registry=registry),
+    )
+    client = Client("10.0.0.1", "SASL", Principal("User", "alice"))
+    audit.record(client, READ_TOPIC, "orders", is_allowed=False)
+    audit.record(client, READ_TOPIC, "orders", is_allowed=True)
+    lines = [orjson.loads(line) for line in written.getvalue().splitlines()]
+    assert [each["decision"] for each in lines] == ["denied", "allowed"][:expected]
+    assert audit.logs_allowed == (level == "debug")
