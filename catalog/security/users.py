@@ -41,19 +41,27 @@ class CredentialInfo(NamedTuple):
 
 
 class UserLookup(NamedTuple):
-    """The credentials of one name, one for each mechanism. Nobody can log in with the simulated ones."""
+    """The credentials of one name, one for each mechanism. No client can log in with the simulated ones.
+
+    `strongest` is the strongest mechanism for which any user has a credential.
+    """
 
     credentials: Mapping[ScramMechanism, ScramCredential]
     simulated: Mapping[ScramMechanism, ScramCredential]
+    strongest: ScramMechanism
 
     def scram(self, mechanism: ScramMechanism) -> ScramCredential:
         """Return the credential for a SCRAM login."""
         return self.credentials.get(mechanism) or self.simulated[mechanism]
 
     def for_password(self) -> ScramCredential:
-        """Return the credential that verifies a password which the server receives: the strongest one."""
-        found = self.credentials or self.simulated
-        return found[max(found)]
+        """Return the credential that verifies a password which the server receives: the strongest one.
+
+        An unknown name takes the hash of other users, and so the same time.
+        """
+        if not self.credentials:
+            return self.simulated[self.strongest]
+        return self.credentials[max(self.credentials)]
 
 
 class Users:
@@ -69,7 +77,8 @@ class Users:
             credential.mechanism: credential
             for credential in (_credential_from_row(row) for row in rows if row.mechanism is not None)
         }
-        return UserLookup(found, _simulated(user, rows[0]))
+        strongest = ScramMechanism.SHA_256 if rows[0].iterations_512 is None else ScramMechanism.SHA_512
+        return UserLookup(found, _simulated(user, rows[0]), strongest)
 
     def describe(self, users: Collection[str] | None = None) -> list[CredentialInfo]:
         """Return the credentials of these users or of all, by name, without their keys."""

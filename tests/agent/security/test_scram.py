@@ -31,7 +31,7 @@ _SIMULATED = {each: new_credential(each, "simulated", _IDS) for each in ScramMec
 
 
 async def _look_up(name: str) -> UserLookup:
-    return UserLookup(_USERS.get(name, {}), _SIMULATED)
+    return UserLookup(_USERS.get(name, {}), _SIMULATED, max(_SIMULATED))
 
 
 def _exchange(mechanism: ScramMechanism = _SHA_256) -> ScramExchange:

@@ -74,6 +74,7 @@ def test_an_unknown_user_looks_like_a_known_one(catalog: Catalog, ids: Ids) -> N
     catalog.users.alter(upsertions=[("ada", new_credential(_SHA_256, "secret", ids, iterations=8192))])
     known, unknown = catalog.users.lookup("ada"), catalog.users.lookup("eve")
     assert not unknown.credentials
+    assert known.for_password().mechanism is unknown.for_password().mechanism, "the same hash"
     for credential in (known.scram(_SHA_256), unknown.scram(_SHA_256)):
         assert credential.iterations == 8192
         assert re.fullmatch(rb"[0-9a-z]{26}", credential.salt)
@@ -85,6 +86,8 @@ def test_an_unknown_user_looks_like_a_known_one(catalog: Catalog, ids: Ids) -> N
     catalog.users.lookup("nobody")
     after = catalog.operation_counts()["users.lookup"].statements
     assert after - between == between - before
+    catalog.users.alter(upsertions=[("ada", new_credential(_SHA_512, "secret", ids))])
+    assert catalog.users.lookup("eve").for_password().mechanism is _SHA_512
 
 
 def test_no_password_is_stored_and_no_key_is_shown(catalog: Catalog, catalog_url: str, ids: Ids) -> None:
