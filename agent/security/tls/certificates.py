@@ -10,8 +10,10 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from typing_extensions import override
 
 from agent.listeners import ClientAuth, TlsVersion
+from core.clock import SystemClock
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from agent.listeners import TlsSettings
     from agent.runtime.metrics import AgentMetrics
+    from core.clock import Clock
 
 _log = structlog.get_logger(__name__)
 _VERSIONS: Final = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
@@ -28,6 +31,30 @@ _VERIFICATION: Final = {
     ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
 }
+_CLOCK: Clock = SystemClock()  # OpenSSL compares certificates with the time of the system, too
+
+
+class _ServerSide(ssl.SSLObject):
+    """The agent's side of a connection whose client has a certificate that has not expired.
+
+    OpenSSL resumes a session of TLS 1.2 for hours and does not look at the certificate. Python cannot turn
+    its cache off.
+    """
+
+    @override
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        if self.session_reused and self._has_expired():
+            error = ssl.SSLCertVerificationError("certificate verify failed: certificate has expired")
+            error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", "certificate has expired"
+            raise error
+
+    def _has_expired(self) -> bool:
+        certificate = self.getpeercert()
+        if not certificate:
+            return False  # the client has presented none
+        end = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        return _CLOCK.now_ms() >= end * 1000
 
 
 class Certificate:
@@ -38,20 +65,27 @@ class Certificate:
         self._settings = settings
         self._metrics = metrics
         self._seen = self._stamps()
+        self._failure: tuple[object, str] | None = None
         self.context = load_context(listener, settings)
 
     def refresh(self) -> None:
-        """Read the files again if they have changed since the last call. Blocks."""
+        """Read the files again if they have changed since they were loaded. Blocks.
+
+        A failure is logged once, and each later call tries again until one succeeds.
+        """
         stamps = self._stamps()
         if stamps == self._seen:
             return
-        self._seen = stamps
         try:
             self.context = load_context(self._listener, self._settings)
-        except InvalidInputError as error:
-            self._metrics.tls_reloads.labels("failed").inc()
-            _log.error("a changed certificate is not used", listener=self._listener, reason=str(error))
+        except (InvalidInputError, OSError, ValueError) as error:
+            failure = stamps, str(error)
+            if failure != self._failure:
+                self._failure = failure
+                self._metrics.tls_reloads.labels("failed").inc()
+                _log.error("a changed certificate is not used", listener=self._listener, reason=failure[1])
             return
+        self._seen, self._failure = stamps, None
         self._metrics.tls_reloads.labels("loaded").inc()
         _log.info("a changed certificate is used", listener=self._listener)
 
@@ -86,6 +120,7 @@ def load_context(listener: str, settings: TlsSettings) -> ssl.SSLContext:
     context.verify_mode = _VERIFICATION[settings.client_auth]
     if settings.client_auth is not ClientAuth.NONE:
         # A resumed session would not prove the certificate again, which may have expired.
+        context.sslobject_class = _ServerSide
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     where = f"listener {listener}"
@@ -123,7 +158,13 @@ def _password(where: str, settings: TlsSettings) -> str | None:
             f"{where}: {settings.key_password_file} has no password in its first line",
             remedy="write it there, or remove ssl_key_password_file",
         )
-    return lines[0].decode()
+    try:
+        return lines[0].decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(
+            f"{where}: the password in {settings.key_password_file} is not UTF-8",
+            remedy="encode the file in UTF-8",
+        ) from None
 
 
 def _no_password(where: str) -> str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import ssl
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from agent.listeners import ClientAuth, TlsSettings
 from agent.runtime.metrics import AgentMetrics
 from agent.security.tls.certificates import Certificate, load_context
 from agent.security.tls.distinguished_name import subject_of
+from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
 from tests.fixtures.certificates import Authority
 
@@ -98,6 +101,81 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidInputError, match=message):
             load_context("SSL", wrong)
+
+
+def test_a_failure_to_load_a_changed_certificate_is_repaired_by_a_later_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files stay as they are, such as after a lack of file descriptors."""
+    issued = Authority(tmp_path).issue("server", "localhost", password=b"hunter2")
+    password = tmp_path / "password"
+    password.write_text("hunter2\n")
+    settings = TlsSettings(certificate=issued.certificate, key=issued.key, key_password_file=password)
+    certificate = Certificate("SSL", settings, AgentMetrics())
+    first = certificate.context
+    os.utime(issued.certificate, (1, 1))
+
+    def fails(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    with capture_logs() as logs:
+        with monkeypatch.context() as patched:
+            patched.setattr("ssl.SSLContext.load_cert_chain", fails)
+            certificate.refresh()
+            certificate.refresh()
+        assert certificate.context is first
+        certificate.refresh()
+        assert certificate.context is not first
+    assert [each["log_level"] for each in logs] == ["error", "info"], "the same failure is logged once"
+    second = certificate.context
+    password.write_bytes(b"\xff\xfe")
+    with capture_logs() as logs:
+        certificate.refresh()
+    assert certificate.context is second
+    assert "0xff" not in repr(logs), "a part of the password"
+
+
+def _shake_hands(
+    server: ssl.SSLContext, client: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Return both ends of a connection in memory."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(down, up, server_hostname="localhost", session=session),
+        server.wrap_bio(up, down, server_side=True),
+    )
+    for _ in range(4):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends
+
+
+def test_a_resumed_session_does_not_outlive_the_certificate_of_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("server", "localhost")
+    settings = TlsSettings(
+        certificate=issued.certificate,
+        key=issued.key,
+        client_auth=ClientAuth.REQUIRED,
+        client_ca=authority.file,
+    )
+    server = load_context("SSL", settings)
+    client = authority.issue("mason").context(authority)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    first, _ = _shake_hands(server, client)
+    again, accepted = _shake_hands(server, client, first.session)
+    assert (again.session_reused, accepted.session_reused) == (True, True)
+    clock = ManualClock(SystemClock().now_ms() + 2 * 24 * 3600 * 1000)
+    monkeypatch.setattr("agent.security.tls.certificates._CLOCK", clock)
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        _shake_hands(server, client, first.session)
+    assert (caught.value.reason, caught.value.verify_message) == (
+        "CERTIFICATE_VERIFY_FAILED",
+        "certificate has expired",
+    )
 
 
 def test_a_changed_certificate_is_used_and_a_broken_one_is_not(tmp_path: Path) -> None:
