@@ -20,7 +20,7 @@ import structlog
 from typing_extensions import override
 
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.connection.frames import MIN_FRAME_BYTES, ForeignProtocolError, FrameReceiver
+from agent.kafka.connection.frames import MIN_FRAME_BYTES, ForeignProtocolError, FrameReceiver, memory_of
 from agent.kafka.connection.incoming_memory import MIN_COUNTED_BYTES
 from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
 from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
@@ -41,6 +41,8 @@ _HIGH_WATER_BYTES = 256 * 1024  # of the transport's write buffer, which no budg
 # Bound on requests that are not handled yet, and on responses that wait for earlier ones. Beyond it the
 # connection receives, or handles, no more requests.
 _MAX_WAITING_BYTES = 1024 * 1024
+
+_MAX_FRAMES_BEFORE_LOGIN = 4  # a single read may bring thousands
 
 
 class LoginRefusedError(MalformedMessageError):
@@ -214,13 +216,13 @@ class Connection(asyncio.BufferedProtocol):
         self._progress.set()
         self._keep_writes()
         self._memory.end(self)
-        self._count_bytes(self._frame_bytes + len(self._current or b"") - self._counted_bytes)
+        self._count_bytes(self._frame_bytes + memory_of(self._current) - self._counted_bytes)
         self._on_close(self)
 
     def _keep_writes(self) -> None:
         """After the client has gone, continue only requests that write, above all those with acks 0."""
         self._frames = deque(frame for frame in self._frames if self._dispatcher.outlives_client(frame))
-        self._frame_bytes = sum([len(frame) for frame in self._frames])
+        self._frame_bytes = sum([memory_of(frame) for frame in self._frames])
         if self._current is not None and self._dispatcher.outlives_client(self._current):
             return
         self._current = None
@@ -357,6 +359,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_finishing:
             return
         login = self.client.login
+        if login is not None and not login.is_authenticated and len(self._frames) >= _MAX_FRAMES_BEFORE_LOGIN:
+            self._fail(LoginRefusedError("the client must log in before it sends more requests"))
+            return
         is_allowed = login is None or login.is_current
         if is_allowed and self._handling is None and self._can_handle_more and not self._loop_share.is_spent:
             try:
@@ -369,9 +374,9 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._tried = frame
         if not counted:
-            self._count_bytes(len(frame))
+            self._count_bytes(memory_of(frame))
         self._frames.append(frame)
-        self._frame_bytes += len(frame)
+        self._frame_bytes += memory_of(frame)
         if self._handling is None:
             self._handling = self._loop.create_task(self._handle_frames(), name="kafka requests")
 
@@ -383,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._frames:
                     break
                 self._current = frame = self._frames.popleft()
-                self._frame_bytes -= len(frame)
+                self._frame_bytes -= memory_of(frame)
                 was_tried, self._tried = frame is self._tried, None
                 self._update_reading()
                 response = await self._respond(frame, was_tried=was_tried)
@@ -391,12 +396,12 @@ class Connection(asyncio.BufferedProtocol):
                     QueuedResponse(response).release()
                     return  # the client has gone, and `connection_lost` released the frame
                 self._current = None
-                self._enqueue(frame, response, len(frame))
+                self._enqueue(frame, response, memory_of(frame))
                 del frame
         except Exception as error:  # noqa: BLE001  # as above
             if self._handling is asyncio.current_task():
                 self._drop_frames()
-                self._count_bytes(-len(self._current or b""))
+                self._count_bytes(-memory_of(self._current))
                 self._fail(error)
         finally:
             if self._handling is asyncio.current_task():
@@ -469,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._update_reading()
                 return
             queued.release_if_small()
-        queued.count(frame)
+        queued.count(memory_of(frame))
         self._count_bytes(queued.counted_bytes - counted)
         self._ready_bytes += queued.ready_bytes
         self._responses.append(queued)

@@ -26,10 +26,16 @@ MIN_FRAME_BYTES = 8  # API key, version, correlation id
 RECEIVE_BYTES = 256 * 1024
 _LARGE_FRAME_BYTES = 32 * 1024  # copying that much takes longer than another system call to receive
 _FIRST_BYTES = 2 * 1024
+_MIN_MEMORY_BYTES = 512  # of a frame with its objects, measured as about 400
 
 
 class ForeignProtocolError(MalformedMessageError):
     """The client does not speak Kafka's protocol, or speaks it over TLS."""
+
+
+def memory_of(frame: memoryview | None) -> int:
+    """Return the bytes that budgets count for a frame in memory."""
+    return 0 if frame is None else max(len(frame), _MIN_MEMORY_BYTES)
 
 
 class FrameReceiver:

@@ -47,10 +47,10 @@ class QueuedResponse:
         """True if the response itself retains memory of another budget."""
         return isinstance(self.response, RetainedBuffers)
 
-    def count(self, frame: memoryview) -> None:
+    def count(self, request_bytes: int) -> None:
         """Set the counted bytes: the request's while the response is pending, otherwise the response's."""
         if callable(self.response):
-            self.counted_bytes = len(frame)
+            self.counted_bytes = request_bytes
         elif isinstance(self.response, list):
             self.counted_bytes = self.ready_bytes = _size(self.response)
         elif self.response is not None:  # another budget counts what it retains

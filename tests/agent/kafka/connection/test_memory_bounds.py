@@ -53,7 +53,7 @@ async def test_responses_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> 
     scripted.dispatcher.committed.set()
     await scripted.run_until_idle()
     assert handled == 1 + _MIB // LONG + 1
-    assert used <= _MIB + LONG + 21 * 9
+    assert used <= _MIB + LONG + 21 * 512
     assert scripted.dispatcher.handled == list(range(21))
     assert sorted(set(scripted.responses)) == list(range(21))
     assert scripted.budget.used == 0
@@ -300,4 +300,29 @@ async def test_clients_that_have_not_logged_in_take_no_memory_from_requests() ->
     assert used[3] >= 1_000
     assert scripted.responses == [0, 1]
     assert before.budget.used == memory.budget.used == 0
+    scripted.lose()
+
+
+async def test_requests_that_arrive_together_before_the_login_are_few() -> None:
+    """The connection is closed after the responses to the first ones."""
+    scripted = Scripted(login=ScriptedLogin())
+    scripted.send_bytes(b"".join(scripted.frame("c", 9) for _ in range(10_000)))
+    waiting = len(scripted.connection._frames)
+    await scripted.run_until_idle()
+    assert waiting <= 4
+    assert scripted.dispatcher.handled == list(range(waiting))
+    assert scripted.transport.is_closed
+    assert scripted.budget.used == 0
+
+
+@pytest.mark.parametrize("kind", ["c", "l"])
+async def test_small_requests_count_with_their_objects(kind: str) -> None:
+    scripted = Scripted(pending=1)
+    scripted.send_bytes(b"".join(scripted.frame(kind, 9) for _ in range(1_000)))
+    used = scripted.budget.used
+    scripted.dispatcher.committed.set()
+    await scripted.run_until_idle()
+    assert used == 1_000 * 512
+    assert scripted.responses == list(range(1_000))
+    assert scripted.budget.used == 0
     scripted.lose()
