@@ -246,6 +246,8 @@ class ProducerStamp:
 
     A transactional batch must belong to a partition that was added to the producer's ongoing transaction.
     With `adds_partition`, the batch itself adds it, and begins the transaction if there is none (KIP-890).
+    `transactional_id` is that of the request, to which the client has a right. It is None for batches that
+    are read from a lost file: these belong to no transaction that is known.
     """
 
     producer_id: int
@@ -253,6 +255,7 @@ class ProducerStamp:
     base_sequence: int
     is_transactional: bool = False
     adds_partition: bool = False
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

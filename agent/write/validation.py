@@ -40,7 +40,9 @@ class ValidatedBatch(NamedTuple):
     producer: ProducerStamp | None
 
     @staticmethod
-    def of(batch: BatchSummary, *, adds_partition: bool = False) -> ValidatedBatch:
+    def of(
+        batch: BatchSummary, *, transactional_id: str | None = None, adds_partition: bool = False
+    ) -> ValidatedBatch:
         """Return the metadata of a batch that `validate_append` accepted."""
         return ValidatedBatch(
             batch.position,
@@ -49,7 +51,9 @@ class ValidatedBatch(NamedTuple):
             batch.record_count,
             batch.min_timestamp,
             batch.max_timestamp,
-            None if batch.producer_id < 0 else _stamp(batch, adds_partition=adds_partition),
+            None
+            if batch.producer_id < 0 and not batch.attributes & TRANSACTIONAL
+            else _stamp(batch, transactional_id, adds_partition=adds_partition),
         )
 
 
@@ -80,21 +84,32 @@ class ValidatedAppend(NamedTuple):
 
 
 def validate(
-    topic: Topic, partition: int, data: Buffer, *, now_ms: int, adds_partitions: bool = False
+    topic: Topic,
+    partition: int,
+    data: Buffer,
+    *,
+    now_ms: int,
+    transactional_id: str | None = None,
+    adds_partitions: bool = False,
 ) -> ValidatedAppend:
     """Validate the batches in `data` by the rules of `topic`, and correct their timestamps in place.
 
     Runs in the kernel pool. Raises `InvalidRecordError`, which lists the rejected batches and records: as in
-    Kafka, one of them rejects all of `data`. A read-only `data` is copied. With `adds_partitions`, a
-    transactional batch adds the partition to its producer's transaction.
+    Kafka, one of them rejects all of `data`. A read-only `data` is copied. Transactional batches get the
+    request's `transactional_id`. With `adds_partitions`, they add the partition to the transaction.
     """
     rules = append_rules_of(topic.config)
     buffer, batches = validate_append(f"{topic.name}-{partition}", data, rules, now_ms=now_ms)
-    validated = tuple([ValidatedBatch.of(batch, adds_partition=adds_partitions) for batch in batches])
+    validated = tuple(
+        [
+            ValidatedBatch.of(batch, transactional_id=transactional_id, adds_partition=adds_partitions)
+            for batch in batches
+        ]
+    )
     return ValidatedAppend(topic, partition, buffer, validated)
 
 
-def _stamp(batch: BatchSummary, *, adds_partition: bool) -> ProducerStamp:
+def _stamp(batch: BatchSummary, transactional_id: str | None, *, adds_partition: bool) -> ProducerStamp:
     is_transactional = bool(batch.attributes & TRANSACTIONAL)
     return ProducerStamp(
         producer_id=batch.producer_id,
@@ -102,4 +117,5 @@ def _stamp(batch: BatchSummary, *, adds_partition: bool) -> ProducerStamp:
         base_sequence=batch.base_sequence,
         is_transactional=is_transactional,
         adds_partition=is_transactional and adds_partition,
+        transactional_id=transactional_id if is_transactional else None,
     )

@@ -2,7 +2,8 @@
 
 A transactional batch belongs to its producer's ongoing transaction. The commit has locked the transactional
 id, so the transaction cannot end before the batch is in the log. A producer with another epoch than the
-current one is a zombie, and can write nothing.
+current one is a zombie, and can write nothing. Producer ids are no secret, so the transactional id of the
+producer must be the one that the request of the batch names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 class _Transaction(NamedTuple):
     """What the catalog knows of a producer's transaction."""
 
+    transactional_id: str
     producer_epoch: int
     is_ongoing: bool
 
@@ -63,17 +65,18 @@ class TransactionalRuns:
     def take(self, transactions: Iterable[TupleRow], partitions: Iterable[TupleRow]) -> None:
         """Take the rows of both queries."""
         self._transactions = {
-            producer_id: _Transaction(epoch, is_ongoing) for producer_id, epoch, is_ongoing in transactions
+            producer_id: _Transaction(transactional_id, epoch, is_ongoing)
+            for producer_id, transactional_id, epoch, is_ongoing in transactions
         }
         self._added = {self._entries[number - 1]: first_offset for number, first_offset in partitions}
 
     def refuse(self, index: int, stamp: ProducerStamp) -> RunResult | None:
         """Return why a transactional run of the section at `index` may not be appended, or None."""
         known = self._transactions.get(stamp.producer_id)
-        if known is None:
+        if known is None or known.transactional_id != stamp.transactional_id:
             return RunResult(
                 refusal=RunRefusal.INVALID_PRODUCER_ID_MAPPING,
-                detail=f"producer {stamp.producer_id} has no transactional id",
+                detail=f"producer {stamp.producer_id} does not belong to the transactional id of the request",
             )
         if known.producer_epoch != stamp.producer_epoch:
             return RunResult(

@@ -37,8 +37,12 @@ def run_of(
     producer: tuple[int, int, int] | None = None,
     in_transaction: bool = False,
     adds_partition: bool = False,
+    transactional_id: str = "t",
 ) -> BatchRun:
-    """Return a run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence."""
+    """Return a run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence.
+
+    `transactional_id` is the one of the request of a run in a transaction.
+    """
     stamp = None
     if producer is not None:
         stamp = ProducerStamp(
@@ -47,6 +51,7 @@ def run_of(
             base_sequence=producer[2],
             is_transactional=in_transaction or adds_partition,
             adds_partition=adds_partition,
+            transactional_id=transactional_id if in_transaction or adds_partition else None,
         )
     return BatchRun(
         first_offset=first,

@@ -164,6 +164,7 @@ class TransactionalLog:
                 base_sequence=identity[2],
                 is_transactional=True,
                 adds_partition=True,
+                transactional_id=producer.name,
             )
         writer.append(
             encode_batch(

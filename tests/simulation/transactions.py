@@ -263,7 +263,12 @@ class TransactionalClient:
             is_transactional=True,
         )
         append = validate(
-            self._model.topic, partition, bytearray(data), now_ms=now_ms, adds_partitions=self._bumps_epoch
+            self._model.topic,
+            partition,
+            bytearray(data),
+            now_ms=now_ms,
+            transactional_id=self._name,
+            adds_partitions=self._bumps_epoch,
         )
         agent = await self._agent()
         try:

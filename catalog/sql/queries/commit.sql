@@ -75,7 +75,7 @@ SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, new_offsets = 
 -- name: lock_transactions
 -- Lock the transactional ids of a commit's producers, in the order that every transaction uses, so that no transaction
 -- ends before the commit.
-SELECT producer_id, producer_epoch, state = 'ongoing' AS is_ongoing
+SELECT producer_id, transactional_id, producer_epoch, state = 'ongoing' AS is_ongoing
 FROM transactional_ids
 WHERE producer_id = ANY (%(producer_ids)s::bigint[])
 ORDER BY producer_id

@@ -44,10 +44,22 @@ def _keys(topic: Topic) -> list[PartitionId]:
 
 
 def _write(
-    scene: Scene, topic: Topic, producer: ProducerIdentity, sequence: int, *, adds_partition: bool = True
+    scene: Scene,
+    topic: Topic,
+    producer: ProducerIdentity,
+    sequence: int,
+    *,
+    adds_partition: bool = True,
+    name: str = "t",
 ) -> list[RunRefusal | None]:
     """Commit a file with one record of the producer's transaction for each partition."""
-    run = run_of(1, producer=(*producer, sequence), in_transaction=True, adds_partition=adds_partition)
+    run = run_of(
+        1,
+        producer=(*producer, sequence),
+        in_transaction=True,
+        adds_partition=adds_partition,
+        transactional_id=name,
+    )
     results = scene.catalog.commits.commit(scene.file({key: [run] for key in _keys(topic)}))
     return [result.runs[0].refusal for result in results]
 
@@ -128,7 +140,7 @@ def _produce(scene: Scene, topic: Topic, name: str, seed: int) -> dict[tuple[int
     outcomes: dict[tuple[int, int], bool] = {}
     producer = transactions.initialize(name, _TIMEOUT_MS).producer
     for number in range(_TRANSACTIONS):
-        assert _write(scene, topic, producer, 0) == [None] * _PARTITIONS
+        assert _write(scene, topic, producer, 0, name=name) == [None] * _PARTITIONS
         outcomes[producer] = commits = (number + seed) % 3 > 0
         if number % 4 == 3:  # another producer takes over, and the transaction is aborted
             outcomes[producer] = False
@@ -198,7 +210,7 @@ def test_broken_connections_neither_lose_nor_repeat_the_end_of_a_transaction(sce
         name, outcomes = f"t-{seed}", []
         producer = _until_it_works(lambda: transactions.initialize(name, _TIMEOUT_MS)).producer
         for number in range(_TRANSACTIONS):
-            run = run_of(1, producer=(*producer, 0), adds_partition=True)
+            run = run_of(1, producer=(*producer, 0), adds_partition=True, transactional_id=name)
             commit = scene.file({key: [run] for key in _keys(topic)})
             _until_it_works(partial(scene.catalog.commits.commit, commit))
             outcomes.append((number + seed) % 2 == 0)

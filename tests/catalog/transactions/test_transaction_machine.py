@@ -179,6 +179,7 @@ class TransactionMachine(RuleBasedStateMachine):
             producer=(*producer.identity, sequence),
             in_transaction=True,
             adds_partition=producer.bumps_epoch,
+            transactional_id=producer.name,
         )
         offset = len(self.log[partition])
         is_refused = False
@@ -255,7 +256,9 @@ class TransactionMachine(RuleBasedStateMachine):
     def a_zombie_can_do_nothing(self, data: st.DataObject, partition: int) -> None:
         zombie = data.draw(st.sampled_from(self.zombies))
         sequence = zombie.sequences.get(partition, 0)
-        run = run_of(1, producer=(*zombie.identity, sequence), adds_partition=True)
+        run = run_of(
+            1, producer=(*zombie.identity, sequence), adds_partition=True, transactional_id=zombie.name
+        )
         (result,) = self.scene.commit(self.topic, run, partition=partition).runs
         assert result.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
         with pytest.raises(TransactionRefusedError):

@@ -11,7 +11,7 @@ from catalog.groups.offsets import CommitOutcome, CommittedOffset
 from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionId, RunRefusal
 from catalog.transactions.rules import ProducerIdentity, TransactionState
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, run_of, runs_of
 
 if TYPE_CHECKING:
     from catalog.model import PartitionState, RunResult, Topic
@@ -43,8 +43,9 @@ def _write(
     *,
     count: int = 3,
     partition: int = 0,
+    name: str = "t",
 ) -> RunResult:
-    run = run_of(count, producer=(*producer, sequence), in_transaction=True)
+    run = run_of(count, producer=(*producer, sequence), in_transaction=True, transactional_id=name)
     return scene.commit(topic, run, partition=partition).runs[0]
 
 
@@ -75,8 +76,8 @@ def test_an_abort_records_the_offsets_that_readers_skip(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(2))
     first, second = _begin(scene, "a", topic), _begin(scene, "b", topic)
-    _write(scene, topic, first)
-    _write(scene, topic, second)
+    _write(scene, topic, first, name="a")
+    _write(scene, topic, second, name="b")
     scene.catalog.transactions.end("b", second, commits=False)
     state = _state(scene, topic)
     assert (state.last_stable_offset, state.high_watermark, state.has_transactions) == (2, 9, True)
@@ -147,6 +148,26 @@ def test_a_batch_may_begin_the_transaction_and_add_its_partition(scene: Scene) -
     assert scene.extents(topic)[-1].control == ControlBatch(producer.producer_id, 1, commits=True)
     late = run_of(1, producer=(*producer, 1), adds_partition=True)
     assert scene.commit(topic, late).runs[0].refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+
+
+def test_batches_of_another_transactional_id_are_refused_alone(scene: Scene) -> None:
+    """The producers of several requests share a file; one of them writes with the identity of another."""
+    topic, transactions = scene.topic(partitions=2), scene.catalog.transactions
+    first, second = _begin(scene, "a", topic), _begin(scene, "b", topic)
+    silent = transactions.initialize("c", _TIMEOUT_MS).producer
+    written = [(first, 0, "a"), (first, 1, "b"), (second, 0, "b"), (silent, 0, "a")]
+    runs = [
+        run_of(1, producer=(*producer, sequence), adds_partition=True, transactional_id=name)
+        for producer, sequence, name in written
+    ]
+    (key, other) = _partitions(topic, 0, 1)
+    results = scene.catalog.commits.commit(scene.file({key: runs_of(*runs), other: runs[1:2]}))
+    refused = RunRefusal.INVALID_PRODUCER_ID_MAPPING
+    assert [run.refusal for run in results[0].runs] == [None, refused, None, refused]
+    assert [run.refusal for run in results[1].runs] == [refused]
+    assert transactions.find(["c"])["c"].state is not TransactionState.ONGOING
+    assert transactions.end("a", first, commits=True).partitions == (key,)
+    assert transactions.end("b", second, commits=True).partitions == (key,)
 
 
 @pytest.mark.parametrize("bumps_epoch", [False, True])
@@ -259,12 +280,12 @@ def test_retention_removes_control_batches_and_stops_at_an_open_transaction(
 def test_a_transaction_that_was_open_when_its_topic_was_deleted_is_aborted_in_it(scene: Scene) -> None:
     topic, transactions = scene.topic(partitions=2), scene.catalog.transactions
     first, second = _begin(scene, "a", topic, 0, 1), _begin(scene, "b", topic)
-    _write(scene, topic, first)
-    _write(scene, topic, second)
+    _write(scene, topic, first, name="a")
+    _write(scene, topic, second, name="b")
     scene.catalog.topics.delete(topic.name)
     assert transactions.end("a", first, commits=True).partitions == ()
     scene.catalog.topics.deleted.undelete(topic.name)
-    assert _write(scene, topic, second, 3).base_offset == 8
+    assert _write(scene, topic, second, 3, name="b").base_offset == 8
     assert _state(scene, topic).last_stable_offset == 8
     transactions.end("b", second, commits=True)
     states = [_state(scene, topic, partition) for partition in (0, 1)]

@@ -15,7 +15,9 @@ Errors: a full write buffer or kernel pool is NOT_ENOUGH_REPLICAS. A file that c
 NOT_ENOUGH_REPLICAS_AFTER_APPEND.
 
 A transactional batch must belong to a partition that was added to its producer's transaction. From version 12
-on, it adds the partition itself (KIP-890). Local topics reject transactional batches.
+on, it adds the partition itself (KIP-890). Its producer must be that of the request's transactional id, which
+the commit verifies. As in Kafka, a request with transactional batches is refused as a whole if it names no
+transactional id, or if these batches have several producers. Local topics reject transactional batches.
 
 Batches are validated in the kernel pool, or on the event loop if they are small, and enqueued in the order of
 the connection's requests. The next request does not wait for the commit.
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
     from agent.write.pending_append import PendingAppend
-    from agent.write.validation import ValidatedAppend
     from catalog.model import Topic
 
 _log = structlog.get_logger(__name__)
@@ -166,13 +167,17 @@ def _validate(items: Sequence[_Item], request: Struct, version: int, now_ms: int
         if item.error is None and item.topic is not None:
             try:
                 records = _one_batch(item.records, version)
-                adds_partitions = version >= _ADDS_PARTITIONS_SINCE
                 item.validated = validate(
-                    item.topic, item.index, records, now_ms=now_ms, adds_partitions=adds_partitions
+                    item.topic,
+                    item.index,
+                    records,
+                    now_ms=now_ms,
+                    transactional_id=request.transactional_id,
+                    adds_partitions=version >= _ADDS_PARTITIONS_SINCE,
                 )
-                _check_transaction(item.topic, item.validated, request.transactional_id)
             except Exception as error:  # noqa: BLE001  # becomes this partition's error code
                 item.error = error
+    _check_transactions(items, request.transactional_id)
     _copy_out_of_large_frames(items)
 
 
@@ -209,20 +214,38 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
     return records
 
 
-def _check_transaction(topic: Topic, validated: ValidatedAppend, transactional_id: str | None) -> None:
-    """Raise KafkaError for a transactional batch in a local topic, or of a client that was not authorized."""
-    if not any(each.producer and each.producer.is_transactional for each in validated.batches):
+def _check_transactions(items: Sequence[_Item], transactional_id: str | None) -> None:
+    """Refuse transactional batches without authorization, of several producers, or in local topics."""
+    transactional = [each for each in items if each.validated is not None and each.validated.is_transactional]
+    if not transactional:
         return
+    refused = _refusal_of_transactions(transactional, transactional_id)
+    if refused is not None:
+        for item in items:
+            item.error = item.error or refused
+        return
+    for item in transactional:
+        if item.topic is not None and item.topic.is_local:
+            item.error = KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"topic {item.topic.name} has storage.mode=local, which has no transactions",
+            )
+
+
+def _refusal_of_transactions(items: Sequence[_Item], transactional_id: str | None) -> KafkaError | None:
+    """Return why a whole request with these transactional batches is refused, or None."""
     if transactional_id is None:
-        raise KafkaError(
+        return KafkaError(
             ErrorCode.transactional_id_authorization_failed,
             "a request with transactional batches must name its transactional id",
         )
-    if topic.is_local:
-        raise KafkaError(
-            ErrorCode.invalid_txn_state,
-            f"topic {topic.name} has storage.mode=local, which has no transactions",
+    stamps = [batch.producer for item in items if item.validated for batch in item.validated.batches]
+    if len({(each.producer_id, each.producer_epoch) for each in stamps if each is not None}) > 1:
+        return KafkaError(
+            ErrorCode.invalid_producer_id_mapping,
+            "the transactional batches of a request must have one producer",
         )
+    return None
 
 
 def _require_single_batch(records: memoryview) -> None:

@@ -43,9 +43,15 @@ def versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
 
 
-def init(wire: Wire, version: int = 4, expected: tuple[int, int] = (-1, -1), timeout: int = 60_000) -> Struct:
+def init(
+    wire: Wire,
+    version: int = 4,
+    expected: tuple[int, int] = (-1, -1),
+    timeout: int = 60_000,
+    name: str = _ID,
+) -> Struct:
     request = Struct(
-        transactional_id=_ID,
+        transactional_id=name,
         transaction_timeout=timeout,
         producer_id=expected[0],
         producer_epoch=expected[1],
@@ -185,6 +191,61 @@ def test_a_transaction_of_version_2(wire: Wire) -> None:
     assert late.error_code == ErrorCode.invalid_producer_epoch
     assert produce(wire, ended, 0, b"b", version=_FIRST_OF_VERSION_2).base_offset == 2
     assert end(wire, producer, commits=True, version=_END_2).error_code == ErrorCode.producer_fenced
+
+
+def _produce_several(
+    wire: Wire, version: int, name: str | None, *batches: tuple[Struct | None, int, int]
+) -> list[int]:
+    """Send a record to each partition with (producer or None, sequence, partition); return the errors."""
+    parts = []
+    for producer, sequence, index in batches:
+        known = (
+            (-1, -1, -1) if producer is None else (producer.producer_id, producer.producer_epoch, sequence)
+        )
+        is_transactional = producer is not None
+        batch = encode_batch([1], [b"k"], [b"v"], producer=known, is_transactional=is_transactional)
+        parts.append(Struct(index=index, records=batch))
+    topics = [Struct(name=_TOPIC, partition_data=parts)]
+    request = Struct(transactional_id=name, acks=-1, timeout=600_000, topic_data=topics)
+    response = wire.ask("produce", version, request)
+    return [each.error_code for each in response.responses[0].partition_responses]
+
+
+@pytest.mark.parametrize("version", [_LAST_OF_VERSION_1, _FIRST_OF_VERSION_2])
+def test_a_batch_must_belong_to_the_transactional_id_of_its_request(wire: Wire, version: int) -> None:
+    """A producer id can be read in any batch; the right to its transactional id is checked by name."""
+    producer, other = init(wire), init(wire, name="mine")
+    refused = ErrorCode.invalid_producer_id_mapping
+    for name in ("mine", "unknown", ""):
+        assert _produce_several(wire, version, name, (producer, 0, 0)) == [refused]
+    add(wire, producer, 0, 1)
+    assert _produce_several(wire, version, "mine", (producer, 0, 0), (None, 0, 1)) == [refused, 0]
+    assert _produce_several(wire, version, _ID, (producer, 0, 0), (other, 0, 1)) == [refused] * 2
+    assert offsets(wire, 0) == 0
+    assert _produce_several(wire, version, _ID, (producer, 0, 0), (None, 0, 1)) == [0, 0]
+
+
+def test_a_refused_batch_does_not_begin_a_transaction(wire: Wire) -> None:
+    producer = init(wire)
+    init(wire, name="mine")
+    refused = _produce_several(wire, _FIRST_OF_VERSION_2, "mine", (producer, 0, 0))
+    assert refused == [ErrorCode.invalid_producer_id_mapping]
+    assert end(wire, producer, commits=True).error_code == ErrorCode.invalid_txn_state
+
+
+@pytest.mark.parametrize("version", [_LAST_OF_VERSION_1, _FIRST_OF_VERSION_2])
+def test_a_request_with_transactional_batches_must_name_its_transactional_id(
+    wire: Wire, version: int
+) -> None:
+    producer = init(wire)
+    add(wire, producer, 0)
+    refused = ErrorCode.transactional_id_authorization_failed
+    assert _produce_several(wire, version, None, (None, 0, 1), (producer, 0, 0)) == [refused] * 2
+    nobody = Struct(producer_id=-1, producer_epoch=-1)
+    assert _produce_several(wire, version, None, (nobody, -1, 0)) == [refused]
+    mapping = ErrorCode.invalid_producer_id_mapping
+    assert _produce_several(wire, version, _ID, (nobody, -1, 0)) == [mapping]
+    assert offsets(wire, 0) == 0
 
 
 def test_readers_of_committed_records_learn_which_transactions_were_aborted(wire: Wire) -> None:
