@@ -218,7 +218,7 @@ class _Bench:
             metrics=metrics,
             timestamps=cast("Any", None),
             local_reader=local_reader,
-            find_aborted=lambda _ranges, _extents: {},
+            find_aborted=lambda _ranges, _extents, _epochs: {},
         )
         sessions = FetchSessions(
             clock=clock, ids=ids, max_sessions=REQUESTS + 1, max_partitions=1000, evict_ms=-1

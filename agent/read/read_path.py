@@ -114,13 +114,13 @@ class ReadPath:
         timestamps: TimestampLookup,
         local_reader: LocalReader,
         find_aborted: Callable[
-            [Mapping[PartitionId, tuple[int, int]], Sequence[Extent]],
+            [Mapping[PartitionId, tuple[int, int]], Sequence[Extent], Sequence[int]],
             Mapping[PartitionId, Sequence[AbortedTransaction]],
         ],
     ) -> None:
         """`find_aborted` returns the aborted transactions in ranges of offsets; it blocks.
 
-        It leaves out partitions of which one of the given extents is gone.
+        It leaves out partitions of which one of the given extents is gone, or the given epoch has ended.
         """
         self._find_aborted = find_aborted
         # Reserved here while a fetch reads, and by the caller until the result is sent.
@@ -272,8 +272,9 @@ class ReadPath:
         """Add the aborted transactions to the results that may contain some.
 
         They are looked up after the last stable offset. So all transactions that ended before it are known,
-        except for those that a compaction has removed meanwhile. A result that was read from extents that are
-        gone is therefore replaced by an empty one; return the numbers of these.
+        except for those that a compaction has removed meanwhile, or a failover has lost. A result that was
+        read from extents that are gone, or in another epoch, is therefore replaced by an empty one; return
+        the numbers of these.
         """
         read = {
             cursor.fetch.partition_id: cursor
@@ -293,7 +294,8 @@ class ReadPath:
             for extent in read[key].used
             if extent.last_offset >= base and extent.base_offset < end
         ]
-        found = await self._pools.lookups.run(partial(self._find_aborted, ranges, extents))
+        epochs = [-1 if each.state is None else each.state.leader_epoch for each in read.values()]
+        found = await self._pools.lookups.run(partial(self._find_aborted, ranges, extents, epochs))
         replaced = []
         for number, result in enumerate(results):
             key = cursors[number].fetch.partition_id

@@ -420,19 +420,25 @@ class Transactions:
         return {(PartitionId(row.topic_id, row.partition), row.producer_id): row.first_offset for row in rows}
 
     def aborted(
-        self, ranges: Mapping[PartitionId, tuple[int, int]], extents: Collection[Extent] = ()
+        self,
+        ranges: Mapping[PartitionId, tuple[int, int]],
+        extents: Collection[Extent] = (),
+        epochs: Sequence[int] = (),
     ) -> dict[PartitionId, list[AbortedTransaction]]:
         """Return the aborted transactions that overlap [base, end) of each partition, by their last offset.
 
         Look up the last stable offset before, and let no range reach beyond it. A reader passes the extents
         that it has read, control batches among them. A partition of which one is gone is left out: what was
-        read may be of transactions that a compaction has removed meanwhile.
+        read may be of transactions that a compaction has removed meanwhile. A reader also passes the leader
+        epochs that the last stable offsets were looked up in, in the order of `ranges`. A partition is left
+        out if the catalog does not continue that history, which may have other ends of transactions.
         """
         params = {
             "topic_ids": arrays.uuids(each.topic_id for each in ranges),
             "partitions": arrays.integers([each.partition for each in ranges]),
             "base_offsets": arrays.bigints([base for base, _ in ranges.values()]),
             "end_offsets": arrays.bigints([end for _, end in ranges.values()]),
+            "epochs": arrays.integers(epochs),
             "read_topic_ids": arrays.uuids(each.topic_id for each in extents),
             "read_partitions": arrays.integers([each.partition for each in extents]),
             "read_offsets": arrays.bigints([each.base_offset for each in extents]),

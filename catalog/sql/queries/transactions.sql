@@ -244,7 +244,10 @@ WHERE p.topic_id = v.topic_id AND p.partition = v.partition AND p.unstable_offse
 -- name: aborted_in
 -- Return the aborted transactions of partitions that overlap a range of offsets each, by partition and last offset.
 -- Once the last stable offset has passed the range, all that ended later began after it, so the search ends there.
--- Also return a row without a producer for each of the given extents that a compaction or retention has removed.
+-- Also return a row without a producer for each of the given extents that a compaction or retention has removed, and
+-- for each partition if the server does not continue the history of the given epoch: its end of a transaction may be
+-- lost there.
+WITH incarnation AS MATERIALIZED (SELECT epoch, is_current FROM current_incarnation)
 SELECT (%(topic_ids)s::uuid[])[i] AS topic_id, (%(partitions)s::integer[])[i] AS partition, found.producer_id,
        found.first_offset, found.last_offset
 FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
@@ -271,6 +274,10 @@ WHERE NOT EXISTS (
     WHERE e.topic_id = read.topic_id AND e.partition = read.partition AND e.base_offset = read.base_offset
       AND e.file_id = read.file_id
 )
+UNION ALL
+SELECT (%(topic_ids)s::uuid[])[i], (%(partitions)s::integer[])[i], NULL, NULL, NULL
+FROM generate_subscripts(%(epochs)s::integer[], 1) AS i
+JOIN incarnation AS c ON NOT c.is_current OR c.epoch <> (%(epochs)s::integer[])[i]
 ORDER BY topic_id, partition, last_offset;
 
 -- name: ongoing_id_of

@@ -194,6 +194,17 @@ def test_a_reader_of_extents_that_a_job_has_replaced_gets_no_aborted_transaction
     assert log.transactions.aborted({log.key: (0, 3)}, log.extents()) == {log.key: []}
 
 
+def test_a_reader_of_a_lost_history_gets_no_aborted_transactions(log: _Log) -> None:
+    """The catalog may have lost the abort before which it took the last stable offset."""
+    log.write()
+    log.end(commits=False)
+    (state,) = log.scene.catalog.topics.states([log.key])
+    arguments = {log.key: (0, 3)}, log.extents(), [state.leader_epoch]
+    assert log.transactions.aborted(*arguments)[log.key] != []
+    log.scene.catalog.incarnations.declare_restore("a test")
+    assert log.transactions.aborted(*arguments) == {}
+
+
 def test_a_partition_has_no_transactions_some_time_after_a_job_has_removed_all(
     log: _Log, clock: ManualClock
 ) -> None:

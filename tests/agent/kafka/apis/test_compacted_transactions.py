@@ -15,7 +15,7 @@ from tests.agent.kafka.apis import test_transactions as scripted
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from agent.kafka.codec import Struct
@@ -104,6 +104,27 @@ def test_a_fetch_reads_again_if_a_compaction_replaces_what_it_has_read(
         assert compacted == [1]
         assert (found.aborted_transactions or []) == []
         assert b"aborted" not in bytes(found.records)
+
+
+def test_a_fetch_shows_nothing_if_the_catalog_has_lost_the_history_of_its_bounds(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort before the last stable offset may be lost, and a new epoch lets the agent read again."""
+    broker.create_topic(_TOPIC, cleanup_policy="delete")
+    find_aborted: Callable[..., Any] = broker.agent.read_path._find_aborted
+
+    def find_in_next_epoch(ranges: object, extents: object, epochs: Sequence[int]) -> object:
+        return find_aborted(ranges, extents, [each - 1 for each in epochs])
+
+    with Wire(broker.host_and_port) as wire:
+        producer = scripted.init(wire)
+        transact(wire, producer, 0, b"aborted", commits=False)
+        monkeypatch.setattr(broker.agent.read_path, "_find_aborted", find_in_next_epoch)
+        found = scripted.fetch(wire, 0)
+        assert (found.error_code, bytes(found.records or b"")) == (0, b"")
+        monkeypatch.undo()
+        found = scripted.fetch(wire, 0)
+        assert (visible(found), len(found.aborted_transactions)) == ([], 1)
 
 
 @pytest.mark.parametrize("disks", [False, True])
