@@ -70,9 +70,11 @@ class AuthenticationSettings:
         1_000, "Time for which the credentials of a user are cached, and so a deleted user may still log in."
     )
     max_cached_users: int = internal(1_000, "Maximum number of users whose credentials are cached.")
-    threads: int = internal(2, "Threads that look up users and verify passwords and tokens.")
+    threads: int = internal(2, "Threads that look up users, and as many that verify passwords and tokens.")
     max_waiting_logins: int = internal(
-        1_000, "Maximum number of logins that wait for a thread; the connection is closed beyond."
+        1_000,
+        "Maximum number of logins that wait for a thread, and of those of one address that wait for each "
+        "other; the connection is closed beyond.",
     )
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ class HttpAuthenticator:
         if not given:
             return None if client.principal != ANONYMOUS else _unauthorized(listener)
         try:
-            identity = await self._identity(given)
+            identity = await self._identity(given, client.host)
         except AuthenticationFailedError as error:
             way = _way_of(given)
             await self._authentication.failed(way, error.reason, host=client.host, listener=client.listener)
@@ -85,15 +85,16 @@ class HttpAuthenticator:
         client.principal = Principal("User", identity.name)
         return None
 
-    async def _identity(self, given: list[bytes]) -> Identity:
+    async def _identity(self, given: list[bytes], host: str) -> Identity:
         ways = self._listener.authentication if len(given) == 1 else ()
         scheme, _, credentials = given[0].partition(b" ")
         match scheme.lower():
             case b"basic" if HttpAuthentication.BASIC in ways:
                 name, password = _name_and_password(credentials.strip())
-                return await self._authentication.verify_password(name, password)
+                return await self._authentication.verify_password(name, password, host=host)
             case b"bearer" if HttpAuthentication.BEARER in ways:
-                return await self._authentication.verify_token(credentials.strip().decode("latin-1"))
+                token = credentials.strip().decode("latin-1")
+                return await self._authentication.verify_token(token, host=host)
             case _:
                 raise AuthenticationFailedError("unsupported", reason="unsupported_mechanism")
 

@@ -32,7 +32,8 @@ class Pools:
     - `uploads` and `commits` have as many threads as there can be concurrent calls.
     - `hot_reads` and `cold_reads` are separate, so that catch-up reads do not delay reads at the tail.
     - `rendering` is separate from `kernels`, for which producers wait.
-    - `logins` is for users, passwords and tokens, and `signing_keys` for reading keys from a slow server.
+    - `users` is for looking up users, and `logins` for passwords and tokens.
+    - `signing_keys` is for reading keys from a slow server.
     - `parsing` is for large requests, so that a client with many of them delays no others.
     """
 
@@ -48,6 +49,7 @@ class Pools:
     disks: WorkPool
     hot_reads: WorkPool
     cold_reads: WorkPool
+    users: WorkPool
     logins: WorkPool
     signing_keys: WorkPool
 
@@ -79,6 +81,11 @@ class Pools:
             disks=WorkPool("disks", threads=settings.disk_threads, max_waiting=waiting),
             hot_reads=WorkPool("hot reads", threads=settings.hot_read_threads, max_waiting=waiting),
             cold_reads=WorkPool("cold reads", threads=settings.cold_read_threads, max_waiting=waiting),
+            users=WorkPool(
+                "users",
+                threads=settings.authentication.threads,
+                max_waiting=settings.authentication.max_waiting_logins,
+            ),
             logins=WorkPool(
                 "logins",
                 threads=settings.authentication.threads,

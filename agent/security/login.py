@@ -148,7 +148,7 @@ class SaslLogin:
         chosen = SaslMechanism(mechanism)
         is_other = self._reauthenticates is not None and chosen is not self._mechanism
         # As in Kafka, another mechanism fails at the first token.
-        self._exchange = None if is_other else self._authentication.exchange(chosen)
+        self._exchange = None if is_other else self._authentication.exchange(chosen, self.host)
         if not is_other:
             self._mechanism = chosen
         self.expects_bare_tokens = bare_tokens

@@ -9,42 +9,53 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from agent.security.errors import AuthenticationFailedError
 from agent.security.sasl.exchange import Identity
 from catalog.security.scram import salted_password, stored_key
 
 if TYPE_CHECKING:
-    from agent.runtime.work_pool import WorkPool
-    from agent.security.sasl.exchange import LookUp
+    from collections.abc import Awaitable
+
+    from agent.security.login_pool import LoginPool
     from catalog.security.scram import ScramCredential
+    from catalog.security.users import UserLookup
     from core.ids import Ids
 
 _MAX_REMEMBERED: Final = 10_000
 
 
+class _LookUp(Protocol):
+    """Returns the credentials of a name for a client at an address."""
+
+    def __call__(self, name: str, *, host: str) -> Awaitable[UserLookup]: ...
+
+
 class PasswordVerifier:
     """Verifies passwords with the credentials of users. Belongs to the event loop."""
 
-    def __init__(self, look_up: LookUp, pool: WorkPool, ids: Ids) -> None:
+    def __init__(self, look_up: _LookUp, pool: LoginPool, ids: Ids) -> None:
         self._look_up = look_up
         self._pool = pool
         self._secret = ids.random_bytes(32)
         self._remembered: OrderedDict[bytes, None] = OrderedDict()
 
-    async def verify(self, name: str, password: str) -> Identity:
+    async def verify(self, name: str, password: str, *, host: str) -> Identity:
         """Return who the client is; raise AuthenticationFailedError for a wrong name or password."""
-        credential = (await self._look_up(name)).for_password()
+        credential = (await self._look_up(name, host=host)).for_password()
         digest = self._digest(name, password, credential)
-        if digest in self._remembered:
-            self._remembered.move_to_end(digest)
-            return Identity(name)
-        if not await self._pool.run(lambda: _matches(password, credential)):
-            raise AuthenticationFailedError(
-                "Authentication failed: Invalid username or password", reason="invalid_credentials"
-            )
+        if digest not in self._remembered:
+            async with self._pool.turn(host) as pool:
+                # An earlier caller may have verified the same password.
+                if digest not in self._remembered and not await pool.run(
+                    lambda: _matches(password, credential)
+                ):
+                    raise AuthenticationFailedError(
+                        "Authentication failed: Invalid username or password", reason="invalid_credentials"
+                    )
         self._remembered[digest] = None
+        self._remembered.move_to_end(digest)
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
         return Identity(name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from joserfc.jwk import Key
 
     from agent.authentication_settings import AuthenticationSettings
-    from agent.runtime.work_pool import WorkPool
+    from agent.security.login_pool import LoginPool
     from agent.security.signing_keys import SigningKeys
     from core.clock import Clock
 
@@ -59,7 +59,7 @@ class TokenVerifier:
     """
 
     def __init__(
-        self, settings: AuthenticationSettings, keys: SigningKeys, pool: WorkPool, clock: Clock
+        self, settings: AuthenticationSettings, keys: SigningKeys, pool: LoginPool, clock: Clock
     ) -> None:
         self._keys = keys
         self._pool = pool
@@ -72,7 +72,7 @@ class TokenVerifier:
         self._registry = _Registry()
         self._remembered: OrderedDict[bytes, tuple[Key, Identity]] = OrderedDict()
 
-    async def verify(self, token: str) -> Identity:
+    async def verify(self, token: str, *, host: str) -> Identity:
         """Return who the token is for; raise AuthenticationFailedError for an invalid token."""
         if len(token) > _MAX_TOKEN_BYTES:
             _reject("too_long")
@@ -86,7 +86,8 @@ class TokenVerifier:
         if remembered is not None and any(remembered[0] is key for key in candidates):
             self._check_time(remembered[1])
             return remembered[1]
-        key, identity = await self._pool.run(partial(self._verify, token, str(header["alg"]), candidates))
+        async with self._pool.turn(host) as pool:
+            key, identity = await pool.run(partial(self._verify, token, str(header["alg"]), candidates))
         self._remembered[digest] = (key, identity)
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 from agent.authentication_settings import AuthenticationSettings
 from agent.runtime.work_pool import WorkPool
 from agent.security.errors import AuthenticationFailedError, LoginUnavailableError
+from agent.security.login_pool import LoginPool
 from agent.security.signing_keys import SigningKeys
 from agent.security.tokens import TokenVerifier
 from core.clock import ManualClock, SystemClock
@@ -44,11 +45,11 @@ class Verifier:
         self.pool = WorkPool("logins", threads=1, max_waiting=10)
         self.refreshes = Counter("refreshes", "", ["outcome"], registry=CollectorRegistry())
         self._keys = SigningKeys(url, settings, self.pool, self.clock, self.refreshes)
-        self._verifier = TokenVerifier(settings, self._keys, self.pool, self.clock)
+        self._verifier = TokenVerifier(settings, self._keys, LoginPool(self.pool, 10), self.clock)
         self._loop = asyncio.new_event_loop()
 
     def verify(self, token: str) -> Identity:
-        return self._loop.run_until_complete(self._verifier.verify(token))
+        return self._loop.run_until_complete(self._verifier.verify(token, host="192.0.2.1"))
 
     def rejected(self, token: str) -> str:
         with pytest.raises(AuthenticationFailedError) as caught:
