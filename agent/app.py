@@ -64,7 +64,7 @@ from agent.security.acl_follower import AclFollower
 from agent.security.audit import AuditLog
 from agent.security.authentication import Authentication
 from agent.security.authorizer import Authorizer
-from agent.security.exposure import check_exposure
+from agent.security.exposure import check_authorization, check_exposure
 from agent.security.tls.listeners import TlsListeners
 from agent.supervision.control_loop import ControlLoop, run_in
 from agent.supervision.supervisor import Supervisor
@@ -380,6 +380,9 @@ class Agent:
         are `PROTOCOL.LISTENER`.
         """
         settings = self.settings
+        check_authorization(
+            (*settings.http_listeners, *settings.kafka_listeners), authorizes=settings.authorizer_enable
+        )
         with contextlib.ExitStack() as opened:
             try:
                 http = {each: _bind(each, opened, settings) for each in settings.http_listeners}

@@ -1,4 +1,4 @@
-"""The rule for listeners outside loopback: TLS and authentication, or an explicit setting."""
+"""The rules for listeners: TLS and authentication outside loopback, and authorization of clients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterable
 
     from agent.listeners import HttpListener
 
@@ -46,6 +47,17 @@ def check_exposure(
         _log.warning("an insecure listener is open to other machines", listener=listener.name, reason=message)
         return
     raise InsecureListenerError(message, remedy=_remedy(listener))
+
+
+def check_authorization(listeners: Iterable[KafkaListener | HttpListener], *, authorizes: bool) -> None:
+    """Log a warning if clients authenticate, but each of them may do everything."""
+    names = [each.name for each in listeners if each.authenticates]
+    if names and not authorizes:
+        _log.warning(
+            "authenticated clients may do everything, such as change the passwords of others",
+            listeners=names,
+            remedy="set super_users and authorizer_enable",
+        )
 
 
 def _remedy(listener: KafkaListener | HttpListener) -> str:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from agent.listeners import ClientAuth, HttpListener, KafkaListener, SecurityProtocol, TlsSettings
 from agent.runtime.sockets import bind
-from agent.security.exposure import InsecureListenerError, check_exposure
+from agent.security.exposure import InsecureListenerError, check_authorization, check_exposure
 from tests.fixtures.certificates import Authority
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ def test_an_insecure_listener_can_be_accepted_and_is_logged() -> None:
     assert [each["log_level"] for each in logs] == ["warning"]
 
 
+def test_authentication_without_an_authorizer_is_logged(tls: TlsSettings) -> None:
+    """Each authenticated client may then do everything, such as change the passwords of others."""
+    login = KafkaListener(name="LOGIN", port=0, protocol=SecurityProtocol.SASL_PLAINTEXT)
+    mutual = HttpListener(name="MUTUAL", port=0, tls=replace(tls, client_auth=ClientAuth.REQUIRED))
+    listeners = (KafkaListener(port=0), HttpListener(port=0), login, mutual)
+    with capture_logs() as logs:
+        check_authorization(listeners, authorizes=True)
+        check_authorization(listeners[:2], authorizes=False)
+        assert not logs
+        check_authorization(listeners, authorizes=False)
+    (warning,) = logs
+    assert (warning["log_level"], warning["listeners"]) == ("warning", ["LOGIN", "MUTUAL"])
+    assert "authorizer_enable" in warning["remedy"]
+
+
 @pytest.mark.anyio
 @pytest.mark.integration
 async def test_an_agent_with_an_insecure_listener_does_not_start(agents: Agents) -> None:
@@ -71,11 +86,28 @@ async def test_an_agent_with_an_insecure_listener_does_not_start(agents: Agents)
     with pytest.raises(InsecureListenerError, match="allow_insecure_listeners"):
         async with agents.running(http_listeners=(exposed,)):
             pass
-    async with agents.running(http_listeners=(exposed,), allow_insecure_listeners=True) as running:
+    async with agents.running(
+        http_listeners=(exposed,), allow_insecure_listeners=True, http_allowed_hosts=("proxy.example",)
+    ) as running:
         port = running.http.base_url.port
         # It is open to other machines, so that names of hosts say nothing.
         response = await running.http.get(f"http://127.0.0.1:{port}/livez", headers={"Host": "agent-1"})
         assert response.status_code == 200
+        topic = f"http://127.0.0.1:{port}/v1/topics/granite"
+        own = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
+        # A browser sends passwords and certificates by itself, so a page could use them to change something.
+        for method, headers, status in (
+            ("POST", {"Origin": "http://evil.example"}, 403),
+            ("POST", {"Sec-Fetch-Site": "cross-site"}, 403),
+            ("DELETE", {"Origin": "null"}, 403),
+            ("POST", own, 404),
+            ("POST", {"Origin": "https://Proxy.example:8443", "Sec-Fetch-Site": "same-origin"}, 404),
+            ("POST", {}, 404),
+            ("GET", {"Sec-Fetch-Site": "cross-site"}, 404),
+        ):
+            url = f"{topic}/undelete" if method == "POST" else topic
+            response = await running.http.request(method, url, headers=headers)
+            assert response.status_code == status, (method, headers)
 
 
 @pytest.mark.anyio
