@@ -55,7 +55,9 @@ class GroupOffsets:
         need not name the member for which it commits.
         """
         is_member = identity.generation >= 0
-        missing = ErrorCode.group_id_not_found if supports_member_epochs else ErrorCode.illegal_generation
+        missing = ErrorCode.illegal_generation
+        if supports_member_epochs and in_transaction is None:
+            missing = ErrorCode.group_id_not_found
         cached = await self._cache.require(group_id, missing, create=not is_member)
         async with cached.write_lock:
             codes = self._check_commit(
@@ -111,13 +113,17 @@ class GroupOffsets:
         if is_transactional and is_anonymous:
             return [ErrorCode.none] * max(1, len(offsets))
         if isinstance(cached.group, ConsumerGroup):
-            return cached.group.check_commit(
+            codes = cached.group.check_commit(
                 identity.member_id,
                 identity.generation,
                 [PartitionId(each.topic_id, each.partition) for each in offsets],
                 supports_member_epochs=supports_member_epochs,
             )
-        code = cached.group.check_commit(identity)
+            if is_transactional and ErrorCode.stale_member_epoch in codes:
+                # As in Kafka: it is fatal to a producer, which can abort after ILLEGAL_GENERATION.
+                return [ErrorCode.illegal_generation] * len(codes)
+            return codes
+        code = cached.group.check_commit(identity, is_transactional=is_transactional)
         self._cache.after_change(cached)
         return [code] * max(1, len(offsets))
 

@@ -182,8 +182,11 @@ class ClassicGroup:
             self._machine.remove_member(member_id)
         return error
 
-    def check_commit(self, identity: MemberIdentity) -> ErrorCode:
-        """Extend the member's session; return `none` if it may commit offsets, otherwise the error."""
+    def check_commit(self, identity: MemberIdentity, *, is_transactional: bool = False) -> ErrorCode:
+        """Extend the member's session; return `none` if it may commit offsets, otherwise the error.
+
+        As in Kafka, the offsets of a transaction may be committed while the rebalance is completed.
+        """
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         if identity.generation < 0 and self.state is ClassicGroupState.EMPTY:
@@ -191,7 +194,8 @@ class ClassicGroup:
         if identity.generation < 0 and not identity.member_id and identity.instance_id is None:
             return ErrorCode.unknown_member_id
         error = self._check_member(identity)
-        if error is ErrorCode.none and self.state is ClassicGroupState.COMPLETING_REBALANCE:
+        is_completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
+        if error is ErrorCode.none and is_completing and not is_transactional:
             return ErrorCode.rebalance_in_progress
         if error is ErrorCode.none:
             self._machine.extend_session(self._members[identity.member_id])

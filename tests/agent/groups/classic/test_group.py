@@ -263,6 +263,8 @@ def test_commits_are_refused_only_while_a_rebalance_completes(harness: ClassicHa
         harness.join(member_id)
     assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
     assert harness.group.check_commit(harness.identity(ids[0])) is ErrorCode.rebalance_in_progress
+    in_transaction = harness.group.check_commit(harness.identity(ids[0]), is_transactional=True)
+    assert in_transaction is ErrorCode.none
     assert harness.group.check_commit(harness.identity(ids[0], 1)) is ErrorCode.illegal_generation
 
 

@@ -144,15 +144,17 @@ def offsets(wire: Wire, isolation: int, timestamp: int = -1) -> int:
     return int(wire.ask("list_offsets", 7, request).topics[0].partitions[0].offset)
 
 
-def commit_offset(wire: Wire, producer: Struct, offset: int, version: int) -> int:
+def commit_offset(
+    wire: Wire, producer: Struct, offset: int, version: int, member: tuple[str, int] = ("", -1)
+) -> int:
     part = Struct(
         partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m"
     )
     request = Struct(
         **identity(producer),
         group_id=_GROUP,
-        generation_id=-1,
-        member_id="",
+        generation_id=member[1],
+        member_id=member[0],
         group_instance_id=None,
         topics=[Struct(name=_TOPIC, partitions=[part])],
     )
@@ -333,6 +335,30 @@ def test_an_end_without_a_transaction_is_refused(wire: Wire, version: int) -> No
     unknown = Struct(producer_id=producer.producer_id + 1, producer_epoch=0)
     refused = end(wire, unknown, commits=True, version=version)
     assert refused.error_code == ErrorCode.invalid_producer_id_mapping
+
+
+def test_offsets_of_a_former_member_are_refused_with_an_error_that_lets_the_producer_abort(
+    wire: Wire,
+) -> None:
+    """Other errors, such as STALE_MEMBER_EPOCH, are fatal to Java's producer."""
+    producer = init(wire)
+    refused = ErrorCode.illegal_generation
+    assert commit_offset(wire, producer, 0, _END_2, ("m", 3)) == refused
+    join = Struct(
+        group_id=_GROUP,
+        member_id="m",
+        member_epoch=0,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout=60_000,
+        subscribed_topic_names=[_TOPIC],
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        topic_partitions=[],
+    )
+    epoch = wire.ask("consumer_group_heartbeat", 1, join).member_epoch
+    assert commit_offset(wire, producer, 0, _END_2, ("m", epoch + 1)) == refused
+    assert commit_offset(wire, producer, 0, _END_2, ("m", epoch)) == ErrorCode.none
 
 
 @pytest.mark.parametrize("version", versions(txn_offset_commit.API))
