@@ -184,8 +184,9 @@ class _Commit:
         transactions = added = None
         if self._transactional:
             transactions = send(_SQL["lock_transactions"], self._transactional.producer_params())
-            added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         partitions = send(_SQL["lock_partitions"], params)
+        if self._transactional:  # after the locks: an undelete ends transactions in the partitions alone
+            added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
         single_runs = SingleRuns(self._commit.sections)  # built while the server takes the locks
         self._transaction.wait()

@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import psycopg
 import pytest
 
+from catalog.database.connection import connection_string
+from catalog.database.limits import DatabaseLimits
 from catalog.errors import CatalogUnavailableError, TransactionRefusedError
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
@@ -30,6 +33,7 @@ _TIMEOUT_MS = 600_000
 _PARTITIONS = 3
 _PRODUCERS = 4
 _TRANSACTIONS = 8
+_WAITING = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 T = TypeVar("T")
 
 
@@ -132,6 +136,27 @@ def test_an_end_waits_for_a_commit_under_way_and_refuses_a_later_one(
         assert control.control is not None
         assert len(records) == (refusal is None)
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_a_batch_opens_its_transaction_again_in_a_partition_where_it_was_ended(
+    catalog_url: str, scene: Scene
+) -> None:
+    """An undelete ends transactions in the partitions of a topic while a commit waits for these."""
+    topic = scene.topic(partitions=_PARTITIONS)
+    producer = scene.catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+    _write(scene, topic, producer, 0)
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("UPDATE partitions SET unstable_offset = NULL")
+        other.execute("UPDATE transaction_partitions SET first_offset = NULL")
+        writing = pool.submit(_write, scene, topic, producer, 1)
+        with psycopg.connect(url, autocommit=True) as observer:
+            while not observer.execute(_WAITING).fetchall():
+                assert not writing.done()
+        other.commit()
+        assert writing.result() == [None] * _PARTITIONS
+    opened = scene.catalog.transactions.open_in(_keys(topic))
+    assert opened == {(key, producer.producer_id): 1 for key in _keys(topic)}
 
 
 def _produce(scene: Scene, topic: Topic, name: str, seed: int) -> dict[tuple[int, int], bool]:
