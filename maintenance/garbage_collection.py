@@ -25,7 +25,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+import structlog
+
 from catalog.lifecycle.expiry import OwnerKind
+from core.errors import SiltstoneError
 from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership, owner_of
 from maintenance.report import GarbageReport
@@ -42,15 +45,19 @@ if TYPE_CHECKING:
 
     from catalog.lifecycle.expiry import InactiveOwner
     from catalog.open import Catalog
+    from catalog.transactions.repository import TimedOutTransaction
     from core.clock import Clock
     from maintenance.report import Progress
     from object_store.interface import ObjectInfo, ObjectStore
 
 __all__ = ["DAY_MS", "GarbageReport", "GarbageSettings", "collect_garbage"]
 
+_log = structlog.get_logger(__name__)
 OWNERS_AT_ONCE = 100
 # No agent ignores notifications of this origin.
 _NO_ORIGIN: Final = UUID(int=0)
+# Agents use extents for less than this time after their lookup, and must still ask for aborted transactions.
+_READ_MS: Final = 60_000
 
 
 def _no_progress() -> None:
@@ -94,13 +101,39 @@ def fence_silent(catalog: Catalog, settings: GarbageSettings, report: GarbageRep
 
 
 def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
-    """Abort the transactions that have lasted for longer than their timeouts, and fence their producers."""
+    """Abort the transactions that have lasted for longer than their timeouts, and fence their producers.
+
+    A transaction that cannot be aborted does not hold up the others; its error is raised after them.
+    """
+    failures: dict[str, SiltstoneError] = {}
     while found := catalog.transactions.timed_out():
+        failures = {}
         for each in found:
-            ended = catalog.transactions.abort(each.transactional_id, each.producer)
-            catalog.commits.announce(ended.partitions, _NO_ORIGIN)
-            report.aborted_transactions += 1
+            error = _abort(catalog, each, report)
+            if error is not None:
+                failures[each.transactional_id] = error
+        if len(failures) == len(found):
+            break
         progress()
+    for failure in failures.values():
+        raise failure
+
+
+def _abort(catalog: Catalog, found: TimedOutTransaction, report: GarbageReport) -> SiltstoneError | None:
+    """Abort a transaction; return why that is not possible, or None."""
+    try:
+        ended = catalog.transactions.abort(found.transactional_id, found.producer)
+        catalog.commits.announce(ended.partitions, _NO_ORIGIN)
+    except SiltstoneError as error:
+        _log.warning(
+            "a transaction could not be aborted",
+            transactional_id=found.transactional_id,
+            reason=str(error),
+            remedy="maintenance tries again; readers of committed records wait meanwhile",
+        )
+        return error
+    report.aborted_transactions += 1
+    return None
 
 
 def release_silent_jobs(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
@@ -156,7 +189,7 @@ def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageRepo
     catalog.expiry.expire_deleted_topics()
     catalog.lost_commits.expire()
     catalog.transactions.expire_idle(settings.transactional_id_expiration_ms)
-    catalog.transactions.settle(settings.grace_ms)
+    catalog.transactions.settle(max(settings.grace_ms, _READ_MS))
 
 
 def _sweep_uploads(

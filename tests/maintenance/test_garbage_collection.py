@@ -9,11 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from catalog.errors import SessionFencedError
+from catalog.errors import CatalogUnavailableError, SessionFencedError
 from catalog.lifecycle.garbage import RETRY_PAUSES
 from catalog.model import PartitionId, ProducerStamp, RunRefusal
 from core.errors import InvalidInputError
-from maintenance.garbage_collection import GarbageReport, GarbageSettings, collect_garbage
+from maintenance.garbage_collection import (
+    GarbageReport,
+    GarbageSettings,
+    abort_timed_out,
+    collect_garbage,
+    expire_rows,
+)
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
@@ -27,6 +33,8 @@ from tests.object_store.s3.fault_proxy import Fault, running_proxy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from catalog.transactions.repository import EndedTransaction
+    from catalog.transactions.rules import ProducerIdentity
     from object_store.local.store import LocalStore
     from tests.fixtures.s3 import S3Server
     from tests.planner.system import System
@@ -337,6 +345,39 @@ def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System
     assert collect(system) == GarbageReport()
     listed = (system.store.counts.snapshot() - before).as_dict()["gc"]["list_requests"]
     assert listed == 1  # for unfinished uploads; no prefix is listed
+
+
+def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = system.catalog.transactions
+    for name in "ab":
+        producer = transactions.initialize(name, 1000).producer
+        transactions.add_partitions(name, producer, [PartitionId(system.topic(name).topic_id, 0)])
+    system.clock.advance(2)
+    abort = transactions.abort
+
+    def fail(transactional_id: str, producer: ProducerIdentity) -> EndedTransaction:
+        if transactional_id == "a":
+            raise CatalogUnavailableError("a lock is held", remedy="retry")
+        return abort(transactional_id, producer)
+
+    monkeypatch.setattr(transactions, "abort", fail)
+    report = GarbageReport()
+    with pytest.raises(CatalogUnavailableError):
+        abort_timed_out(system.catalog, report)
+    assert [each.transactional_id for each in transactions.timed_out()] == ["a"]
+    assert report.aborted_transactions == 1
+
+
+def test_transactions_are_not_forgotten_while_readers_use_extents_that_they_looked_up(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[int] = []
+    monkeypatch.setattr(system.catalog.transactions, "settle", times.append)
+    for grace_ms in (0, 90_000):
+        expire_rows(system.catalog, replace(SETTINGS, grace_ms=grace_ms), GarbageReport())
+    assert times == [60_000, 90_000]
 
 
 def test_idle_producers_expire_after_a_day(system: System) -> None:
