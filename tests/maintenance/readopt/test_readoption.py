@@ -310,11 +310,13 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     for _ in range(2):
         scene.catalog.lost_commits.report([scene.session_id], [as_acknowledged(file)], 1)
         scene.catalog.lost_commits.settle([scene.session_id])
+    assert scene.catalog.lost_commits.is_any_unsettled()
     assert [each.is_reported for each in scene.catalog.lost_commits.unsettled_sessions()] == [True]
     assert scene.catalog.incarnations.ensure().epoch == 1
     assert scene.catalog.incarnations.backlog == (1, 1)
     scene.catalog.commits.readopt(file)
     scene.catalog.lost_commits.settle([scene.session_id])
+    assert not scene.catalog.lost_commits.is_any_unsettled()
     scene.catalog.incarnations.ensure()
     assert scene.catalog.incarnations.backlog == (0, 0)
     (kept,) = scene.catalog.lost_commits.list()
