@@ -143,15 +143,18 @@ aborted AS (
 dropped_groups AS (
     DELETE FROM transaction_groups WHERE producer_id = %(producer_id)s
 ),
-pending AS (
-    DELETE FROM pending_offsets WHERE producer_id = %(producer_id)s
-    RETURNING group_id, topic_id, partition, committed_offset, leader_epoch, metadata
-),
 existing_groups AS (
     SELECT g.group_id FROM consumer_groups AS g
     WHERE g.group_id IN (SELECT o.group_id FROM pending_offsets AS o WHERE o.producer_id = %(producer_id)s)
     ORDER BY g.group_id
     FOR KEY SHARE
+),
+pending AS (
+    -- The count locks all groups before the first row is deleted, in the order of a deletion of a group.
+    DELETE FROM pending_offsets AS o
+    USING (SELECT count(*) AS groups FROM existing_groups) AS locked
+    WHERE o.producer_id = %(producer_id)s AND locked.groups >= 0
+    RETURNING o.group_id, o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata
 ),
 committed AS (
     INSERT INTO committed_offsets AS c (

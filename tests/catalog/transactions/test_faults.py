@@ -13,6 +13,7 @@ import pytest
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.errors import CatalogUnavailableError, TransactionRefusedError
+from catalog.groups.offsets import CommittedOffset
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -157,6 +158,26 @@ def test_a_batch_opens_its_transaction_again_in_a_partition_where_it_was_ended(
         assert writing.result() == [None] * _PARTITIONS
     opened = scene.catalog.transactions.open_in(_keys(topic))
     assert opened == {(key, producer.producer_id): 1 for key in _keys(topic)}
+
+
+def test_an_end_waits_for_a_group_that_is_deleted(catalog_url: str, scene: Scene) -> None:
+    """Both lock the group before its offsets, so there is no deadlock."""
+    topic, catalog, claim = scene.topic(partitions=_PARTITIONS), scene.catalog, scene.ids.new_uuid()
+    catalog.groups.claim("g", claim, create=True)
+    producer = catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+    offsets = [CommittedOffset(topic_id=topic.topic_id, partition=0, offset=5)]
+    catalog.transactions.add_offsets("t", producer, ("g", claim, None), offsets, adds_group=True)
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT FROM consumer_groups WHERE group_id = 'g' FOR UPDATE")
+        ending = pool.submit(catalog.transactions.end, "t", producer, commits=True)
+        with psycopg.connect(url, autocommit=True) as observer:
+            while not observer.execute(_WAITING).fetchall():
+                assert not ending.done()
+        other.execute("DELETE FROM consumer_groups WHERE group_id = 'g'")
+        other.commit()
+        assert ending.result().producer == producer
+    assert catalog.operation_counts()["transactions.end"].retries == 0
 
 
 def _produce(scene: Scene, topic: Topic, name: str, seed: int) -> dict[tuple[int, int], bool]:
