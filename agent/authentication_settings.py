@@ -35,7 +35,7 @@ class AuthenticationSettings:
     max_unauthenticated_connections: int = setting(
         1_000,
         "Maximum number of connections of Kafka clients that have not authenticated yet; for another one, "
-        "the agent closes the oldest.",
+        "the agent closes the oldest of an address that has most.",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         None,

@@ -53,7 +53,9 @@ class AgentSettings:
     )
     tls_handshake_ms: int = internal(10_000, "Time in which a client must complete a TLS handshake.")
     max_tls_handshakes: int = internal(
-        1_000, "Maximum number of incomplete TLS handshakes; for another one, the agent ends the oldest."
+        1_000,
+        "Maximum number of incomplete TLS handshakes; for another one, the agent ends the oldest of an "
+        "address that has most.",
     )
     certificate_poll_ms: int = internal(
         5_000, "Interval at which the agent looks for changes of the files of certificates."

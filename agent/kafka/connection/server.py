@@ -19,6 +19,7 @@ from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND, ByteBudget
 from agent.runtime.cooperative_yield import IterationBudget
 from agent.runtime.health import start_essential_task
 from agent.runtime.sockets import address_of
+from agent.runtime.waiting_clients import WaitingClients
 from agent.security.login import SaslLogin
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class KafkaServer:
             ),
         )
         self._authentication = services.authentication
-        self._unauthenticated: dict[Connection, None] = {}  # in the order of their arrival
+        self._unauthenticated = WaitingClients[Connection]()
         self._loop_share = IterationBudget(services.clock)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._quotas = ConnectionQuotas(
@@ -250,17 +251,17 @@ class KafkaServer:
         asyncio.get_running_loop().call_soon(connection.mute, seconds)
 
     def _note_unauthenticated(self, connection: Connection) -> None:
-        """Count a connection until its client has logged in; beyond the bound, close the oldest of them."""
+        """Count a connection until its client has logged in; beyond the bound, close another one."""
         if len(self._unauthenticated) >= self._settings.authentication.max_unauthenticated_connections:
-            oldest = next(iter(self._unauthenticated))
-            self._note_login(oldest)
-            self._quotas.release(oldest)
-            oldest.abort("unauthenticated")
-        self._unauthenticated[connection] = None
+            evicted = self._unauthenticated.to_evict()
+            self._note_login(evicted)
+            self._quotas.release(evicted)
+            evicted.abort("unauthenticated")
+        self._unauthenticated.add(connection, connection.client.host)
         self._metrics.unauthenticated_connections.set(len(self._unauthenticated))
 
     def _note_login(self, connection: Connection) -> None:
-        self._unauthenticated.pop(connection, None)
+        self._unauthenticated.remove(connection)
         self._metrics.unauthenticated_connections.set(len(self._unauthenticated))
 
     def _close_silent(self) -> None:

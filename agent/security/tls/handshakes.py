@@ -1,8 +1,8 @@
 """Bounds on TLS handshakes, and what the log says about those that fail.
 
 A handshake costs its client nothing. All listeners of an agent together have at most `max_handshakes` that
-are not complete, and each has `seconds`. For another one, the oldest is ended: a client that does its part
-needs a few round trips only.
+are not complete, and each has `seconds`. For another one, the oldest of an address that has most is ended: a
+client that does its part needs a few round trips only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
+
+from agent.runtime.waiting_clients import WaitingClients
 
 if TYPE_CHECKING:
     import ssl
@@ -34,40 +36,45 @@ _REJECTED: Final = (
 class Handshake(Protocol):
     """A connection whose handshake is not complete."""
 
+    @property
+    def host(self) -> str:
+        """Address of the client without its port."""
+        ...
+
     def abort(self) -> None:
         """Close the connection at once."""
         ...
 
 
 class Handshakes:
-    """Handshakes that are not complete, oldest first. Belongs to the event loop."""
+    """Handshakes that are not complete. Belongs to the event loop."""
 
     def __init__(self, *, seconds: float, max_handshakes: int, metrics: AgentMetrics) -> None:
         self.seconds = seconds
         self._max_handshakes = max_handshakes
         self._metrics = metrics
-        self._open: dict[Handshake, None] = {}
+        self._open = WaitingClients[Handshake]()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def begin(self, handshake: Handshake) -> None:
-        """Count a handshake; end the oldest one if there are too many."""
-        self._open[handshake] = None
+        """Count a handshake; end another one if there are too many."""
+        self._open.add(handshake, handshake.host)
         if len(self._open) > self._max_handshakes:
-            oldest = next(iter(self._open))
-            self.end(oldest, "evicted")
-            oldest.abort()
+            evicted = self._open.to_evict()
+            self.end(evicted, "evicted")
+            evicted.abort()
 
     def end(self, handshake: Handshake, outcome: str) -> None:
         """Count the outcome of a handshake, once."""
         if handshake in self._open:
-            del self._open[handshake]
+            self._open.remove(handshake)
             self._metrics.tls_handshakes.labels(outcome).inc()
 
     def abort(self) -> None:
         """End all of them."""
-        for each in list(self._open):
+        for each in self._open.all():
             self.end(each, "lost")
             each.abort()
 

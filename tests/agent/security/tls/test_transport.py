@@ -351,11 +351,13 @@ def test_plain_text_is_recognized(tmp_path: Path, sent: bytes, part: str) -> Non
 
 
 def test_thousands_of_slow_handshakes_leave_room_for_others(tmp_path: Path) -> None:
-    """Never more than the limit are open. The oldest go first, and a client that does its part connects."""
+    """Never more than the limit are open, and others of the same address go first."""
 
     async def test() -> None:
         server = _Server(tmp_path)
         async with server.running():
+            local = ("127.0.0.2", 0)
+            early, early_writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=local)
             slow = []
             for number in range(300):
                 slow.append(await asyncio.open_connection("127.0.0.1", server.port))
@@ -363,10 +365,12 @@ def test_thousands_of_slow_handshakes_leave_room_for_others(tmp_path: Path) -> N
                 if number % 100 == 99:
                     client = await asyncio.to_thread(server.connect)
                     client.close()
-            await _until(lambda: server.outcomes().get("evicted", 0) + len(server.handshakes) == 300)
+            await _until(lambda: server.outcomes().get("evicted", 0) + len(server.handshakes) == 301)
             assert server.outcomes()["complete"] == 3
+            assert not early.at_eof()
             server.handshakes.abort()
             assert len(server.handshakes) == 0
+            await _close(early_writer)
             for _, writer in slow:
                 await _close(writer)
 
