@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -37,6 +38,7 @@ _log = structlog.get_logger(__name__)
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_KEYS: Final = 200
 _MIN_RSA_BITS: Final = 2048
+_NOT_COMPRESSED: Final = {"Accept-Encoding": "identity"}
 _KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})  # not those of shared secrets
 
 
@@ -45,7 +47,7 @@ class KeysUnavailableError(RetryableError):
 
 
 class SigningKeys:
-    """The current keys. Belongs to the event loop; keys are read in a thread of `pool`."""
+    """The current keys. Belongs to the event loop; files are read and keys parsed in a thread of `pool`."""
 
     def __init__(
         self, url: str, settings: AuthenticationSettings, pool: WorkPool, clock: Clock, refreshes: Counter
@@ -96,7 +98,8 @@ class SigningKeys:
     async def _read(self) -> None:
         try:
             version = self._source.version()
-            self._keys = await self._pool.run(lambda: parse_keys(self._source.read()))
+            document = await self._source.read(self._pool)
+            self._keys = await self._pool.run(partial(parse_keys, document))
             self._version = version
             self._succeeded = self._clock.monotonic()
             self._refreshes.labels("success").inc()
@@ -132,8 +135,8 @@ class _Source:
         """Return a value that changes when the keys are known to have changed."""
         return None
 
-    def read(self) -> bytes:
-        """Return the JSON of the key set; blocks."""
+    async def read(self, pool: WorkPool) -> bytes:
+        """Return the JSON of the key set; calls that block run in a thread of `pool`."""
         raise NotImplementedError
 
 
@@ -150,7 +153,10 @@ class _File(_Source):
         return None
 
     @override
-    def read(self) -> bytes:
+    async def read(self, pool: WorkPool) -> bytes:
+        return await pool.run(self._read)
+
+    def _read(self) -> bytes:
         try:
             with self._path.open("rb") as file:
                 return file.read(_MAX_BYTES + 1)
@@ -163,22 +169,38 @@ class _Url(_Source):
         self._url = url
         self._timeout = timeout_seconds
         parts = urlsplit(url)
+        self._may_use_proxy = parts.scheme == "https"  # a proxy could change the keys over http
         self.shown = f"{parts.scheme}://{parts.hostname}{parts.path}"  # a query may contain a secret
 
     @override
-    def read(self) -> bytes:
-        body = bytearray()
+    async def read(self, pool: WorkPool) -> bytes:
+        context = await pool.run(httpx.create_ssl_context)  # reads files
         try:
-            with httpx.stream("GET", self._url, timeout=self._timeout, follow_redirects=False) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise KeysUnavailableError(f"the response has status {response.status_code}")
-                for part in response.iter_bytes():
-                    body += part
-                    if len(body) > _MAX_BYTES:
-                        break
+            # httpx has timeouts for each step, of which a server may need any number.
+            async with (
+                asyncio.timeout(self._timeout),
+                httpx.AsyncClient(
+                    verify=context, timeout=self._timeout, trust_env=self._may_use_proxy
+                ) as client,
+                client.stream("GET", self._url, headers=_NOT_COMPRESSED) as response,
+            ):
+                return await _bounded_body(response)
+        except TimeoutError:
+            raise KeysUnavailableError(f"the response takes more than {self._timeout} s") from None
         except httpx.HTTPError as failure:
             raise KeysUnavailableError(type(failure).__name__) from None
-        return bytes(body)
+
+
+async def _bounded_body(response: httpx.Response) -> bytes:
+    """Return the body as it was sent, and not much more of it than `parse_keys` accepts."""
+    if response.status_code != httpx.codes.OK:
+        raise KeysUnavailableError(f"the response has status {response.status_code}")
+    body = bytearray()
+    async for part in response.aiter_raw():
+        body += part
+        if len(body) > _MAX_BYTES:
+            break
+    return bytes(body)
 
 
 def parse_keys(document: bytes) -> list[Key]:

@@ -196,6 +196,24 @@ def test_keys_rotate_and_survive_failures(tmp_path: Path) -> None:
     verifier.close()
 
 
+def test_a_server_of_keys_that_sends_without_end_is_given_up(issuer: Issuer) -> None:
+    """The time of each step is short, and only their sum is not."""
+    server = KeyServer(issuer)
+    verifier = Verifier(server.url, jwks_timeout_ms=200)
+    server.drips = True
+    try:
+        with pytest.raises(LoginUnavailableError):
+            verifier.verify(issuer.token())
+        assert server.drops < 1000, "the client itself gives up after 9,000"
+        server.drips = False
+        verifier.clock.advance(10)
+        assert verifier.verify(issuer.token()).name == "ada"
+    finally:
+        server.drips = False
+        verifier.close()
+        server.close()
+
+
 def test_tokens_cannot_be_judged_without_keys(issuer: Issuer, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     verifier = Verifier(file.as_uri())

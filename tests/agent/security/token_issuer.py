@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -58,6 +60,8 @@ class KeyServer:
     def __init__(self, issuer: Issuer) -> None:
         self.requests = 0
         self.status = 200
+        self.drips = False  # a header every few milliseconds, and never the last one
+        self.drops = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -65,6 +69,12 @@ class KeyServer:
                 outer.requests += 1
                 body = issuer.key_set()
                 self.send_response(outer.status)
+                self.flush_headers()
+                with suppress(OSError):
+                    while outer.drips:
+                        self.wfile.write(b"X-Slow: 1\r\n")
+                        outer.drops += 1
+                        sleep(0.005)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
