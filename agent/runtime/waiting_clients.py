@@ -24,6 +24,10 @@ class WaitingClients(Generic[T]):
         """Return all connections."""
         return list(self._addresses)
 
+    def count(self, address: str) -> int:
+        """Return the number of connections of an address."""
+        return len(self._by_address.get(address, ()))
+
     def add(self, connection: T, address: str) -> None:
         """Note a new connection."""
         self._addresses[connection] = address

@@ -6,7 +6,8 @@ connection that would wait longer than `MAX_DELAY_SECONDS` is closed, where Kafk
 the socket.
 
 A connection beyond the rate of its address is closed, but not at once: a client that reconnects at once would
-only make more of them. At most `MAX_CLOSING` connections wait for that.
+only make more of them. At most `MAX_CLOSING` connections wait for that. On a listener
+with TLS, it is closed at once, before its handshake.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.kafka.connection.connection import Connection
-from agent.kafka.connection.creation_rate import MAX_CLOSING, CreationRate
+from agent.kafka.connection.creation_rate import MAX_CLOSING, SERVED, CreationRate
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.incoming_memory import MAX_LOGIN_BYTES, IncomingMemory
 from agent.kafka.connection.limits import ConnectionLimits, LoginLimits, SlowClientPolicy
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Hashable, Mapping
 
+    from agent.kafka.connection.creation_rate import Admission
     from agent.kafka.dispatcher import RequestDispatcher
     from agent.kafka.services import KafkaServices
     from agent.listeners import KafkaListener
     from agent.security.tls.listeners import TlsListeners
+    from agent.security.tls.transport import TlsConnection, TlsListener
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
@@ -73,6 +75,13 @@ class ConnectionQuotas:
         self._hosts[connection] = host
         self._counts[host] += 1
         return True
+
+    def has_space(self, host: str, others: int) -> bool:
+        """Return False if that host, with `others` that are not counted yet, exceeds its quota."""
+        if self._counts[host] + others < self._max_per_ip:
+            return True
+        self._log_rejection("max_connections_per_ip", self._max_per_ip, host)
+        return False
 
     def release(self, connection: Hashable) -> None:
         """Stop counting a connection. Has no effect on a connection that was rejected."""
@@ -156,10 +165,12 @@ class KafkaServer:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
         for listener, bound in self._listeners.items():
-            accept: Callable[[], asyncio.BaseProtocol] = partial(self._accept, listener)
             tls = self._tls.of(listener)
-            if tls is not None:
-                accept = partial(tls.connection, accept)
+            accept: Callable[[], asyncio.BaseProtocol] = (
+                partial(self._accept, listener, self._admit)
+                if tls is None
+                else partial(self._accept_tls, listener, tls)
+            )
             self._servers.append(await loop.create_server(accept, sock=bound, backlog=2048))
         self._sweeping = start_essential_task(self._sweep(), name="kafka idle connections")
 
@@ -196,7 +207,26 @@ class KafkaServer:
             await server.wait_closed()
         await self._empty.wait()
 
-    def _accept(self, listener: KafkaListener) -> Connection:
+    def _accept_tls(self, listener: KafkaListener, tls: TlsListener) -> TlsConnection:
+        """Ask for the rates and the quotas before the handshake; the delay of a connection follows it."""
+        admission = SERVED
+
+        def admits(host: str) -> bool:
+            nonlocal admission
+            admission = self._creation_rate.admit(host)
+            reason = "" if admission.is_served else "connection_rate"
+            if not reason and not self._quotas.has_space(host, self._tls.handshakes.count(host)):
+                reason = "quota"
+            if reason:
+                self._metrics.kafka_connections_closed.labels(reason).inc()
+            return not reason
+
+        def admit(connection: Connection) -> bool:
+            return self._serve(connection, admission)
+
+        return tls.connection(partial(self._accept, listener, admit), admits)
+
+    def _accept(self, listener: KafkaListener, admit: Callable[[Connection], bool]) -> Connection:
         connection = Connection(
             self._dispatcher,
             self._memory,
@@ -204,7 +234,7 @@ class KafkaServer:
             self._limits,
             self._receive_buffer,
             listener_name=listener.name,
-            on_open=self._admit,
+            on_open=admit,
             on_close=self._remove,
             login=(
                 SaslLogin(self._authentication, listener.mechanisms, listener.name)
@@ -224,6 +254,10 @@ class KafkaServer:
         admission = self._creation_rate.admit(connection.client.host)
         if not admission.is_served:
             return self._close_later(connection, admission.delay_seconds)
+        return self._serve(connection, admission)
+
+    def _serve(self, connection: Connection, admission: Admission) -> bool:
+        """Serve a connection within the rates, unless it exceeds a quota."""
         if admission.delay_seconds:
             self._mute_soon(connection, admission.delay_seconds)
         if self._quotas.is_full:

@@ -66,6 +66,10 @@ class Handshakes:
             self.end(evicted, "evicted")
             evicted.abort()
 
+    def count(self, host: str) -> int:
+        """Return the number of incomplete handshakes of an address."""
+        return self._open.count(host)
+
     def end(self, handshake: Handshake, outcome: str) -> None:
         """Count the outcome of a handshake, once."""
         if handshake in self._open:

@@ -67,17 +67,30 @@ class TlsListener:
             return ANONYMOUS
         return Principal("User", self._mapper.name_of(subject_of(subject)))
 
-    def connection(self, make_protocol: Callable[[], asyncio.BaseProtocol]) -> TlsConnection:
-        """Return the protocol of a new connection; it makes the inner protocol after the handshake."""
-        return TlsConnection(self, make_protocol)
+    def connection(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        admits: Callable[[str], bool] = lambda _: True,
+    ) -> TlsConnection:
+        """Return the protocol of a new connection; it makes the inner protocol after the handshake.
+
+        `admits` is asked for the client's address before the handshake, which is much work.
+        """
+        return TlsConnection(self, make_protocol, admits)
 
 
 class TlsConnection(asyncio.BufferedProtocol):
     """The encrypted side of one connection. Belongs to the event loop."""
 
-    def __init__(self, listener: TlsListener, make_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        listener: TlsListener,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        admits: Callable[[str], bool],
+    ) -> None:
         self._listener = listener
         self._make_protocol = make_protocol
+        self._admits = admits
         self._loop = asyncio.get_running_loop()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -97,6 +110,9 @@ class TlsConnection(asyncio.BufferedProtocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.socket_transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        if not self._admits(self.host):
+            self.abort()
+            return
         self.socket_transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self._timeout = self._loop.call_later(self._listener.handshakes.seconds, self._time_out)
         self._listener.handshakes.begin(self)

@@ -272,3 +272,26 @@ def test_kafkas_own_tools_connect_with_a_certificate(secured: _Secured, tmp_path
         str(properties),
     )
     assert "500 records sent" in output
+
+
+@pytest.mark.parametrize("limit", ["rate", "count"])
+def test_connections_beyond_a_limit_cost_no_handshake(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, limit: str
+) -> None:
+    """They are closed before anything is computed for them."""
+    issued = Authority(tmp_path).issue("server", "127.0.0.1")
+    tls = TlsSettings(certificate=issued.certificate, key=issued.key)
+    listener = KafkaListener(port=0, protocol=SecurityProtocol.SSL, tls=tls)
+    by_count = {"kafka_max_connections_per_ip": 5}
+    by_rate = {"kafka_max_connection_creation_rate": 1, "quota_window_num": 2}
+    broker = start_broker(kafka_listeners=(listener,), **(by_count if limit == "count" else by_rate))
+    host, _, port = broker.addresses["kafka"].rpartition(":")
+    server = broker.agent._kafka
+    assert server is not None
+    with contextlib.ExitStack() as opened:
+        for _ in range(40):
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS))
+        reason = "quota" if limit == "count" else "connection_rate"
+        closed = broker.agent.metrics.kafka_connections_closed.labels(reason)._value
+        until(lambda: closed.get() + len(server._tls.handshakes) == 40)
+        assert 1 <= len(server._tls.handshakes) <= 20
