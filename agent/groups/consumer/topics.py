@@ -23,7 +23,7 @@ MAX_PATTERN_BYTES = 16 * 1024
 _MAX_PATTERN_MEMORY = 512 * 1024
 _MAX_COMPILED = 64  # of that size
 # A pattern takes up to 4 ns for each of its instructions and each byte of a name.
-_MAX_MATCH_STEPS = 500_000_000
+MAX_MATCH_STEPS = 500_000_000
 _MAX_SHOWN = 200
 
 
@@ -108,7 +108,7 @@ class TopicView:
 def _match_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     compiled = compile_pattern(pattern)
     steps = compiled.programsize * sum(map(len, names))
-    if steps > _MAX_MATCH_STEPS:
+    if steps > MAX_MATCH_STEPS:
         raise GroupError(
             ErrorCode.invalid_regular_expression,
             f"SubscribedTopicRegex `{_shortened(pattern)}` is too complex for {len(names)} topics",

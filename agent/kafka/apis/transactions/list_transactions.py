@@ -9,17 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.groups.consumer.topics import compile_pattern
+from agent.groups.consumer.topics import MAX_MATCH_STEPS, compile_pattern
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
 from agent.kafka.apis.transactions.states import STATE_NAMES
 from agent.kafka.authorization import is_allowed_quietly
 from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError
 from agent.runtime.cooperative_yield import CooperativeYield
 from agent.security.rights import DESCRIBE_TRANSACTION
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
     from agent.groups.consumer.topics import Pattern
     from agent.kafka.api_definition import RequestContext
     from catalog.transactions.rules import TransactionalProducer
@@ -43,28 +46,53 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 async def _list(request: Struct, pattern: Pattern | None, context: RequestContext) -> list[Struct]:
     services = context.services
     now_ms = services.clock.now_ms()
-    yielding, found, after = CooperativeYield(), [], ""
+    yielding, found, after, steps = CooperativeYield(), [], "", 0
     while True:
         page = await services.pools.catalog.run(
             partial(services.catalog.transactions.page, after, limit=_PAGE)
         )
+        candidates = {}
         for transactional_id, producer in page:
-            matches = _matches(request, producer, now_ms)
-            matches = matches and is_allowed_quietly(context, DESCRIBE_TRANSACTION, transactional_id)
-            if matches and (pattern is None or pattern.fullmatch(transactional_id) is not None):
-                coordinator = await services.brokers.coordinator(transactional_id)
-                if coordinator.node_id == services.brokers.own.node_id:
-                    found.append(
-                        Struct(
-                            transactional_id=transactional_id,
-                            producer_id=producer.producer_id,
-                            transaction_state=STATE_NAMES[producer.state],
-                        )
-                    )
+            if _matches(request, producer, now_ms) and is_allowed_quietly(
+                context, DESCRIBE_TRANSACTION, transactional_id
+            ):
+                candidates[transactional_id] = producer
             await yielding.step()
+        if pattern is not None:
+            steps += _steps(pattern, candidates)
+            if steps > MAX_MATCH_STEPS:
+                raise KafkaError(ErrorCode.invalid_regular_expression, "the pattern is too complex")
+            candidates = await services.pools.parsing.run(partial(_matching, pattern, candidates))
+        found += [each async for each in _own(candidates, context)]
         if len(page) < _PAGE:
             return found
         after = page[-1][0]
+
+
+async def _own(
+    producers: Mapping[str, TransactionalProducer], context: RequestContext
+) -> AsyncIterator[Struct]:
+    """Yield the descriptions of the producers that this agent coordinates."""
+    brokers = context.services.brokers
+    for transactional_id, producer in producers.items():
+        coordinator = await brokers.coordinator(transactional_id)
+        if coordinator.node_id == brokers.own.node_id:
+            yield Struct(
+                transactional_id=transactional_id,
+                producer_id=producer.producer_id,
+                transaction_state=STATE_NAMES[producer.state],
+            )
+
+
+def _steps(pattern: Pattern, transactional_ids: Iterable[str]) -> int:
+    """Return how many steps the pattern may take; each takes up to 4 ns."""
+    return pattern.programsize * sum(len(each.encode()) for each in transactional_ids)
+
+
+def _matching(
+    pattern: Pattern, producers: Mapping[str, TransactionalProducer]
+) -> dict[str, TransactionalProducer]:
+    return {name: each for name, each in producers.items() if pattern.fullmatch(name) is not None}
 
 
 def _matches(request: Struct, producer: TransactionalProducer, now_ms: int) -> bool:

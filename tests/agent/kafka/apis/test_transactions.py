@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from agent.groups.consumer.topics import compile_pattern
 from agent.kafka.apis.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -23,6 +25,7 @@ from tests.agent.kafka.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from agent.groups.consumer.topics import Pattern
     from agent.kafka.api_definition import Api
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -394,6 +397,38 @@ def test_http_readers_choose_the_isolation_level(wire: Wire, broker: BrokerThrea
             values += [record["value"] for record in body["records"]]
             offset = body["next_offset"]
         assert values == expected
+
+
+def test_a_pattern_is_matched_in_bounded_steps_outside_the_event_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(wire)
+    module = "agent.kafka.apis.transactions.list_transactions"
+    threads = set()
+
+    def compile_noted(pattern: str) -> Pattern:
+        compiled = compile_pattern(pattern)
+
+        class Noted:
+            programsize = compiled.programsize
+
+            def fullmatch(self, text: str) -> object | None:
+                threads.add(threading.current_thread().name.partition("_")[0])
+                return compiled.fullmatch(text)
+
+        return Noted()
+
+    monkeypatch.setattr(f"{module}.compile_pattern", compile_noted)
+    request = Struct(
+        state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=".*"
+    )
+    response = wire.ask("list_transactions", 2, request)
+    assert [each.transactional_id for each in response.transaction_states] == [_ID]
+    assert threads == {"siltstone-parsing"}
+    monkeypatch.setattr(f"{module}.MAX_MATCH_STEPS", 2)
+    response = wire.ask("list_transactions", 2, request)
+    assert response.error_code == ErrorCode.invalid_regular_expression
+    assert not response.transaction_states
 
 
 def test_transactions_are_listed_and_described(wire: Wire) -> None:
