@@ -565,6 +565,7 @@ class Agent:
             self._catalog.transactions,
             self.pools.catalog,
             self.tail,
+            self.epoch,
             self.metrics,
             on_change=(
                 self._bounds_cache.invalidate,

@@ -16,6 +16,7 @@ from catalog.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.read.hot_tail import HotTail
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.work_pool import WorkPool
@@ -67,11 +68,13 @@ class TransactionCoordinator:
         table: TransactionTable,
         pool: WorkPool,
         tail: HotTail,
+        epoch: CatalogEpoch,
         metrics: AgentMetrics,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
     ) -> None:
         """Call each of `on_change` with the partitions of a transaction that has ended."""
         self._table = table
+        self._epoch = epoch
         self._pool = pool
         self._tail = tail
         self._metrics = metrics
@@ -119,7 +122,8 @@ class TransactionCoordinator:
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:
         for each in ended.controls:
-            if each.control is not None:
+            # The tail has no batches of a history that has ended, which the current one may lack.
+            if each.control is not None and each.leader_epoch == self._epoch.current:
                 batch = memoryview(render_control_batch(each, each.control))
                 self._tail.append(PartitionId(each.topic_id, each.partition), each.base_offset, batch)
         if ended.controls:

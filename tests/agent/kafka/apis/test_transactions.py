@@ -18,6 +18,7 @@ from agent.kafka.apis.transactions import (
 )
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from catalog.model import PartitionId
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches, encode_batch
 from tests.agent.kafka.wire import Wire
@@ -272,6 +273,21 @@ def test_readers_of_committed_records_learn_which_transactions_were_aborted(wire
     record = columns.record(0)
     assert (record.key, record.value) == (bytes(4), bytes(6))
     assert fetch(wire, 0, isolation=0).aborted_transactions in (None, [], ())
+
+
+def test_memory_gets_no_end_of_a_transaction_from_a_history_that_has_ended(
+    wire: Wire, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response to the end arrives after a failover, and the new epoch may lack the end."""
+    key = PartitionId(broker.catalog.topics.get(_TOPIC).topic_id, 0)
+    producer, found = init(wire), []
+    for number in range(2):
+        add(wire, producer, 0)
+        produce(wire, producer, number, b"value")
+        end(wire, producer, commits=True)
+        found.append(broker.agent.tail.read(key, 2 * number + 1, 1 << 20) is not None)
+        monkeypatch.setattr(broker.agent.epoch, "current", 7)
+    assert found == [True, False]
 
 
 def test_readers_of_committed_records_stop_at_an_open_transaction(wire: Wire) -> None:
