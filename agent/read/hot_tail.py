@@ -192,24 +192,32 @@ class HotTail:
         max_bytes: int,
         *,
         file_id: UUID | None = None,
+        last_offset: int | None = None,
         plain_only: bool = False,
     ) -> TailRead | None:
         """Return batches from the one with `offset` on: at least one, and about `max_bytes`.
 
         Returns None if the tail does not have that batch. With `file_id`, it returns batches of that file
-        only. With `plain_only`, it returns none of a partition that may have transactional ones.
+        only, and with `last_offset` only batches up to that offset. With `plain_only`, it returns none of a
+        partition that may have transactional ones.
         """
         tail = self.partition_tails(partition.topic_id).get(partition.partition)
         if tail is None or (plain_only and tail.has_transactions):
             return None
-        return self.read_partition(tail, offset, max_bytes, file_id=file_id)
+        return self.read_partition(tail, offset, max_bytes, file_id=file_id, last_offset=last_offset)
 
     def partition_tails(self, topic_id: UUID) -> Mapping[int, PartitionTail]:
         """Return the tails of a topic's partitions. They change with the next commit."""
         return self._topics.get(topic_id, _NO_TAILS)
 
     def read_partition(
-        self, tail: PartitionTail, offset: int, max_bytes: int, *, file_id: UUID | None = None
+        self,
+        tail: PartitionTail,
+        offset: int,
+        max_bytes: int,
+        *,
+        file_id: UUID | None = None,
+        last_offset: int | None = None,
     ) -> TailRead | None:
         """Do the same as `read` for a partition tail at hand."""
         bases, lasts, views = tail.bases, tail.lasts, tail.views
@@ -221,6 +229,8 @@ class HotTail:
         size = len(views[first])
         end = first + 1
         limit = min(len(bases), first + _MAX_BATCHES) if size < max_bytes else end
+        if last_offset is not None:
+            limit = min(limit, bisect_right(lasts, last_offset, first))
         while end < limit and bases[end] == lasts[end - 1] + 1:
             more = size + len(views[end])
             if more > max_bytes or (file_id is not None and tail.files[end] != file_id):

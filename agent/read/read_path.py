@@ -372,7 +372,11 @@ class ReadPath:
             if cursor.served.runs and left <= 0:
                 break
             found = self._tail.read(
-                cursor.fetch.partition_id, cursor.served.next_offset, left, file_id=extent.file_id
+                cursor.fetch.partition_id,
+                cursor.served.next_offset,
+                left,
+                file_id=extent.file_id,
+                last_offset=extent.last_offset,  # other extents of the file may be replaced unnoticed
             )
             if found is None or (cursor.served.runs and found.size > left):
                 break

@@ -110,6 +110,14 @@ async def test_a_read_of_one_file_ends_with_it() -> None:
     assert tail.read(PARTITION, 0, 2**20, file_id=UUID(int=2)) is None
 
 
+async def test_a_read_of_one_extent_ends_with_it() -> None:
+    tail = HotTail(2**20)
+    tail.committed(_file(1, "a", "b", "c"), _result(RunResult(base_offset=0)))
+    for last in range(3):
+        found = tail.read(PARTITION, 0, 2**20, file_id=UUID(int=1), last_offset=last)
+        assert _offsets(found) == list(range(last + 1))
+
+
 async def test_the_oldest_files_are_evicted_to_keep_the_limit() -> None:
     """After thousands of files, exactly the newest that fit are in the tail."""
     count = 10
