@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -368,6 +369,17 @@ def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
         abort_timed_out(system.catalog, report)
     assert [each.transactional_id for each in transactions.timed_out()] == ["a"]
     assert report.aborted_transactions == 1
+
+
+def test_a_round_deletes_all_idle_transactional_ids(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of ids is not limited: a producer may use a new one for each transaction."""
+    transactions = system.catalog.transactions
+    for number in range(5):
+        transactions.initialize(f"t-{number}", 1000)
+    system.clock.advance(SETTINGS.transactional_id_expiration_ms / 1000)
+    monkeypatch.setattr(transactions, "expire_idle", partial(transactions.expire_idle, limit=2))
+    expire_rows(system.catalog, SETTINGS, GarbageReport())
+    assert transactions.find([f"t-{number}" for number in range(5)]) == {}
 
 
 def test_transactions_are_not_forgotten_while_readers_use_extents_that_they_looked_up(
