@@ -6,6 +6,7 @@ that another version of the ACLs ends all of them.
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -73,7 +74,7 @@ class Authorizer:
         is_allowed = by_name.get(name)
         if is_allowed is None:
             is_allowed = self.decide(client, right, name)
-            self._count(len(name))
+            self._count(getsizeof(name))
             by_name[name] = is_allowed
         if self.audit.logs_allowed if is_allowed else log_denied:
             self.audit.record(client, right, name, is_allowed=is_allowed)
@@ -124,9 +125,9 @@ class Authorizer:
             self._cached.add(decisions)
         return decisions
 
-    def _count(self, length: int) -> None:
+    def _count(self, name_bytes: int) -> None:
         """Count a new cached decision. Those of closed connections count until all are forgotten."""
-        self._cached_bytes += _BYTES_PER_DECISION + length
+        self._cached_bytes += _BYTES_PER_DECISION + name_bytes
         if self._cached_bytes > MAX_CACHED_BYTES:
             self._forget_decisions()
 

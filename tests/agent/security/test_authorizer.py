@@ -107,6 +107,9 @@ def test_cached_decisions_of_all_connections_are_bounded(monkeypatch: pytest.Mon
     for number in range(1000):
         scene.authorizer.allows(clients[number % 10], rights.READ_TOPIC, f"topic-{number}")
     assert sum(len(scene.authorizer.cached(each, rights.READ_TOPIC)) for each in clients) <= 50
+    for number in range(100):
+        scene.authorizer.allows(clients[0], rights.READ_TOPIC, f"{number:02}" + "\N{GRINNING FACE}" * 500)
+    assert len(scene.authorizer.cached(clients[0], rights.READ_TOPIC)) <= 5, "names count with their bytes"
 
 
 def test_denied_operations_are_logged_with_principal_resource_and_client() -> None:
