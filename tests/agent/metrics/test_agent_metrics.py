@@ -407,7 +407,7 @@ def a_client_exceeds_its_quota(scene: Scene) -> None:
 
 @step(
     "authentications_total jwks_refreshes_total pool_logins_calls pool_signing_keys_calls "
-    "unauthenticated_connections",
+    "pool_users_calls unauthenticated_connections",
     kafka_listeners=(
         KafkaListener(
             name="SASL",
@@ -418,6 +418,7 @@ def a_client_exceeds_its_quota(scene: Scene) -> None:
     ),
     authentication=AuthenticationSettings(
         connection_failed_authentication_delay_ms=1,
+        user_cache_ms=1,
         jwks_retry_ms=1,
         sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys",
         sasl_oauthbearer_expected_issuer=ISSUER,
