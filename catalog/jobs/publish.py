@@ -81,8 +81,10 @@ class _Partition:
         self.max_timestamp_so_far = max(self.max_timestamp_so_far, extent.max_timestamp)
         first = bisect_left(self.removed, extent.base_offset, key=attrgetter("last_offset"))
         end = bisect_right(self.removed, extent.last_offset, lo=first, key=attrgetter("base_offset"))
-        committed_ms = min((row.committed_ms for row in self.removed[first:end]), default=now_ms)
-        return self.max_timestamp_so_far, committed_ms
+        committed = [row.committed_ms for row in self.removed[first:end]]
+        if not committed and self.has_transactions:
+            committed.append(now_ms)
+        return self.max_timestamp_so_far, min(committed)
 
 
 class _NewExtent(NamedTuple):

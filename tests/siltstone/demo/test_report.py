@@ -43,6 +43,7 @@ COMPACTION_FIELDS = [
     "records_in",
     "records_out",
     "records_dropped",
+    "records_aborted",
     "records_invalid",
     "tombstones_dropped",
     "keys",
