@@ -398,7 +398,7 @@ def a_quota_is_reached(scene: Scene) -> None:
 
 @step("quota_clients quota_throttles_total quota_throttle_seconds_total quota_throttled_clients")
 def a_client_exceeds_its_quota(scene: Scene) -> None:
-    set_quotas(scene.broker, {"client-id": None}, producer_byte_rate=1.0)
+    set_quotas(scene.broker, {"client-id": None}, producer_byte_rate=12.0)  # two batches have 146 bytes
     with Wire(scene.broker.host_and_port, client_id="writer") as wire:
         for _ in range(2):
             wire.ask("produce", 9, produce_request([b"x"]))
