@@ -37,7 +37,7 @@ class SecurityProtocol(StrEnum):
 
 
 class ClientAuth(StrEnum):
-    """Kafka's `ssl.client.auth`: whether a client presents a certificate."""
+    """Kafka's `ssl.client.auth`: the rule for certificates of clients."""
 
     NONE = "none"
     REQUESTED = "requested"

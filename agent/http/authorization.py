@@ -29,7 +29,7 @@ def client_of(request: Request) -> Client:
 
 
 class Access:
-    """What the client of one request may do. Without an authorizer, it may do everything."""
+    """Rights of the client of one request. Without an authorizer, it may do everything."""
 
     def __init__(self, authorizer: Authorizer | None, request: Request) -> None:
         self._authorizer = authorizer

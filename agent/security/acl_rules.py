@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Decision(Enum):
-    """What the ACLs say. `NO_ACL`: the resource has none, for no principal."""
+    """Result of a search in the ACLs. `NO_ACL`: the resource has no ACL at all."""
 
     ALLOWED = auto()
     DENIED = auto()

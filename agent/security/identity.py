@@ -1,4 +1,4 @@
-"""Who a client is: Kafka's principals, and what an agent knows of the client of a connection."""
+"""Kafka's principals, and the client of a connection."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _UNKNOWN: Final = "unknown"
 
 
 class LoginState(Enum):
-    """What a login expects next."""
+    """The next message that a login expects."""
 
     VERSIONS = auto()
     HANDSHAKE = auto()

@@ -113,7 +113,7 @@ class SigningKeys:
 
 
 class _Source:
-    """Where the keys come from: `version` changes with a file."""
+    """Source of the keys; `version` changes with a file."""
 
     shown: str
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
 )  # fmt: skip
-# What joserfc raises for a token that is not valid, whatever its bytes are.
+# The errors that joserfc raises for an invalid token.
 _WRONG: Final = (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _MAX_TOKEN_BYTES: Final = 64 * 1024
 _MAX_TRIED_KEYS: Final = 10

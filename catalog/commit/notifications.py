@@ -63,7 +63,7 @@ _POLL_SECONDS: Final = 1.0
 
 
 class Changes(NamedTuple):
-    """What may have changed: these partitions, and all partitions of these buckets."""
+    """Partitions that may have changed: these, and all partitions of these buckets."""
 
     partitions: frozenset[PartitionId] = frozenset()
     buckets: frozenset[int] = frozenset()

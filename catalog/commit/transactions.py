@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Transaction(NamedTuple):
-    """What the catalog knows of a producer's transaction."""
+    """State of a producer's transaction in the catalog."""
 
     transactional_id: str
     producer_epoch: int

@@ -31,7 +31,7 @@ MAX_CLOSING: Final = 1_000
 
 
 class Admission(NamedTuple):
-    """Whether a connection is served, and the seconds after which it is served or closed."""
+    """Decision to serve or close a connection, and the seconds until then."""
 
     is_served: bool
     delay_seconds: float

@@ -8,7 +8,7 @@ Several requests could take the last memory and then all wait for more. One of t
 exceed the budget, by the rest of its length. It keeps this right until it is complete, or its client is
 disconnected for being too slow.
 
-Clients that have not logged in share a small budget of their own, so that they take no memory from requests.
+Clients that have not logged in share a separate small budget, so that they take no memory from requests.
 There, the length that a client announces counts for nothing: memory grows with the bytes that have arrived.
 """
 

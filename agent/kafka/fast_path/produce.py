@@ -167,7 +167,7 @@ def _find_targets(
 ) -> list[_Target] | None:
     """Return the topic of each row; None if a topic needs the ordinary path, or a batch is too large.
 
-    The ordinary path refuses topics to which the client may not write.
+    The ordinary path refuses topics that the client may not write.
     """
     services = context.services
     by_id = context.version >= TOPIC_IDS_SINCE

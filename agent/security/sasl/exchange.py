@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def fail(mechanism: str, reason: str) -> NoReturn:
-    """Raise the same error for whatever is wrong, so that a client cannot learn which users exist."""
+    """Raise the same error for every mistake, so that a client cannot learn which users exist."""
     raise AuthenticationFailedError(
         f"Authentication failed due to invalid credentials with SASL mechanism {mechanism}", reason=reason
     )

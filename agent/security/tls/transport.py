@@ -40,7 +40,7 @@ _MAX_STEPS: Final = 4  # before other connections get their turn
 
 
 class TlsListener:
-    """What the connections of one listener share: certificate, rules, and the buffer that all receive into.
+    """The certificate, rules and receive buffer that all connections of a listener share.
 
     `maps_principals` is False if clients authenticate by SASL, and certificates only restrict who connects.
     """

@@ -70,7 +70,7 @@ async def _alter(
 
 
 def _key(entry: Struct) -> tuple[tuple[str, str | None], ...]:
-    """Return the parts of an entity in an order of their own."""
+    """Return the parts of an entity in a fixed order."""
     return tuple(sorted(((each.entity_type, each.entity_name) for each in entry.entity), key=repr))
 
 

@@ -31,7 +31,7 @@ _FENCING_SINCE, _MANY_SINCE = 2, 4
 
 
 class _Transaction(NamedTuple):
-    """What a request says of one transaction."""
+    """One transaction of a request."""
 
     transactional_id: str
     producer: ProducerIdentity
