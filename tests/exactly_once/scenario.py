@@ -11,9 +11,10 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.crash import child_processes
 from tests.crash.clients import TIMEOUT_SECONDS
@@ -28,7 +29,7 @@ from tests.exactly_once.recorder import Recorder
 from tests.fixtures.ports import lasting_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from catalog.open import Catalog
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tests.exactly_once.checker.history import Event, History
     from tests.fixtures.postgres_pair import PostgresPair
 
+T = TypeVar("T")
 _AGENT_FAULTS: Final = {"agent: kill -9", "agent: freeze", "agent: crash at a point", "agent: clock step"}
 
 
@@ -179,10 +181,7 @@ class Scenario:
         settings = {**consumer_settings(self.bootstrap, "final"), "enable.partition.eof": False}
         last = {f"{topic}/{number}": 0 for number in range(PARTITIONS)}
         with contextlib.closing(Consumer({**settings, "isolation.level": "read_uncommitted"})) as consumer:
-            ends = {
-                f"{topic}/{each.partition}": consumer.get_watermark_offsets(each, TIMEOUT_SECONDS)[1]
-                for each in places
-            }
+            ends = {f"{topic}/{each.partition}": _end_of(consumer, each) for each in places}
         recorder.note("assign", process="final", positions=dict.fromkeys(last, 0))
         with contextlib.closing(Consumer(settings)) as consumer:
             consumer.assign(places)
@@ -194,7 +193,7 @@ class Scenario:
                 for record in records:
                     last[record.partition] = record.offset + 1
                 stable = {
-                    f"{topic}/{each.partition}": consumer.get_watermark_offsets(each, TIMEOUT_SECONDS)[1]
+                    f"{topic}/{each.partition}": _end_of(consumer, each)
                     for each in (places if not records else ())
                 }
                 if stable == ends and not records:
@@ -211,7 +210,7 @@ class Scenario:
             while True:
                 found = {
                     f"{SOURCE}/{each.partition}": each.offset
-                    for each in consumer.committed(places, TIMEOUT_SECONDS)
+                    for each in _until_it_works(partial(consumer.committed, places, TIMEOUT_SECONDS))
                 }
                 if all(found[partition] >= end for partition, end in ends.items()):
                     return found
@@ -219,6 +218,23 @@ class Scenario:
                 for client in self._transfers:
                     client.check()
                 time.sleep(0.2)
+
+
+def _end_of(consumer: Consumer, place: TopicPartition) -> int:
+    """Return the end of a partition's log, as the isolation level of the consumer has it."""
+    return int(_until_it_works(partial(consumer.get_watermark_offsets, place, TIMEOUT_SECONDS))[1])
+
+
+def _until_it_works(request: Callable[[], T]) -> T:
+    """Repeat a request, which librdkafka gives up when it replaces the connection to an agent."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            return request()
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def summary(history: History, anomalies: list[Anomaly], log: EventLog) -> str:
