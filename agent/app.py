@@ -28,7 +28,7 @@ from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
 from agent.http.authentication import HttpAuthenticator
 from agent.http.context import HttpContext
-from agent.http.record_producer import RecordProducer
+from agent.http.records.producer import RecordProducer
 from agent.http.transport.connection import HttpLimits
 from agent.http.transport.server import HttpServer
 from agent.kafka.api_registry import APIS

@@ -22,7 +22,7 @@ class AuthenticationSettings:
     )
     connection_failed_authentication_delay_ms: int = setting(
         100,
-        "Time by which the response to a failed login is delayed, over Kafka and HTTP.",
+        "Delay of the response to a failed login, over Kafka and HTTP.",
         ge=0,
         le=60_000,
     )
@@ -47,7 +47,7 @@ class AuthenticationSettings:
     )
     sasl_oauthbearer_expected_audience: str | None = setting(
         None,
-        "Comma-separated audiences of which a token must have one (claim `aud`). Needed for tokens.",
+        "Comma-separated audiences. A token must have one of them (claim `aud`). Needed for tokens.",
     )
     sasl_oauthbearer_sub_claim_name: str = setting("sub", "Claim of a token that is the name of the user.")
     sasl_oauthbearer_clock_skew_seconds: int = setting(

@@ -22,8 +22,8 @@ import click
 import httpx
 import orjson
 
-from agent.http.produce_body import parse_records
-from agent.http.record_rendering import render_records
+from agent.http.records.produce_body import parse_records
+from agent.http.records.rendering import render_records
 from agent.listeners import HttpListener
 from agent.process import run
 from agent.read.fetch_result import FetchResult

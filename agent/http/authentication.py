@@ -1,8 +1,8 @@
 """Authentication of HTTP requests: Basic with the users of Kafka clients, bearer tokens, and certificates.
 
 A listener with `http_authentication` accepts requests that authenticate in one of its ways, or whose client
-has presented a certificate. Probes are exempt: `/livez`, `/readyz` and `/healthz` show nothing else than
-whether the agent works. Every other path is protected, known or not.
+has presented a certificate. Probes are exempt: `/livez`, `/readyz` and `/healthz` show only whether
+the agent works. Every other path is protected, also those that do not exist.
 
 Basic sends the password with each request, so a listener offers it only over TLS or on loopback. A failed
 request is counted, logged and delayed like a failed login of a Kafka client.

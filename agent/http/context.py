@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.cluster.topic_directory import TopicDirectory
-    from agent.http.record_producer import RecordProducer
+    from agent.http.records.producer import RecordProducer
     from agent.quotas.follower import QuotaFollower
     from agent.read.read_path import ReadPath
     from agent.runtime.byte_budget import ByteBudget

@@ -14,8 +14,8 @@ from agent.http.authorization import Access
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body, error_responses
 from agent.http.models import ProduceResponse, RecordsResponse
-from agent.http.produce_body import parse_records, render_results
-from agent.http.record_rendering import PendingResponse, RecordsRendering, drop_unread
+from agent.http.records.produce_body import parse_records, render_results
+from agent.http.records.rendering import PendingResponse, RecordsRendering, drop_unread
 from agent.http.transport.json_size import count_items
 from agent.http.transport.request_body import json_body, reserving_items
 from agent.read.fetch_plan import PartitionFetch

@@ -1,4 +1,4 @@
-"""Authorization of Kafka requests: what a handler asks the authorizer, and the error codes of its refusals.
+"""Authorization of Kafka requests: the checks of handlers, and the error codes of refusals.
 
 Without an authorizer, every client may do everything.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -112,7 +113,7 @@ class SigningKeys:
             self._reading = None
 
 
-class _Source:
+class _Source(ABC):
     """Source of the keys; `version` changes with a file."""
 
     shown: str
@@ -135,9 +136,9 @@ class _Source:
         """Return a value that changes when the keys are known to have changed."""
         return None
 
+    @abstractmethod
     async def read(self, pool: WorkPool) -> bytes:
         """Return the JSON of the key set; calls that block run in a thread of `pool`."""
-        raise NotImplementedError
 
 
 class _File(_Source):

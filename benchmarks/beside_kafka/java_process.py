@@ -108,7 +108,7 @@ class JavaTransactions:
         record_bytes: int,
         seconds: float,
     ) -> Load:
-        """Run as many transactions with each client, one after the other."""
+        """Run this number of transactions with each client, sequentially."""
         request = {
             "settings": settings,
             "topic": topic,

@@ -81,7 +81,7 @@ class LibrdkafkaClients:
         record_bytes: int,
         seconds: float,
     ) -> Load:
-        """Run as many transactions with each client, one after the other."""
+        """Run this number of transactions with each client, sequentially."""
         common = {
             "settings": settings,
             "topic": topic,

@@ -126,7 +126,7 @@ def transact(
     records: int,
     record_bytes: int,
 ) -> Span:
-    """Run transactions one after the other; latencies are those of the commits."""
+    """Run transactions sequentially; the latencies are those of commits."""
     client = Producer({**_QUIET, **settings, "transactional.id": transactional_id})
     client.init_transactions(_FLUSH_SECONDS)
     value = bytes(record_bytes)

@@ -1,4 +1,4 @@
-"""What the clients of one sample measured. Their processes import this module, so it imports little."""
+"""Measurements of the clients of one sample. Their processes import this module, so it imports little."""
 
 from __future__ import annotations
 

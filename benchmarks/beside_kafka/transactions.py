@@ -1,4 +1,4 @@
-"""Transactions with default settings, one after the other for each producer, as fast as they can.
+"""Sequential transactions of each producer with default settings, as fast as possible.
 
 A transaction has 10 records over 3 partitions. The time of a commit begins with the call, so it includes what
 was not sent before. Each sample takes about `seconds`: the number of transactions follows from the rate of

@@ -427,11 +427,13 @@ class Transactions:
     ) -> dict[PartitionId, list[AbortedTransaction]]:
         """Return the aborted transactions that overlap [base, end) of each partition, by their last offset.
 
-        Look up the last stable offset before, and let no range reach beyond it. A reader passes the extents
-        that it has read, control batches among them. A partition of which one is gone is left out: what was
-        read may be of transactions that a compaction has removed meanwhile. A reader also passes the leader
-        epochs that the last stable offsets were looked up in, in the order of `ranges`. A partition is left
-        out if the catalog does not continue that history, which may have other ends of transactions.
+        Look up the last stable offset before, and let no range reach beyond it.
+
+        A reader passes the extents that it has read, control batches among them. The result leaves out a
+        partition if one of its extents is gone, because a compaction may have removed aborted transactions
+        together with it. A reader also passes the leader epochs of the last stable offsets, in the order of
+        `ranges`. The result leaves out a partition if the catalog does not continue that history, because
+        the new history may have other ends of transactions.
         """
         params = {
             "topic_ids": arrays.uuids(each.topic_id for each in ranges),

@@ -15,7 +15,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from agent.http.models import RecordBody
-from agent.http.text_or_base64 import get_bytes, put_bytes
+from agent.http.records.text_or_base64 import get_bytes, put_bytes
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:

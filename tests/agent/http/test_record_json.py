@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.http.errors import InvalidBodyError
-from agent.http.produce_body import parse_records
-from agent.http.record_rendering import render_records
-from agent.http.text_or_base64 import get_bytes, put_bytes
+from agent.http.records.produce_body import parse_records
+from agent.http.records.rendering import render_records
+from agent.http.records.text_or_base64 import get_bytes, put_bytes
 from agent.read.fetch_result import FetchResult
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import Record, encode_records

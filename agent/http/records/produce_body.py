@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from agent.http.errors import InvalidBodyError
 from agent.http.models import PRODUCE_BODY
-from agent.http.record_producer import NewRecords, Rejection
-from agent.http.text_or_base64 import get_bytes
+from agent.http.records.producer import NewRecords, Rejection
+from agent.http.records.text_or_base64 import get_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.http.models import HeaderBody, RecordBody
-    from agent.http.record_producer import Headers, ProducedRecords
+    from agent.http.records.producer import Headers, ProducedRecords
 
 _MAX_PROBLEMS = 5
 # pydantic describes either all problems or none, and holds the GIL meanwhile.

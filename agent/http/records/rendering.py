@@ -13,7 +13,7 @@ import orjson
 from starlette.responses import Response
 from typing_extensions import override
 
-from agent.http.text_or_base64 import put_bytes
+from agent.http.records.text_or_base64 import put_bytes
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
 
