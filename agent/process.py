@@ -29,9 +29,9 @@ from object_store.open import StoreConfig, open_store
 try:
     import uvloop
 except ImportError:  # not available on this platform
-    _new_loop = asyncio.new_event_loop
+    new_loop = asyncio.new_event_loop
 else:
-    _new_loop = uvloop.new_event_loop
+    new_loop = uvloop.new_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ def run(
             tasks = maintenance_tasks(catalog, store, settings.maintenance)
             dedicate = partial(catalog.dedicate_thread, Reserve.MAINTENANCE)
             new_runner = partial(MaintenanceRunner, tasks, catalog, clock=clock, ids=ids, prepare=dedicate)
-        runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
+        runner = opened.enter_context(asyncio.Runner(loop_factory=new_loop))
         parts = partial(
             Agent,
             settings=settings,

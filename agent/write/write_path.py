@@ -138,6 +138,7 @@ class WritePath:
         self._timer_file: OpenFile | None = None  # the file of the timer
         self._timer: asyncio.TimerHandle | None = None
         self._early_timer: asyncio.TimerHandle | None = None
+        self._early_timer_ends = 0.0  # uvloop's handle does not know it if the time is near
         self._draining = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -311,9 +312,10 @@ class WritePath:
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._early_timer is not None:
-            if self._early_timer.when() <= at:
+            if self._early_timer_ends <= at:
                 return
             self._early_timer.cancel()  # a file before this one set it, or its producers were slower
+        self._early_timer_ends = at
         self._early_timer = loop.call_at(at, self._early_timer_ended)
 
     def _early_timer_ended(self) -> None:

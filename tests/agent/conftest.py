@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.process import new_loop
 from core.clock import SystemClock
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """The agent is an asyncio process."""
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Tests use the event loop of an agent's process."""
+    return "asyncio", {"loop_factory": new_loop}
 
 
 @pytest.fixture

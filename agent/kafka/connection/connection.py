@@ -115,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sending: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._muted: asyncio.TimerHandle | None = None  # set while the client is throttled
+        self._mute_ends = 0.0  # uvloop's handle does not know it if the time is near
         self._progress = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -246,10 +247,11 @@ class Connection(asyncio.BufferedProtocol):
         none of them retains memory meanwhile.
         """
         until = self._loop.time() + seconds
-        if self._transport is None or (self._muted is not None and self._muted.when() >= until):
+        if self._transport is None or (self._muted is not None and self._mute_ends >= until):
             return
         if self._muted is not None:
             self._muted.cancel()
+        self._mute_ends = until
         self._muted = self._loop.call_at(until, self._unmute)
         self._update_reading()
 

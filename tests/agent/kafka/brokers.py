@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.app import Agent
 from agent.listeners import KafkaListener
-from agent.process import _new_loop
+from agent.process import new_loop
 from tests.agent.running_agents import SETTINGS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class BrokerThread:
         self._make: Callable[[], Agent] = lambda: Agent(
             settings=self.settings, store=store, catalog=catalog, clock=clock, ids=ids
         )
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self.agent: Agent
         self.address = self.http_address = ""

@@ -198,6 +198,14 @@ async def test_a_file_is_closed_early_for_a_producer_about_to_stall(store: Fault
         await again[0].wait()
 
 
+async def test_a_file_that_is_due_at_once_takes_more_appends(store: FaultyStore) -> None:
+    """Until the event loop runs the timer, each append compares its time with that of the file."""
+    async with writing(store) as harness:
+        harness.path._set_early_timer(0)
+        pending = harness.path.enqueue([batches(A, 0, "x" * 70_000)])[0]
+        assert (await pending.wait())[0].base_offset == 0
+
+
 async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) -> None:
     """Only the bytes of a single producer count, however many requests are pending."""
     async with writing(store, stalled_flush_bytes=2000, early_close_bytes=20_000) as harness:

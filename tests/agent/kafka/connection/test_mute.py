@@ -58,6 +58,7 @@ async def test_the_longest_mute_holds_and_ends_by_itself(monkeypatch: pytest.Mon
     scripted = Scripted()
     resumed = asyncio.Event()
     monkeypatch.setattr(scripted.transport, "resume_reading", resumed.set)
+    scripted.connection.mute(0.0)
     scripted.connection.mute(0.02)
     scripted.connection.mute(0.001)
     timer = scripted.connection._muted

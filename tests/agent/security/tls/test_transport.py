@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.listeners import ClientAuth, TlsSettings
-from agent.process import _new_loop
+from agent.process import new_loop
 from agent.runtime.metrics import AgentMetrics
 from agent.security.tls.certificates import Certificate
 from agent.security.tls.handshakes import Handshakes
@@ -134,7 +134,7 @@ def _run(test: Awaitable[None]) -> None:
     async def run() -> None:
         await test
 
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
 
 
