@@ -150,7 +150,10 @@ class GroupOffsets:
         return found, OffsetCursor(rows[-1].group_id, rows[-1].topic_id, rows[-1].partition)
 
     def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId]) -> bool:
-        """Delete a group's offsets of these partitions; return False if the claim was lost."""
+        """Delete a group's offsets of these partitions; return False if the claim was lost.
+
+        Ongoing transactions no longer commit the offsets that they have stored for these partitions.
+        """
         params = {**_partition_params(partitions), "group_id": group_id, "claim_id": claim_id}
 
         def work(transaction: Transaction) -> bool:

@@ -479,6 +479,10 @@ CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 -- Ids of idempotent producers; never assigned twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
 
+-- The order of offset commits. It decides between an offset of a transaction and one that was committed after the
+-- transaction had stored its own. 0: stored by code that does not know the order.
+CREATE SEQUENCE offset_commits AS bigint;
+
 -- Deleted topics by name, with the first producer id that was not assigned at the deletion. A producer with a
 -- smaller id may continue its sequence numbers in a new topic of that name.
 CREATE TABLE deleted_topics (
@@ -520,6 +524,7 @@ CREATE TABLE committed_offsets (
     metadata bytea NOT NULL DEFAULT '',
     committed_ms bigint NOT NULL,
     expires_ms bigint,
+    commit_number bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (group_id, topic_id, partition)
 ) WITH (fillfactor = 50);
 CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);
@@ -540,6 +545,7 @@ CREATE TABLE pending_offsets (
     committed_offset bigint NOT NULL,
     leader_epoch integer NOT NULL DEFAULT -1,
     metadata bytea NOT NULL DEFAULT '',
+    commit_number bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (group_id, topic_id, partition, producer_id)
 );
 CREATE INDEX pending_offsets_producer ON pending_offsets (producer_id);

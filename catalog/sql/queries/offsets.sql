@@ -1,12 +1,13 @@
 -- name: lock_claimed_group
--- Lock a group against changes until the transaction ends; no row if another coordinator has claimed it.
+-- Lock a group against changes and against commits of offsets until the transaction ends; no row if another
+-- coordinator has claimed it.
 SELECT generation FROM consumer_groups
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
-FOR SHARE;
+FOR UPDATE;
 
 -- name: lock_group_to_commit
--- Lock a group like lock_claimed_group; also return the topics that do not exist. A topic that is deleted
--- after this statement counts as deleted after the commit.
+-- Lock a group against changes until the transaction ends, and return the topics that do not exist; no row if another
+-- coordinator has claimed it. A topic that is deleted after this statement counts as deleted after the commit.
 SELECT generation, ARRAY(
     SELECT DISTINCT topic_id FROM unnest(%(topic_ids)s::uuid[]) AS given (topic_id)
     WHERE NOT EXISTS (SELECT FROM topics AS t WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL)
@@ -18,10 +19,10 @@ FOR SHARE;
 -- name: commit_offsets
 -- Store offsets of partitions whose topics exist.
 INSERT INTO committed_offsets (
-    group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms
+    group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms, commit_number
 )
 SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, now_ms,
-       now_ms + %(retention_ms)s::bigint
+       now_ms + %(retention_ms)s::bigint, (SELECT nextval('offset_commits'))
 FROM (
     SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
 ) AS clock, unnest(
@@ -33,7 +34,8 @@ WHERE deleted_ms IS NULL
 ORDER BY topic_id, partition
 ON CONFLICT (group_id, topic_id, partition) DO UPDATE
 SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch,
-    metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms;
+    metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms,
+    commit_number = EXCLUDED.commit_number;
 
 -- name: fetch_offsets
 -- Return the offsets of the given pairs of group and partition, and whether a transaction may change them. One
@@ -85,18 +87,24 @@ LEFT JOIN partitions AS p ON p.topic_id = page.topic_id AND p.partition = page.p
 ORDER BY page.group_id, page.topic_id, page.partition;
 
 -- name: delete_offsets
--- Delete the offsets of a group in these partitions.
-DELETE FROM committed_offsets
-USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS unwanted (topic_id, partition)
-WHERE committed_offsets.group_id = %(group_id)s
-    AND committed_offsets.topic_id = unwanted.topic_id
-    AND committed_offsets.partition = unwanted.partition;
+-- Delete the offsets of a group in these partitions, also those that ongoing transactions would commit.
+WITH unwanted AS (
+    SELECT topic_id, partition
+    FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS given (topic_id, partition)
+),
+pending AS (
+    DELETE FROM pending_offsets AS o USING unwanted
+    WHERE o.group_id = %(group_id)s AND o.topic_id = unwanted.topic_id AND o.partition = unwanted.partition
+)
+DELETE FROM committed_offsets AS o USING unwanted
+WHERE o.group_id = %(group_id)s AND o.topic_id = unwanted.topic_id AND o.partition = unwanted.partition;
 
 -- name: expire_offsets
--- Delete the expired offsets of some groups. Offsets of a deleted topic stay until its row is removed. A group with members
--- keeps the offsets of the topics that they subscribe to, or all if these are unknown. An explicit expiry
--- time of the commit applies to all other offsets. Without one, the age counts from when the last member left
--- a classic group that had members, otherwise from the commit.
+-- Delete the expired offsets of some groups. Offsets of a deleted topic stay until its row is removed, and those that
+-- an ongoing transaction may change until it ends. A group with members keeps the offsets of the topics that they
+-- subscribe to, or all if these are unknown. An explicit expiry time of the commit applies to all other offsets.
+-- Without one, the age counts from when the last member left a classic group that had members, otherwise from the
+-- commit.
 DELETE FROM committed_offsets AS o
 USING consumer_groups AS g, topics AS t
 WHERE o.group_id = ANY(%(group_ids)s)
@@ -112,7 +120,11 @@ WHERE o.group_id = ANY(%(group_ids)s)
         WHEN g.group_type = 'classic' AND g.member_count = 0 AND g.protocol_type IS NOT NULL
             THEN g.state_ms <= %(before_ms)s
         ELSE o.committed_ms <= %(before_ms)s
-    END;
+    END
+    AND NOT EXISTS (
+        SELECT FROM pending_offsets AS p
+        WHERE p.group_id = o.group_id AND p.topic_id = o.topic_id AND p.partition = o.partition
+    );
 
 -- name: lock_unused_groups
 -- Lock those of some groups that have had no members for long; skip rows that another transaction has locked.

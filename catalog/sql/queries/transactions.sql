@@ -69,9 +69,10 @@ FOR SHARE;
 -- name: add_offsets
 -- Store offsets that a transaction commits when it ends.
 INSERT INTO pending_offsets (
-    group_id, topic_id, partition, producer_id, committed_offset, leader_epoch, metadata
+    group_id, topic_id, partition, producer_id, committed_offset, leader_epoch, metadata, commit_number
 )
-SELECT %(group_id)s, topic_id, partition, %(producer_id)s, committed_offset, leader_epoch, metadata
+SELECT %(group_id)s, topic_id, partition, %(producer_id)s, committed_offset, leader_epoch, metadata,
+       (SELECT nextval('offset_commits'))
 FROM unnest(
     %(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[], %(leader_epochs)s::integer[],
     %(metadata)s::bytea[]
@@ -80,7 +81,8 @@ JOIN topics USING (topic_id)
 WHERE deleted_ms IS NULL
 ORDER BY topic_id, partition
 ON CONFLICT (group_id, topic_id, partition, producer_id) DO UPDATE
-SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch, metadata = EXCLUDED.metadata;
+SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch, metadata = EXCLUDED.metadata,
+    commit_number = EXCLUDED.commit_number;
 
 -- name: lock_partitions
 -- Lock the partitions of a transaction, in the order that every transaction uses. Earlier statements have locked the
@@ -154,19 +156,23 @@ pending AS (
     DELETE FROM pending_offsets AS o
     USING (SELECT count(*) AS groups FROM existing_groups) AS locked
     WHERE o.producer_id = %(producer_id)s AND locked.groups >= 0
-    RETURNING o.group_id, o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata
+    RETURNING o.group_id, o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.commit_number
 ),
 committed AS (
+    -- An offset that was committed after the transaction had stored its own stays.
     INSERT INTO committed_offsets AS c (
-        group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms
+        group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, commit_number
     )
-    SELECT o.group_id, o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, %(now_ms)s
+    SELECT o.group_id, o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, %(now_ms)s,
+           o.commit_number
     FROM pending AS o JOIN existing_groups USING (group_id) JOIN topics USING (topic_id)
     WHERE %(commits)s::boolean AND topics.deleted_ms IS NULL
     ORDER BY o.group_id, o.topic_id, o.partition
     ON CONFLICT (group_id, topic_id, partition) DO UPDATE
     SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch,
-        metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = NULL
+        metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = NULL,
+        commit_number = EXCLUDED.commit_number
+    WHERE EXCLUDED.commit_number = 0 OR c.commit_number < EXCLUDED.commit_number
 ),
 updated AS (
     UPDATE transactional_ids

@@ -66,7 +66,7 @@ class _Id:
     number: int | None = None  # of the ongoing transaction
     partitions: set[int] = field(default_factory=set)
     has_group: bool = False
-    pending: int | None = None
+    pending: tuple[int, int] | None = None  # position among all commits of offsets, and the offset
     started_ms: int = 0
     ended: bool | None = None  # outcome of the last transaction of the current epoch, None without one
 
@@ -92,7 +92,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.outcomes: dict[int, bool] = {}
         self.ids_by_name = {name: _Id() for name in _NAMES}
         self.zombies: list[_Producer] = []
-        self.committed_offset: int | None = None
+        self.committed_offset: tuple[int, int] | None = None
+        self.offset_commits = 0
         self.transactions_begun = 0
 
     @override
@@ -115,7 +116,7 @@ class TransactionMachine(RuleBasedStateMachine):
         for partition in model.partitions:
             self.log[partition].append(_Entry(model.number, is_control=True))
         if commits and model.pending is not None:
-            self.committed_offset = model.pending
+            self.committed_offset = max(model.pending, self.committed_offset or model.pending)
         self.outcomes[model.number] = commits
         model.number, model.pending, model.has_group = None, None, False
         model.partitions.clear()
@@ -216,7 +217,22 @@ class TransactionMachine(RuleBasedStateMachine):
         )
         assert added.outcome is CommitOutcome.COMMITTED
         self._begin(model)
-        model.has_group, model.pending = True, offset
+        self.offset_commits += 1
+        model.has_group, model.pending = True, (self.offset_commits, offset)
+
+    @rule(offset=st.integers(0, 99))
+    def commit_offsets_outside_of_transactions(self, offset: int) -> None:
+        offsets = [CommittedOffset(topic_id=self.topic.topic_id, partition=0, offset=offset)]
+        self.catalog.group_offsets.commit("g", self.claim, None, offsets)
+        self.offset_commits += 1
+        self.committed_offset = self.offset_commits, offset
+
+    @rule()
+    def delete_offsets(self) -> None:
+        assert self.catalog.group_offsets.delete("g", self.claim, [self._key(0)])
+        self.committed_offset = None
+        for model in self.ids_by_name.values():
+            model.pending = None
 
     @precondition(lambda self: any(each.current for each in self.ids_by_name.values()))
     @rule(data=st.data(), commits=st.booleans(), repeats=st.booleans())
@@ -330,7 +346,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert found == []
             return
         ((_, offset),) = found
-        assert offset.offset == (-1 if self.committed_offset is None else self.committed_offset)
+        assert offset.offset == (-1 if self.committed_offset is None else self.committed_offset[1])
         assert offset.is_unstable == pending
 
     @invariant()

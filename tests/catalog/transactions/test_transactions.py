@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from catalog.errors import TransactionRefusal, TransactionRefusedError
@@ -14,6 +15,8 @@ from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of, runs_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from catalog.model import PartitionState, RunResult, Topic
     from core.clock import ManualClock
 
@@ -249,6 +252,70 @@ def test_offsets_of_a_transaction_are_committed_with_it_or_not_at_all(scene: Sce
     catalog.groups.delete("g", claim)
     catalog.transactions.end("t", producer, commits=True)
     assert catalog.group_offsets.fetch([("g", key)]) == []
+
+
+def _group(scene: Scene) -> UUID:
+    claim = scene.ids.new_uuid()
+    scene.catalog.groups.claim("g", claim, create=True)
+    return claim
+
+
+def _add_offset(scene: Scene, topic: Topic, name: str, claim: UUID, offset: int) -> ProducerIdentity:
+    producer = scene.catalog.transactions.initialize(name, _TIMEOUT_MS).producer
+    offsets = [CommittedOffset(topic_id=topic.topic_id, partition=0, offset=offset)]
+    scene.catalog.transactions.add_offsets(name, producer, ("g", claim, None), offsets, adds_group=True)
+    return producer
+
+
+def _offsets(scene: Scene, topic: Topic) -> list[int]:
+    found = scene.catalog.group_offsets.fetch([("g", PartitionId(topic.topic_id, 0))])
+    return [each.offset for _, each in found]
+
+
+def test_an_offset_that_was_committed_after_that_of_a_transaction_stays(scene: Scene) -> None:
+    topic, catalog = scene.topic(), scene.catalog
+    claim = _group(scene)
+    producer = _add_offset(scene, topic, "a", claim, 20)
+    reset = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=5)
+    catalog.group_offsets.commit("g", claim, None, [reset])
+    catalog.transactions.end("a", producer, commits=True)
+    assert _offsets(scene, topic) == [5]
+    first, second = _add_offset(scene, topic, "a", claim, 20), _add_offset(scene, topic, "b", claim, 30)
+    catalog.transactions.end("b", second, commits=True)
+    catalog.transactions.end("a", first, commits=True)
+    assert _offsets(scene, topic) == [30]
+
+
+def test_an_offset_that_was_stored_without_an_order_is_committed(scene: Scene, catalog_url: str) -> None:
+    """An agent of the release before the order was introduced has stored it."""
+    topic, claim = scene.topic(), _group(scene)
+    reset = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=5)
+    scene.catalog.group_offsets.commit("g", claim, None, [reset])
+    producer = _add_offset(scene, topic, "a", claim, 20)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.pending_offsets SET commit_number = 0")
+    scene.catalog.transactions.end("a", producer, commits=True)
+    assert _offsets(scene, topic) == [20]
+
+
+def test_offsets_that_are_deleted_are_not_committed_by_a_transaction(scene: Scene) -> None:
+    topic, claim = scene.topic(), _group(scene)
+    producer = _add_offset(scene, topic, "a", claim, 20)
+    assert scene.catalog.group_offsets.delete("g", claim, _partitions(topic, 0))
+    scene.catalog.transactions.end("a", producer, commits=True)
+    assert _offsets(scene, topic) == []
+
+
+def test_an_offset_that_a_transaction_may_change_does_not_expire(scene: Scene, clock: ManualClock) -> None:
+    topic, claim = scene.topic(), _group(scene)
+    old = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=5)
+    scene.catalog.group_offsets.commit("g", claim, None, [old])
+    producer = _add_offset(scene, topic, "a", claim, 20)
+    clock.advance(100)
+    assert scene.catalog.group_offsets.expire(["g"], 1000) == []
+    assert _offsets(scene, topic) == [5]
+    scene.catalog.transactions.end("a", producer, commits=False)
+    assert scene.catalog.group_offsets.expire(["g"], 1000) == ["g"]
 
 
 def test_an_end_takes_three_statements_for_any_number_of_partitions(scene: Scene) -> None:

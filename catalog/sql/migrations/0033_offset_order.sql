@@ -1,0 +1,6 @@
+-- kind: expansion
+-- The order of offset commits. It decides between an offset of a transaction and one that was committed after the
+-- transaction had stored its own. 0: stored by code that does not know the order.
+CREATE SEQUENCE offset_commits AS bigint;
+ALTER TABLE committed_offsets ADD COLUMN commit_number bigint NOT NULL DEFAULT 0;
+ALTER TABLE pending_offsets ADD COLUMN commit_number bigint NOT NULL DEFAULT 0;
