@@ -15,7 +15,7 @@ transactional id, partitions, groups.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("transactions")
 _PRODUCER_SQL = load_queries("producers")
+_KNOWS_TRANSACTIONS: Final = 32
+"""The oldest schema version whose agents and planners respect transactions."""
 
 
 class EndedTransaction(NamedTuple):
@@ -144,12 +146,7 @@ class Transactions:
         """
 
         def work(transaction: Transaction) -> _Sent:
-            if transaction.rows(_SQL["agents_without_transactions"])[0].found:
-                raise EarlierAgentsError(
-                    "an agent of an earlier release runs, which ignores transactions",
-                    remedy="upgrade all agents",
-                    retry_after_seconds=1.0,
-                )
+            _exclude_earlier_releases(transaction)
             locked = self._lock(transaction, transactional_id)
             if locked is None:
                 created = self._create(transaction, transactional_id, timeout_ms)
@@ -538,6 +535,27 @@ class Transactions:
         rows = transaction.send(_SQL["end_transaction"], params)
         control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
         return _SentEnd(rows, control, locked.epoch, locked.now_ms)
+
+
+def _exclude_earlier_releases(transaction: Transaction) -> None:
+    """Exclude processes that ignore transactions from the catalog, from the first producer on.
+
+    EarlierAgentsError: such an agent runs. Others cannot start from now on. An agent that was about to
+    register stops with its first heartbeat, a watcher with its next look.
+    """
+    params = {"version": _KNOWS_TRANSACTIONS}
+    (earlier,) = transaction.rows(_SQL["earlier_releases"], params)
+    if earlier.are_admitted:  # look again when no agent can register meanwhile
+        transaction.send(_SQL["lock_registrations"])
+        (earlier,) = transaction.rows(_SQL["earlier_releases"], params)
+    if earlier.have_agents:
+        raise EarlierAgentsError(
+            "an agent of an earlier release runs, which ignores transactions",
+            remedy="upgrade all agents",
+            retry_after_seconds=1.0,
+        )
+    if earlier.are_admitted:
+        transaction.send(_SQL["exclude_earlier_releases"], params)
 
 
 def _locked(rows: Sequence[TupleRow]) -> _Locked | None:

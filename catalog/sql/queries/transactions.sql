@@ -14,9 +14,19 @@ FROM transactional_ids AS t CROSS JOIN current_incarnation AS c
 WHERE t.transactional_id = %(transactional_id)s
 FOR NO KEY UPDATE OF t;
 
--- name: agents_without_transactions
--- Return whether an agent runs that ignores transactions: it would show their records too early.
-SELECT EXISTS (SELECT FROM sessions WHERE state = 'active' AND NOT knows_transactions) AS found;
+-- name: earlier_releases
+-- Return whether an agent runs that ignores transactions, because it would show their records too early, and whether
+-- processes that do not know a schema version may use the catalog.
+SELECT EXISTS (SELECT FROM sessions WHERE state = 'active' AND NOT knows_transactions) AS have_agents,
+       EXISTS (SELECT FROM schema_version WHERE min_version < %(version)s) AS are_admitted;
+
+-- name: lock_registrations
+-- Let registrations of sessions wait until the transaction ends: they lock the incarnation, too.
+SELECT FROM catalog_incarnation FOR UPDATE;
+
+-- name: exclude_earlier_releases
+-- Exclude processes that do not know a schema version.
+UPDATE schema_version SET min_version = %(version)s WHERE min_version < %(version)s;
 
 -- name: insert_transactional_id
 -- Insert a transactional id with a producer id that was never assigned before; no row if it exists, or if the server

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.errors import EarlierAgentsError, TransactionRefusedError
+from catalog.database.schema_version import check_schema_version, read_schema_version
+from catalog.errors import EarlierAgentsError, SchemaVersionError, TransactionRefusedError
 from catalog.model import PartitionId, RunRefusal
 from catalog.transactions.repository import TimedOutTransaction
 from tests.catalog.scene import Scene, run_of
@@ -53,5 +54,20 @@ def test_no_transaction_begins_while_an_agent_ignores_transactions(scene: Scene,
         connection.execute("UPDATE siltstone.sessions SET knows_transactions = false")
         with pytest.raises(EarlierAgentsError):
             scene.catalog.transactions.initialize("t", 60_000)
+        assert connection.execute("SELECT min_version FROM siltstone.schema_version").fetchone() == (11,)
     scene.catalog.sessions.end(scene.session_id)
     assert scene.catalog.transactions.initialize("t", 60_000).producer.producer_epoch == 0
+
+
+def test_the_first_producer_excludes_releases_that_ignore_transactions(
+    scene: Scene, catalog_url: str
+) -> None:
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        check_schema_version(read_schema_version(connection), 31)
+        for _ in range(2):
+            scene.catalog.transactions.initialize("t", 60_000)
+        found = read_schema_version(connection)
+    with pytest.raises(SchemaVersionError, match="upgrade Siltstone"):
+        check_schema_version(found, 31)
+    check_schema_version(found)
+    scene.catalog.sessions.heartbeat(scene.session_id)
