@@ -11,7 +11,9 @@ from core.clock import SystemClock
 from siltstone.log_repetition import SummarizingHandler
 
 # Libraries whose information is about their own steps, and not about an event of this process.
-_CHATTY_LOGGERS = ("boto3", "botocore", "py4j", "uvicorn")
+_CHATTY_LOGGERS = ("uvicorn",)
+# Libraries that log headers, URLs or commands with credentials in them. Only their warnings are logged.
+_INDISCREET_LOGGERS = ("boto3", "botocore", "httpcore", "httpx", "py4j", "s3transfer", "urllib3")
 _AUDIT_LOGGER = "audit"  # that of the agent's authorizer
 
 
@@ -42,6 +44,8 @@ def configure_logs(level: str) -> None:
         logging.getLogger(name).setLevel(
             threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
         )
+    for name in _INDISCREET_LOGGERS:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     # Refusals are a record of attacks, and have a rate limit of their own.
     logging.getLogger(_AUDIT_LOGGER).setLevel(min(threshold, logging.INFO))
     structlog.configure(
