@@ -9,6 +9,7 @@ import pytest
 
 from tests.real_clients.agents import Agents, two_agents
 from tests.real_clients.client_driver import CLIENTS, Driver
+from tests.real_clients.sasl_agent import SaslAgent, running_sasl_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     """Two agents for all tests of the package."""
     with two_agents(postgres, tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def sasl_agent(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslAgent]:
+    """Provide an agent whose sessions end after 1.5 s, so that clients log in again."""
+    directory = tmp_path_factory.mktemp("sasl")
+    with running_sasl_agent(postgres, directory, max_reauth_ms=1_500) as running:
         yield running
 
 

@@ -1,12 +1,13 @@
-"""An agent with a listener for each kind of login, its users, and an issuer of tokens."""
+"""An agent with a listener for each security protocol, its users, and an issuer of tokens."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.authentication_settings import AuthenticationSettings
-from agent.listeners import KafkaListener, SaslMechanism, SecurityProtocol, TlsSettings
+from agent.listeners import ClientAuth, KafkaListener, SaslMechanism, SecurityProtocol, TlsSettings
 from catalog.open import open_catalog
 from catalog.security.scram import ScramMechanism, new_credential
 from core.clock import SystemClock
@@ -14,6 +15,7 @@ from core.ids import SystemIds
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.waiting import QUICK_GROUPS
 from tests.agent.security.token_issuer import AUDIENCE, ISSUER, Issuer
 from tests.fixtures.certificates import Authority
 
@@ -37,6 +39,7 @@ class SaslAgent:
         self.broker = broker
         self.issuer = issuer
         self.authority = authority
+        self.client = authority.issue("client")
         self.encrypted_address = broker.addresses["kafka.SASL_SSL"]
         self.address = broker.addresses["kafka"]
         self.open_address = broker.addresses["kafka.OPEN"]
@@ -52,7 +55,7 @@ class SaslAgent:
 def running_sasl_agent(
     postgres: PostgresForTests, directory: Path, *, max_reauth_ms: int = 0
 ) -> Iterator[SaslAgent]:
-    """Run an agent with the listeners SASL and SASL_SSL, which have all mechanisms, and OPEN."""
+    """Run an agent with the listeners SASL and SASL_SSL, which have all mechanisms, SSL, MUTUAL and OPEN."""
     clock = SystemClock()
     ids, issuer = SystemIds(clock), Issuer()
     keys = directory / "keys.json"
@@ -62,15 +65,20 @@ def running_sasl_agent(
     )
     authority = Authority(directory)
     issued = authority.issue("agent", "127.0.0.1")
+    tls = TlsSettings(certificate=issued.certificate, key=issued.key)
     encrypted = KafkaListener(
         name="SASL_SSL",
         port=0,
         protocol=SecurityProtocol.SASL_SSL,
         mechanisms=tuple(SaslMechanism),
-        tls=TlsSettings(certificate=issued.certificate, key=issued.key),
+        tls=tls,
     )
+    ssl = KafkaListener(name="SSL", port=0, protocol=SecurityProtocol.SSL, tls=tls)
+    certificates = replace(tls, client_ca=authority.file, client_auth=ClientAuth.REQUIRED)
+    mutual = KafkaListener(name="MUTUAL", port=0, protocol=SecurityProtocol.SSL, tls=certificates)
     changes = {
-        "kafka_listeners": (sasl, encrypted, KafkaListener(name="OPEN", port=0)),
+        "kafka_listeners": (sasl, encrypted, ssl, mutual, KafkaListener(name="OPEN", port=0)),
+        "groups": QUICK_GROUPS,
         "authentication": AuthenticationSettings(
             connections_max_reauth_ms=max_reauth_ms,
             connection_failed_authentication_delay_ms=1,

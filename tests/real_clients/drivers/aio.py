@@ -8,18 +8,31 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import aiokafka  # type: ignore[import-untyped]  # it brings no types
+from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]  # as above
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic  # type: ignore[import-untyped]  # as above
 from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]  # as above
     ConfigResource,
     ConfigResourceType,
 )
+from typing_extensions import override
 
 from tests.real_clients.drivers.request_loop import serve
+from tests.real_clients.drivers.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 _loop = asyncio.new_event_loop()
+_security: dict[str, Any] = {}
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    @override
+    async def token(self) -> str:
+        return self._token
 
 
 def _awaited(call: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -33,6 +46,20 @@ async def traits() -> dict[str, Any]:
     return {"codecs": ["none", "gzip", "snappy", "lz4", "zstd"], "acks": [0, 1, -1], "idempotent": True}
 
 
+async def secure(**given: str) -> None:
+    """Set how the clients of further requests connect."""
+    security = Security(**given)
+    _security.clear()
+    _security.update(security_protocol=security.protocol, ssl_context=security.context())
+    if security.mechanism:
+        _security.update(
+            sasl_mechanism=security.mechanism,
+            sasl_plain_username=security.username or None,
+            sasl_plain_password=security.password or None,
+            sasl_oauth_token_provider=_Token(security.token) if security.token else None,
+        )
+
+
 async def produce(
     *, bootstrap: str, topic: str, values: list[str], codec: str, acks: int, idempotent: bool
 ) -> None:
@@ -41,6 +68,7 @@ async def produce(
         compression_type=None if codec == "none" else codec,
         acks="all" if acks == -1 else acks,
         enable_idempotence=idempotent,
+        **_security,
     )
     async with producer:
         deliveries = [await producer.send(topic, value.encode(), value.encode(), 0) for value in values]
@@ -56,6 +84,7 @@ def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10
         enable_auto_commit=False,
         session_timeout_ms=session,
         heartbeat_interval_ms=200,
+        **_security,
     )
 
 
@@ -172,6 +201,7 @@ if __name__ == "__main__":
             each.__name__: _awaited(each)
             for each in (
                 traits,
+                secure,
                 produce,
                 bounds,
                 read,

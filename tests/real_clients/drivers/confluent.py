@@ -17,10 +17,24 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     ResourceType,
 )
 
+from core.clock import SystemClock
 from tests.agent.kafka.work import Work
 from tests.real_clients.drivers.request_loop import serve
+from tests.real_clients.drivers.security import Security
 
 _TIMEOUT_SECONDS = 120
+_TOKEN_SECONDS = 300
+_security: dict[str, Any] = {}
+
+
+def secure(**given: str) -> None:
+    """Set how the clients of further requests connect."""
+    security = Security(**given)
+    _security.clear()
+    _security.update(security.librdkafka())
+    if security.token:
+        expires = SystemClock().now_ms() / 1000 + _TOKEN_SECONDS
+        _security["oauth_cb"] = lambda _: (security.token, expires)
 
 
 def traits() -> dict[str, Any]:
@@ -35,7 +49,7 @@ def produce(
     *, bootstrap: str, topic: str, values: list[str], codec: str, acks: int, idempotent: bool
 ) -> None:
     settings = {"compression.type": codec, "acks": acks, "enable.idempotence": idempotent}
-    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    producer = Producer({"bootstrap.servers": bootstrap, **settings, **_security})
     failures: list[object] = []
     for value in values:
         producer.produce(topic, value, value, 0, on_delivery=lambda error, _: failures.append(error))
@@ -52,6 +66,7 @@ def _consumer(bootstrap: str, group: str, session: int = 10_000) -> Consumer:
             "enable.auto.commit": False,
             "session.timeout.ms": session,
             "heartbeat.interval.ms": 200,
+            **_security,
         }
     )
 
@@ -158,4 +173,9 @@ def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({each.__name__: each for each in (traits, produce, bounds, read, join, seen, leave, administer)})
+    serve(
+        {
+            each.__name__: each
+            for each in (traits, secure, produce, bounds, read, join, seen, leave, administer)
+        }
+    )

@@ -8,8 +8,11 @@ import warnings
 from itertools import islice
 from typing import Any
 
+from typing_extensions import override
+
 from tests.agent.kafka.work import Work
 from tests.real_clients.drivers.request_loop import serve
+from tests.real_clients.drivers.security import Security
 
 with warnings.catch_warnings():
     # The library uses a function that Python 3.11 deprecates.
@@ -22,8 +25,37 @@ with warnings.catch_warnings():
         NewPartitions,
         NewTopic,
     )
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]  # as above
 
 _TIMEOUT_SECONDS = 120
+_security: dict[str, Any] = {}
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    @override
+    def token(self) -> str:
+        return self._token
+
+    @override
+    def extensions(self) -> dict[str, str]:
+        return {"traceId": "123"}
+
+
+def secure(**given: str) -> None:
+    """Set how the clients of further requests connect."""
+    security = Security(**given)
+    _security.clear()
+    _security.update(security_protocol=security.protocol, ssl_context=security.context())
+    if security.mechanism:
+        _security.update(
+            sasl_mechanism=security.mechanism,
+            sasl_plain_username=security.username or None,
+            sasl_plain_password=security.password or None,
+            sasl_oauth_token_provider=_Token(security.token) if security.token else None,
+        )
 
 
 def traits() -> dict[str, Any]:
@@ -39,6 +71,7 @@ def produce(
         compression_type=None if codec == "none" else codec,
         acks="all" if acks == -1 else acks,
         enable_idempotence=idempotent,
+        **_security,
     )
     deliveries = [producer.send(topic, value.encode(), value.encode(), partition=0) for value in values]
     for delivery in deliveries:
@@ -55,6 +88,7 @@ def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10
         enable_auto_commit=False,
         session_timeout_ms=session,
         heartbeat_interval_ms=200,
+        **_security,
     )
 
 
@@ -192,6 +226,7 @@ if __name__ == "__main__":
             each.__name__: each
             for each in (
                 traits,
+                secure,
                 produce,
                 bounds,
                 read,

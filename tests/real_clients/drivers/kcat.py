@@ -9,15 +9,23 @@ from typing import IO, Any
 
 from tests.agent.kafka.work import Work
 from tests.real_clients.drivers.request_loop import serve
+from tests.real_clients.drivers.security import Security
 
 _TIMEOUT_SECONDS = 120
 _IGNORE_ERRORS = ("-E",)  # otherwise it ends at errors from which librdkafka recovers
 _NAMES = {"0": "0", "1": "1", "-1": "all"}
+_security: list[str] = []
+
+
+def secure(**given: str) -> None:
+    """Set how the clients of further requests connect."""
+    properties = Security(**given).librdkafka()
+    _security[:] = [option for each in properties.items() for option in ("-X", "=".join(each))]
 
 
 def _kcat(*arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
-        ["kcat", *_IGNORE_ERRORS, *arguments],
+        ["kcat", *_IGNORE_ERRORS, *_security, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -146,4 +154,4 @@ def leave() -> None:
 
 
 if __name__ == "__main__":
-    serve({each.__name__: each for each in (traits, produce, bounds, read, join, seen, leave)})
+    serve({each.__name__: each for each in (traits, secure, produce, bounds, read, join, seen, leave)})

@@ -3,6 +3,8 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -35,6 +37,7 @@ public final class Driver {
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     private static String protocol;
     private static Member member;
+    private static final Map<String, Object> SECURITY = new HashMap<>();
 
     /** The argument is the group protocol of the members: classic or consumer. */
     public static void main(String[] words) throws Exception {
@@ -56,6 +59,8 @@ public final class Driver {
         switch (given.get("do").asText()) {
             case "traits":
                 return Map.of("codecs", CODECS, "acks", List.of(0, 1, -1), "idempotent", true);
+            case "secure":
+                return secure(given);
             case "produce":
                 return produce(given);
             case "bounds":
@@ -123,12 +128,59 @@ public final class Driver {
         return found;
     }
 
+    /** Sets how the clients of further requests connect. Key and certificate are in one file, as is a token. */
+    private static Object secure(JsonNode given) throws Exception {
+        SECURITY.clear();
+        if (given.has("authority")) {
+            SECURITY.put("ssl.truststore.type", "PEM");
+            SECURITY.put("ssl.truststore.location", given.get("authority").asText());
+        }
+        if (given.has("certificate")) {
+            SECURITY.put("ssl.keystore.type", "PEM");
+            SECURITY.put("ssl.keystore.key", Files.readString(Path.of(given.get("key").asText())));
+            SECURITY.put(
+                "ssl.keystore.certificate.chain", Files.readString(Path.of(given.get("certificate").asText())));
+        }
+        if (given.has("protocol")) {
+            SECURITY.put("security.protocol", given.get("protocol").asText());
+        }
+        if (given.has("mechanism")) {
+            SECURITY.put("sasl.mechanism", given.get("mechanism").asText());
+            SECURITY.put("sasl.jaas.config", given.has("token") ? tokenLogin(given) : passwordLogin(given));
+        }
+        return null;
+    }
+
+    private static String passwordLogin(JsonNode given) {
+        String module = given.get("mechanism").asText().equals("PLAIN") ? "plain.Plain" : "scram.Scram";
+        return "org.apache.kafka.common.security." + module + "LoginModule required username="
+            + quoted(given.get("username")) + " password=" + quoted(given.get("password")) + ";";
+    }
+
+    private static String tokenLogin(JsonNode given) throws Exception {
+        Path file = Files.createTempFile("token", ".jwt");
+        file.toFile().deleteOnExit();
+        String url = Files.writeString(file, given.get("token").asText()).toUri().toString();
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url);
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.files", file.toString());
+        SECURITY.put("sasl.oauthbearer.token.endpoint.url", url);
+        SECURITY.put(
+            "sasl.login.callback.handler.class",
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler");
+        return "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;";
+    }
+
+    private static String quoted(JsonNode text) {
+        return "\"" + text.asText().replace("\\", "\\\\").replace("\"", "\\\"") + "\"";
+    }
+
     private static Object produce(JsonNode given) throws Exception {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", given.get("bootstrap").asText());
         settings.put("compression.type", given.get("codec").asText());
         settings.put("acks", given.get("acks").asText());
         settings.put("enable.idempotence", given.get("idempotent").asBoolean());
+        settings.putAll(SECURITY);
         StringSerializer text = new StringSerializer();
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings, text, text)) {
             List<Future<RecordMetadata>> sent = new ArrayList<>();
@@ -151,6 +203,7 @@ public final class Driver {
         settings.put("group.protocol", protocol);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", false);
+        settings.putAll(SECURITY);
         if (protocol.equals("classic") && given.has("session")) {
             settings.put("session.timeout.ms", given.get("session").asInt());
             settings.put("heartbeat.interval.ms", 200);

@@ -1,12 +1,26 @@
 // Driver for kafkajs. It has one codec, gzip.
 import kafkajs from 'kafkajs'
+import { readFileSync } from 'node:fs'
 
 const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
 const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 // Members send no heartbeat while a fetch waits, which is five seconds by default.
 const QUICK = { heartbeatInterval: 200, maxWaitTimeInMs: 200 }
-const connected = bootstrap =>
-  new Kafka({ brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } })
+let security = {}
+const connected = bootstrap => new Kafka({
+  brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 }, ...security
+})
+
+// Sets how the clients of further requests connect.
+export function secure ({ authority, certificate, key, mechanism, username, password, token }) {
+  const own = certificate ? { cert: readFileSync(certificate), key: readFileSync(key) } : {}
+  const login = token ? { oauthBearerProvider: async () => ({ value: token }) } : { username, password }
+  security = {
+    reauthenticationThreshold: 500, // by default it logs in again before each request of a session below ten seconds
+    ...(authority && { ssl: { ca: readFileSync(authority), ...own } }),
+    ...(mechanism && { sasl: { mechanism: mechanism.toLowerCase(), ...login } })
+  }
+}
 
 export const traits = () => ({ codecs: Object.keys(CODECS), acks: [0, 1, -1], idempotent: true })
 

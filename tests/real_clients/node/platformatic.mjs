@@ -3,8 +3,20 @@ import {
   Admin, compressionsAlgorithms, Consumer, ConfigResourceTypes, IncrementalAlterConfigOperationTypes, MessagesStreamModes,
   Producer, stringDeserializers, stringSerializers
 } from '@platformatic/kafka'
+import { readFileSync } from 'node:fs'
 
-const base = (bootstrap, clientId) => ({ clientId, bootstrapBrokers: bootstrap.split(','), retries: 20, retryDelay: 200 })
+let security = {}
+const base = (bootstrap, clientId) =>
+  ({ clientId, bootstrapBrokers: bootstrap.split(','), retries: 20, retryDelay: 200, ...security })
+
+// Sets how the clients of further requests connect.
+export function secure ({ authority, certificate, key, mechanism, username, password, token }) {
+  const own = certificate ? { cert: readFileSync(certificate), key: readFileSync(key) } : {}
+  security = {
+    ...(authority && { tls: { ca: readFileSync(authority), ...own } }),
+    ...(mechanism && { sasl: { mechanism, ...(token ? { token } : { username, password }) } })
+  }
+}
 
 export const traits = () => ({
   codecs: Object.entries(compressionsAlgorithms).filter(([, each]) => each.available !== false).map(([name]) => name),
