@@ -11,12 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.authentication_settings import AuthenticationSettings
-from agent.listeners import HttpAuthentication, HttpListener
+from agent.listeners import ClientAuth, HttpAuthentication, HttpListener, TlsSettings
 from catalog.security.scram import ScramMechanism, new_credential
 from core.errors import InvalidInputError
 from tests.agent.security.token_issuer import AUDIENCE, ISSUER, Issuer
+from tests.fixtures.certificates import Authority
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     from catalog.open import Catalog
@@ -117,3 +119,38 @@ async def test_tokens_need_keys(agents: Agents) -> None:
     with pytest.raises(InvalidInputError, match="sasl_oauthbearer_jwks_endpoint_url"):
         async with agents.running(http_listeners=(listener,)):
             pass
+
+
+async def test_a_certificate_authenticates_unless_the_request_has_credentials(
+    agents: Agents, catalog: Catalog, ids: Ids, tmp_path: Path
+) -> None:
+    """Credentials of a request come before the certificate of its connection, also if they are wrong."""
+    catalog.users.alter(upsertions=[("ada", new_credential(ScramMechanism.SHA_256, _PASSWORD, ids))])
+    authority = Authority(tmp_path)
+    server, mason = authority.issue("server", "127.0.0.1"), authority.issue("mason")
+    tls = TlsSettings(
+        certificate=server.certificate,
+        key=server.key,
+        client_ca=authority.file,
+        client_auth=ClientAuth.REQUESTED,
+    )
+    listener = HttpListener(port=0, authentication=(_BASIC,), tls=tls)
+    quick = AuthenticationSettings(connection_failed_authentication_delay_ms=1)
+    async with agents.running(
+        http_listeners=(listener,),
+        authentication=quick,
+        authorizer_enable=True,
+        super_users="User:CN=mason",
+    ) as running:
+        url = f"https://{running.agent._http[0].address}"
+
+        async def status(context: ssl.SSLContext, headers: dict[str, str]) -> int:
+            async with httpx.AsyncClient(verify=context, trust_env=False, timeout=60) as client:
+                return (await client.get(f"{url}/metrics", headers=headers)).status_code
+
+        certified, anonymous = mason.context(authority), authority.context()
+        assert await status(anonymous, {}) == 401
+        assert await status(certified, {}) == 200
+        assert await status(certified, _basic("ada", "wrong")) == 401
+        assert await status(certified, _basic("ada", _PASSWORD)) == 403
+        assert await status(anonymous, _basic("ada", _PASSWORD)) == 403
