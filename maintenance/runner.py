@@ -160,6 +160,9 @@ class MaintenanceRunner:
         self._note(totals, lease)
         if not lease.is_held:
             return
+        if self._stopped.is_set():  # after `stop` has released all others, if this thread was slow
+            self._leases.release(self.holder_id)
+            raise StoppedError(task.name)
         report = GarbageReport()
         try:
             task.run(report, self._progress(task))

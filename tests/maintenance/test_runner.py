@@ -23,7 +23,9 @@ from object_store.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from uuid import UUID
 
+    from catalog.lifecycle.leases import Lease
     from catalog.open import Catalog
     from core.clock import Clock
     from maintenance.report import GarbageReport, Progress
@@ -121,6 +123,27 @@ def test_one_process_runs_a_task_and_another_one_continues_after_its_stop(catalo
         until(lambda: second.totals["good"].rounds >= 1)
     finally:
         second.stop()
+
+
+def test_a_lease_that_is_taken_during_a_stop_is_released(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is slower than the stop, which waits for a bounded time."""
+    stopping, first = runner(catalog, task("good", count_one)), threading.Event()
+    acquire = catalog.leases.acquire
+
+    def stop_first(name: str, holder_id: UUID, duration_ms: int) -> Lease:
+        stopping._stopped.set()
+        catalog.leases.release(holder_id)
+        first.set()
+        return acquire(name, holder_id, duration_ms)
+
+    monkeypatch.setattr(catalog.leases, "acquire", stop_first)
+    stopping.start()
+    assert first.wait(DEADLINE_SECONDS)
+    until(lambda: not stopping.is_running)
+    assert stopping.totals["good"].rounds == 0
+    assert acquire("good", IDS.new_uuid(), 1000).is_held
 
 
 def test_a_round_without_progress_loses_its_lease_and_ends(catalog: Catalog, clock: Clock) -> None:
