@@ -46,6 +46,7 @@ class ContinuousProducer:
             number += 1
             self._producer.poll(0.02)
         self._producer.flush(TIMEOUT_SECONDS)
+        self._producer.close()
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
