@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import resource
 import signal
@@ -20,6 +19,7 @@ from typing_extensions import override
 
 from tests.crash import child_processes
 from tests.end_to_end.processes import as_url, environment
+from tests.fixtures.fork_server import FORK_SERVER
 from tests.fixtures.ports import lasting_ports
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ TIMEOUT_SECONDS: Final = 900.0
 """For Spark, of which several start at once."""
 _CHILD_SECONDS: Final = 240.0
 ROOT: Final = Path(__file__).parents[2]
-#: The fork server imports all modules and loads the kernels once; each child is a fork of it.
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([child_processes.__name__, "tests.crash.warm_children"])
 
 
 class Process(Protocol):
@@ -83,9 +80,9 @@ class Child:
 
     def start(self, crash: Crash | None = None) -> None:
         """Start the process; it may die before it is ready."""
-        self._control, remote = _CONTEXT.Pipe()
+        self._control, remote = FORK_SERVER.Pipe()
         self._ready = False
-        self._process = _CONTEXT.Process(
+        self._process = FORK_SERVER.Process(
             target=self._run, args=(replace(self.config, crash=crash), remote), daemon=True
         )
         self._process.start()

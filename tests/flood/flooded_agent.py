@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import sys
 from dataclasses import replace
@@ -18,6 +17,7 @@ from agent.settings import MIB, AgentSettings
 from core.errors import BackgroundTaskError
 from siltstone.cli.main import report_error
 from siltstone.logging_setup import configure_logs
+from tests.fixtures.fork_server import FORK_SERVER
 from tests.flood.slowdown import Slowdown
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ class FloodedAgent:
         self._slowdown = Slowdown()
         self._slowest = 1.0
         self.settings = replace(SETTINGS, **changes)
-        kind = multiprocessing.get_context("forkserver")
-        kind.set_forkserver_preload([__name__])
-        self._control, theirs = kind.Pipe()
-        self.process = kind.Process(
+        self._control, theirs = FORK_SERVER.Pipe()
+        self.process = FORK_SERVER.Process(
             target=_serve, args=(self.settings, catalog_url, store, theirs, sabotage), daemon=True
         )
         self.process.start()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from typing import TYPE_CHECKING, Final
+
+from tests.fixtures.fork_server import FORK_SERVER
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -17,9 +18,8 @@ class Slowdown:
     """A process that measures the time that a little work takes, again and again."""
 
     def __init__(self) -> None:
-        kind = multiprocessing.get_context("forkserver")
-        self._worst: Synchronized[float] = kind.Value("d", 1.0)
-        self._process = kind.Process(target=_measure, args=(self._worst,), daemon=True)
+        self._worst: Synchronized[float] = FORK_SERVER.Value("d", 1.0)
+        self._process = FORK_SERVER.Process(target=_measure, args=(self._worst,), daemon=True)
         self._process.start()
 
     def take(self) -> float:

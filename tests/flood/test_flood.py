@@ -71,7 +71,7 @@ class OtherClient:
             assert produced.is_success, produced.text
             offset = produced.json()["results"][0]["offset"]
             read = client.get("/v1/topics/other/partitions/0/records", params={"offset": offset})
-            assert len(read.json()["records"]) == 1
+            assert read.json()["records"][0]["offset"] == offset  # a flood may have appended others after it
         with Wire(self._agent.address("kafka")) as wire:
             found = wire.ask("metadata", 9, Struct(topics=[Struct(name="other")]))
             assert [topic.error_code for topic in found.topics] == [0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from agent.group_settings import GroupSettings
 from agent.listeners import HttpListener, KafkaListener
 from agent.process import run
 from agent.settings import AgentSettings
+from tests.fixtures.fork_server import FORK_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +41,8 @@ class AgentProcess:
         local_root: Path | None = None,
         times: Mapping[str, int] | None = None,
     ) -> None:
-        # The fork server has imported the agent. Its processes inherit nothing from this one.
-        kind = multiprocessing.get_context("forkserver")
-        kind.set_forkserver_preload([__name__])
-        self._control, theirs = kind.Pipe()
-        self._process = kind.Process(
+        self._control, theirs = FORK_SERVER.Pipe()
+        self._process = FORK_SERVER.Process(
             target=_agent, args=(catalog_url, store, local_root, times or {}, theirs), daemon=True
         )
         self._process.start()
