@@ -518,6 +518,7 @@ class Agent:
             ids=self._ids,
             settings=self.settings.groups,
             catalog_health=self.catalog_health,
+            rules=lambda: None if self._authorizer is None else self._authorizer.rules,
         )
         self._lag = ConsumerLag(
             self._catalog.group_offsets,

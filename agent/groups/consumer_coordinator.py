@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.group import ClassicGroup
 from agent.groups.classic.snapshot import ClassicGroupSnapshot
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.member import topics_size
+from agent.groups.consumer.member import ConsumerMember, topics_size
 from agent.groups.consumer.messages import JOIN_EPOCH
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.consumer.validation import check_heartbeat
@@ -69,7 +69,7 @@ class ConsumerGroupCoordinator:
         topics = await self._topics.get()
         await self._configs.refresh()
         joins = request.member_epoch == JOIN_EPOCH
-        cached = await self._find(group_id, topics, regex=request.regex, create=joins)
+        cached = await self._find(group_id, topics, request, create=joins)
         if cached is None:
             raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         subscription_bytes = topics_size(request.topics or ()) + len(request.regex or "")
@@ -98,15 +98,24 @@ class ConsumerGroupCoordinator:
             storing.cancel()
 
     async def _find(
-        self, group_id: str, topics: TopicView, *, regex: str | None = None, create: bool = False
+        self,
+        group_id: str,
+        topics: TopicView,
+        request: ConsumerHeartbeat | None = None,
+        *,
+        create: bool = False,
     ) -> CachedGroup | None:
-        """Return the group; its patterns and `regex` have then been matched with these topics."""
+        """Return the group; its patterns and that of the request have then been matched with these topics."""
         cached = await self._cache.find(group_id, create=create)
         if cached is None:
             return None
-        group = cached.group
-        patterns = group.unseen_patterns(topics) if isinstance(group, ConsumerGroup) else set()
-        await self._topics.match(topics, patterns | {regex} if regex else patterns)
+        group = cached.group if isinstance(cached.group, ConsumerGroup) else None
+        selections = set() if group is None else group.unseen_selections(topics)
+        if request is not None:
+            sender = (None if group is None else group.sender(request)) or ConsumerMember(member_id="")
+            selection = sender.updated(request).selection(topics)
+            selections |= set() if selection is None else {selection}
+        await self._topics.match(topics, selections)
         return await self._cache.find(group_id, create=create) if cached.group.is_dead else cached
 
     # Conversions

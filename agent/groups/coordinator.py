@@ -22,7 +22,7 @@ from agent.groups.offsets import GroupOffsets
 from agent.groups.ownership import GroupOwnership, require_group_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agent.group_settings import GroupSettings
     from agent.groups.classic.messages import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agent.groups.ownership import Brokers
     from agent.runtime.health import CallHealth
     from agent.runtime.work_pool import WorkPool
+    from agent.security.acl_rules import AccessRules
     from core.clock import Clock
     from core.ids import Ids
 
@@ -64,7 +65,9 @@ class GroupCoordinator:
         ids: Ids,
         settings: GroupSettings,
         catalog_health: CallHealth | None = None,
+        rules: Callable[[], AccessRules | None] = lambda: None,
     ) -> None:
+        """`rules` returns what decides about clients now; None if every client may do everything."""
         self.settings = settings
         self.ownership = GroupOwnership(brokers)
         refresh_ms = settings.topics_refresh_ms
@@ -81,7 +84,9 @@ class GroupCoordinator:
             configs=config_cache,
             catalog_health=catalog_health,
         )
-        topic_cache = TopicCache(topics.list, call=self.cache.store.call, clock=clock, refresh_ms=refresh_ms)
+        topic_cache = TopicCache(
+            topics.list, call=self.cache.store.call, clock=clock, refresh_ms=refresh_ms, rules=rules
+        )
         self.consumers = ConsumerGroupCoordinator(
             cache=self.cache, topics=topic_cache, configs=config_cache, settings=settings, clock=clock
         )

@@ -13,6 +13,7 @@ The rules are those of Kafka's StandardAuthorizerData and of Authorizer.authoriz
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -39,6 +40,13 @@ class Decision(Enum):
     ALLOWED = auto()
     DENIED = auto()
     NO_ACL = auto()
+
+
+class Grantee(NamedTuple):
+    """A client as the ACLs see it. Clients that no ACL tells apart are the same grantee."""
+
+    principal: str
+    host: str
 
 
 class _Entry(NamedTuple):
@@ -94,6 +102,7 @@ class AclIndex:
             entry = _Entry(canonical_host(each.host) or each.host, each.operation, each.permission)
             self._types.setdefault(each.resource_type, _Patterns()).add(each, entry)
             self._of_principal[each.resource_type, each.principal].append((each, entry))
+        self._hosts = {entry.host for entries in self._of_principal.values() for _, entry in entries}
         for patterns in self._types.values():
             patterns.lengths = sorted({*map(len, patterns.prefixed)})
 
@@ -112,6 +121,11 @@ class AclIndex:
         if not has_acls:
             return Decision.NO_ACL
         return Decision.ALLOWED if is_allowed else Decision.DENIED
+
+    def grantee(self, kind: ResourceType, principal: str, host: str) -> Grantee:
+        """Return what the ACLs of a resource type see of a client. `host` is in canonical form."""
+        is_named = (kind, principal) in self._of_principal
+        return Grantee(principal if is_named else ANY_USER, host if host in self._hosts else WILDCARD)
 
     def allows_any(self, principal: str, host: str, right: Right) -> bool:
         """Return True if the ACLs allow the operation on any resource of the type.
@@ -147,3 +161,28 @@ def _concerning(by_principal: _ByPrincipal, principal: str, host: str) -> Iterat
 
 
 NO_ACLS: Final = AclIndex(None, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessRules:
+    """What decides about every client: super users, ACLs, and the setting for resources without any.
+
+    Immutable, and safe in any thread. It neither caches nor logs: the authorizer does.
+    """
+
+    super_users: frozenset[str]
+    allow_everyone: bool
+    index: AclIndex
+
+    def allows(self, principal: str, host: str, right: Right, name: str) -> bool:
+        """Return True if a client may do an operation on one resource. `host` is in canonical form."""
+        if principal in self.super_users:
+            return True
+        decision = self.index.decide(principal, host, right, name)
+        return self.allow_everyone if decision is Decision.NO_ACL else decision is Decision.ALLOWED
+
+    def grantee(self, kind: ResourceType, principal: str, host: str) -> Grantee:
+        """Return the client as these rules see it; its decisions are those of the client."""
+        if principal in self.super_users:
+            return Grantee(principal, WILDCARD)
+        return self.index.grantee(kind, principal, canonical_host(host) or host)

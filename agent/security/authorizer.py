@@ -6,11 +6,12 @@ that another version of the ACLs ends all of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from agent.security.acl_rules import NO_ACLS, Decision
+from agent.security.acl_rules import NO_ACLS, AccessRules
 from agent.security.identity import Decisions
 from agent.security.rights import SUPPORTED_OPERATIONS
 from catalog.security.acl_bindings import CLUSTER_NAME, canonical_host, is_principal
@@ -49,9 +50,7 @@ class Authorizer:
 
     def __init__(self, *, super_users: str, allow_everyone: bool, audit: AuditLog) -> None:
         """Take Kafka's `super.users` and `allow.everyone.if.no.acl.found`. There are no ACLs at first."""
-        self._super_users = parse_super_users(super_users)
-        self._allow_everyone = allow_everyone
-        self._index = NO_ACLS
+        self._rules = AccessRules(parse_super_users(super_users), allow_everyone, NO_ACLS)
         self._cached: WeakSet[Decisions] = WeakSet()
         self._cached_bytes = 0
         self.audit = audit
@@ -59,11 +58,16 @@ class Authorizer:
     @property
     def index(self) -> AclIndex:
         """The current ACLs."""
-        return self._index
+        return self._rules.index
+
+    @property
+    def rules(self) -> AccessRules:
+        """All that decides now, for checks outside the event loop."""
+        return self._rules
 
     def replace(self, index: AclIndex) -> None:
         """Decide by these ACLs from now on."""
-        self._index = index
+        self._rules = replace(self._rules, index=index)
         self._forget_decisions()
 
     def allows(
@@ -94,7 +98,7 @@ class Authorizer:
         is_allowed = decisions.any_of.get(right)
         if is_allowed is None:
             principal, host = str(client.principal), _host(client)
-            is_allowed = self.decide(client, right, "hardcode") or self._index.allows_any(
+            is_allowed = self.decide(client, right, "hardcode") or self.index.allows_any(
                 principal, host, right
             )
             decisions.any_of[right] = is_allowed
@@ -102,11 +106,7 @@ class Authorizer:
 
     def decide(self, client: Client, right: Right, name: str) -> bool:
         """Return True if the client may do an operation on one resource; neither cache nor log it."""
-        principal = str(client.principal)
-        if principal in self._super_users:
-            return True
-        decision = self._index.decide(principal, _host(client), right, name)
-        return self._allow_everyone if decision is Decision.NO_ACL else decision is Decision.ALLOWED
+        return self._rules.allows(str(client.principal), _host(client), right, name)
 
     def operations(self, client: Client, kind: ResourceType, name: str) -> int:
         """Return the bit field of the operations that the client may do (KIP-430)."""
@@ -118,10 +118,10 @@ class Authorizer:
         decisions = client.decisions
         if (
             decisions is None
-            or decisions.index is not self._index
+            or decisions.index is not self.index
             or decisions.principal is not client.principal
         ):
-            decisions = client.decisions = Decisions(self._index, client.principal)
+            decisions = client.decisions = Decisions(self.index, client.principal)
             self._cached.add(decisions)
         return decisions
 

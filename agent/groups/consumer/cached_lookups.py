@@ -18,6 +18,8 @@ from core.errors import SiltstoneError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+    from agent.groups.consumer.topics import Selection
+    from agent.security.acl_rules import AccessRules
     from catalog.model import Topic
     from core.clock import Clock
 
@@ -102,7 +104,7 @@ class BlockingCall(Protocol):
 
 
 class TopicCache:
-    """The view of all topics. Belongs to the event loop."""
+    """The view of all topics and of the rights to describe them. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -111,8 +113,11 @@ class TopicCache:
         call: BlockingCall,
         clock: Clock,
         refresh_ms: int,
+        rules: Callable[[], AccessRules | None] = lambda: None,
     ) -> None:
+        """`rules` returns what decides about clients now; None if every client may do everything."""
         self._look_up = look_up
+        self._rules = rules
         self._call = call
         self._lookup = CachedLookup("topics", self._update, clock=clock, refresh_ms=refresh_ms)
         self._match_lock = asyncio.Lock()
@@ -121,19 +126,20 @@ class TopicCache:
         """Return the current view."""
         return await self._lookup.get()
 
-    async def match(self, view: TopicView, patterns: Collection[str]) -> None:
+    async def match(self, view: TopicView, selections: Collection[Selection]) -> None:
         """Cache what these patterns match; many names are matched outside the event loop.
 
         Kafka has an executor for that. Here one caller works at a time, because members of a group usually
         share their patterns.
         """
-        if len(view.uncached(patterns)) * len(view.by_name) <= _MAX_MATCHES_ON_LOOP:
+        if len(view.uncached(selections)) * len(view.by_name) <= _MAX_MATCHES_ON_LOOP:
             return
         async with self._match_lock:
-            missing = view.uncached(patterns)
+            missing = view.uncached(selections)
             if missing:
                 view.cache_matches(await self._call(partial(view.compute_matches, missing)))
 
     async def _update(self) -> TopicView:
         last = self._lookup.last or TopicView({})
-        return await self._call(lambda: last.updated(self._look_up()))
+        rules = self._rules()
+        return await self._call(lambda: last.updated(self._look_up(), rules))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment, ConsumerGroupState, ConsumerHeartbeat
     from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
     from agent.groups.consumer.state_machine import Downgrade
-    from agent.groups.consumer.topics import TopicView
+    from agent.groups.consumer.topics import Selection, TopicView
     from agent.groups.metrics import GroupCounters
     from catalog.config.values import GroupConfig
     from catalog.model import PartitionId
@@ -149,9 +149,13 @@ class ConsumerGroup:
         """Return the state that another coordinator needs."""
         return self._machine.snapshot()
 
-    def unseen_patterns(self, topics: TopicView) -> set[str]:
-        """Return the patterns that the next heartbeat will match with this view for the first time."""
-        return self._machine.unseen_patterns(topics)
+    def unseen_selections(self, topics: TopicView) -> set[Selection]:
+        """Return the patterns that the next request will match with this view for the first time."""
+        return self._machine.unseen_selections(topics)
+
+    def sender(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
+        """Return the member that seems to send a heartbeat; its epoch may be wrong."""
+        return self._members.get(request.member_id) or self._members.of_instance(request.instance_id or "")
 
     # Heartbeats
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.groups.classic.member import MEMBER_BYTES, protocols_size
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, JOIN_EPOCH, LEAVE_STATIC_EPOCH
+from agent.security.identity import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from agent.groups.classic.embedded_protocol import Subscription
     from agent.groups.classic.messages import JoinRequest, MemberProtocol
     from agent.groups.consumer.messages import Assignment, ConsumerHeartbeat
+    from agent.groups.consumer.topics import Selection, TopicView
 
 _TOPIC_BYTES = _PARTITION_BYTES = 128
 
@@ -49,7 +51,8 @@ class ConsumerMember:
     """A member of a consumer group. Immutable: each change makes a new object.
 
     `assigned` are the partitions that the member may read. `pending_revocation` are partitions that it was
-    asked to revoke and may still read. `classic` is None unless the member uses the classic protocol.
+    asked to revoke and may still read. `principal` limits what `regex` matches. `classic` is None unless the
+    member uses the classic protocol.
     """
 
     member_id: str
@@ -57,6 +60,7 @@ class ConsumerMember:
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
+    principal: str = str(ANONYMOUS)
     rebalance_timeout_ms: int = -1
     topics: frozenset[str] = frozenset()
     regex: str | None = None
@@ -78,6 +82,7 @@ class ConsumerMember:
             + 2 * len(self.member_id)
             + topics_size(self.topics)
             + len(self.regex or "")
+            + len(self.principal)
             + _PARTITION_BYTES * partitions
             + protocols_size(protocols)
         )
@@ -97,6 +102,11 @@ class ConsumerMember:
         """Return True if the member is static and has left with the epoch for that."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
+    def selection(self, topics: TopicView) -> Selection | None:
+        """Return the pattern of the member, limited to what it may describe; None if it has no pattern."""
+        host = self.client_host.removeprefix("/")
+        return topics.select(self.regex, self.principal, host) if self.regex else None
+
     def updated(self, heartbeat: ConsumerHeartbeat) -> ConsumerMember:
         """Return the member with the fields of a heartbeat. An empty regex ends the subscription by regex."""
         regex = heartbeat.regex
@@ -106,6 +116,7 @@ class ConsumerMember:
             rack_id=heartbeat.rack_id or self.rack_id,
             client_id=heartbeat.client_id,
             client_host=heartbeat.client_host,
+            principal=heartbeat.principal,
             rebalance_timeout_ms=(
                 self.rebalance_timeout_ms
                 if heartbeat.rebalance_timeout_ms == -1

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agent.groups.consumer.member import ConsumerMember
-    from agent.groups.consumer.topics import TopicView
+    from agent.groups.consumer.topics import Selection, TopicView
     from catalog.model import PartitionId
 
 DEFAULT_ASSIGNOR = "uniform"
@@ -101,9 +101,9 @@ class ConsumerMembers:
     def subscribed_topics(self, topics: TopicView) -> frozenset[str]:
         """Return the names that members subscribe to; some of these topics may not exist."""
         named = {member.topics for member in self._members.values()}
-        return frozenset().union(*named, *map(topics.matching, self.patterns))
+        return frozenset().union(*named, *map(topics.matching, self.selections(topics)))
 
-    @property
-    def patterns(self) -> set[str]:
-        """The regular expressions that members subscribe with."""
-        return {member.regex for member in self._members.values() if member.regex}
+    def selections(self, topics: TopicView) -> set[Selection]:
+        """Return the patterns of the members, each limited to what a member may describe."""
+        found = [member.selection(topics) for member in self._members.values() if member.regex]
+        return {each for each in found if each is not None}

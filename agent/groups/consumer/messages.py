@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from agent.security.identity import ANONYMOUS
 from catalog.model import PartitionId
 
 Assignment: TypeAlias = frozenset[PartitionId]
@@ -46,6 +47,7 @@ class ConsumerHeartbeat:
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
+    principal: str = str(ANONYMOUS)
     member_id_required: bool = False
 
     @property

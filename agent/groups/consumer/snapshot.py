@@ -17,6 +17,7 @@ from agent.groups.classic.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from agent.groups.classic.snapshot import decode_protocols, encode_protocols
 from agent.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
 from agent.groups.consumer.topics import TopicMetadata
+from agent.security.identity import ANONYMOUS
 from catalog.groups.repository import GroupRecord, GroupType
 from catalog.model import PartitionId
 
@@ -103,6 +104,7 @@ def _encode_member(member: ConsumerMember) -> dict[str, Any]:
         "rack": member.rack_id,
         "client_id": member.client_id,
         "client_host": member.client_host,
+        "principal": member.principal,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
         "subscription": sorted(member.topics),
         "regex": member.regex,
@@ -130,6 +132,7 @@ def _decode_member(encoded: Mapping[str, Any]) -> ConsumerMember:
         rack_id=encoded["rack"],
         client_id=encoded["client_id"],
         client_host=encoded["client_host"],
+        principal=encoded.get("principal", str(ANONYMOUS)),
         rebalance_timeout_ms=encoded["rebalance_timeout_ms"],
         topics=frozenset(encoded["subscription"]),
         regex=encoded["regex"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from agent.group_settings import GroupSettings
     from agent.groups.consumer.messages import Assignment
-    from agent.groups.consumer.topics import TopicMetadata, TopicView
+    from agent.groups.consumer.topics import Selection, TopicMetadata, TopicView
     from catalog.model import PartitionId
     from core.clock import Clock
     from core.ids import Ids
@@ -44,6 +44,8 @@ MAX_SUBSCRIPTIONS: Final = 1_000_000
 """Bound on the topics of all members, each counted once for each member: 0.5 s of work for an assignment."""
 
 MAX_PATTERNS: Final = 64
+
+_Subscription: TypeAlias = "tuple[frozenset[str], Selection | None]"
 
 
 class MemberTimeout(Enum):
@@ -106,6 +108,7 @@ class ConsumerStateMachine:
         # By member and partition: the member epoch since which the member owns the partition (KIP-1251).
         self._owned_since: dict[str, dict[PartitionId, int]] = {}
         self._view: TopicView | None = None
+        self._matches: dict[str, frozenset[str]] = {}  # by member: what its pattern selects
         for member in initial.members:
             self.members.put(member)
             self._record_ownership(member)
@@ -180,7 +183,7 @@ class ConsumerStateMachine:
         `previous` is the member before the request. `owned` are the partitions that the request lists.
         """
         # The first member starts epoch 1 even if it subscribes to no topic, because 0 means joining.
-        changed = self.group_epoch == 0 or (member.topics, member.regex) != (previous.topics, previous.regex)
+        changed = self.group_epoch == 0 or _subscription(member, topics) != _subscription(previous, topics)
         if changed:
             self._require_manageable(member, topics)
         self.put(member)
@@ -245,7 +248,7 @@ class ConsumerStateMachine:
         self.group_epoch += 1
         if not self.members:
             self.state_ms = self._clock.now_ms()
-            self.subscribed_topics, self.topics = frozenset(), {}
+            self.subscribed_topics, self.topics, self._matches = frozenset(), {}, {}
         elif self._view is not None:
             self._update_subscriptions(self._view)
 
@@ -275,9 +278,9 @@ class ConsumerStateMachine:
 
     # Topics and targets
 
-    def unseen_patterns(self, topics: TopicView) -> set[str]:
+    def unseen_selections(self, topics: TopicView) -> set[Selection]:
         """Return the patterns that the group will match with this view, none if it has done so already."""
-        return set() if topics is self._view else self.members.patterns
+        return set() if topics is self._view else self.members.selections(topics)
 
     def _apply_topics(self, topics: TopicView, *, subscriptions_changed: bool) -> None:
         """Raise the group epoch if a subscription or a subscribed topic has changed."""
@@ -289,22 +292,44 @@ class ConsumerStateMachine:
             self.version += 1
 
     def _update_subscriptions(self, topics: TopicView) -> bool:
-        """Return True if the set or the size of the subscribed topics that exist has changed."""
+        """Return True if the subscribed topics that exist, their sizes, or a member's share have changed."""
         self.subscribed_topics = self.members.subscribed_topics(topics)
         existing = {name: topics.by_name[name] for name in self.subscribed_topics if name in topics.by_name}
         changed = existing != self.topics
         self.topics = existing
-        return changed
+        return self._update_matches(topics) or changed
+
+    def _update_matches(self, topics: TopicView) -> bool:
+        """Return True if the names that a member's pattern selects have changed.
+
+        Those of a member of the previous coordinator are unknown. Its target must not exceed the new ones.
+        """
+        last = self._matches
+        selections = {each.member_id: each.selection(topics) for each in self.members if each.regex}
+        self._matches = {
+            member_id: topics.matching(each) for member_id, each in selections.items() if each is not None
+        }
+        # Most members share their sets, and a frozen set remembers its hash.
+        changes = {(last[each], names) for each, names in self._matches.items() if each in last}
+        return any(before != after for before, after in changes) or any(
+            self._exceeds_matches(self.members[each], topics) for each in self._matches.keys() - last.keys()
+        )
+
+    def _exceeds_matches(self, member: ConsumerMember, topics: TopicView) -> bool:
+        """Return True if the target of a member has an existing topic to which it does not subscribe."""
+        names = topics.names({each.topic_id for each in self.target(member.member_id)}).values()
+        matches = self._matches[member.member_id]
+        return any(each not in matches and each not in member.topics for each in names)
 
     def _compute_targets(self, topics: TopicView) -> None:
         """Compute the target assignment of the group epoch."""
         assignor = self.members.assignor
-        ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}  # most members share their topics
+        ids: dict[_Subscription, frozenset[UUID]] = {}  # most members share their topics
         subscribers = []
         for member in self.members:
-            subscription = member.topics, member.regex
+            subscription = _subscription(member, topics)
             if subscription not in ids:
-                names = _subscription(member, topics)
+                names = _subscribed_names(subscription, topics)
                 ids[subscription] = frozenset(
                     [self.topics[name].topic_id for name in names if name in self.topics]
                 )
@@ -386,9 +411,15 @@ class ConsumerStateMachine:
 
 
 def _subscription_size(member: ConsumerMember, topics: TopicView) -> int:
-    return len(member.topics) + (len(topics.matching(member.regex)) if member.regex else 0)
+    selection = member.selection(topics)
+    return len(member.topics) + (0 if selection is None else len(topics.matching(selection)))
 
 
-def _subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:
-    """Return the names that a member subscribes to: the listed names, and those that its pattern matches."""
-    return member.topics | topics.matching(member.regex) if member.regex else member.topics
+def _subscription(member: ConsumerMember, topics: TopicView) -> _Subscription:
+    return member.topics, member.selection(topics)
+
+
+def _subscribed_names(subscription: _Subscription, topics: TopicView) -> frozenset[str]:
+    """Return the listed names, and those that the pattern selects."""
+    names, selection = subscription
+    return names if selection is None else names | topics.matching(selection)

@@ -104,6 +104,7 @@ class ConsumerClient:
     instance_id: str | None = None
     assignor: str | None = None
     regex: str | None = None
+    principal: str = "User:ANONYMOUS"
     epoch: int = 0
     owned: Assignment = EMPTY_ASSIGNMENT
     is_joining: bool = True
@@ -121,6 +122,7 @@ class ConsumerClient:
                 regex=self.regex,
                 assignor=self.assignor,
                 owned=EMPTY_ASSIGNMENT,
+                principal=self.principal,
             )
         return ConsumerHeartbeat(
             member_id=self.member_id,
@@ -129,6 +131,7 @@ class ConsumerClient:
             owned=self.owned if with_owned else None,
             rebalance_timeout_ms=30_000 if self.sends_full_heartbeat else -1,
             topics=self.topics if self.sends_full_heartbeat else None,
+            principal=self.principal,
         )
 
     def receive(self, response: HeartbeatResponse) -> None:

@@ -11,10 +11,11 @@ from agent.runtime.work_pool import WorkPool
 from catalog.model import Broker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from agent.groups.interfaces import GroupConfigTable, GroupTable, TopicTable
     from agent.runtime.health import CallHealth
+    from agent.security.acl_rules import AccessRules
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -47,6 +48,7 @@ async def open_coordinator(
     topics: TopicTable | None = None,
     configs: GroupConfigTable | None = None,
     catalog_health: CallHealth | None = None,
+    rules: Callable[[], AccessRules | None] = lambda: None,
 ) -> AsyncIterator[GroupCoordinator]:
     """Open a coordinator without background tasks; the optional tables replace those of the catalog."""
     pool = WorkPool("catalog", threads=2, max_waiting=10)
@@ -61,6 +63,7 @@ async def open_coordinator(
         ids=ids,
         settings=settings or GroupSettings(),
         catalog_health=catalog_health,
+        rules=rules,
     )
     try:
         yield coordinator

@@ -46,6 +46,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
             client_id=context.client_id or "",
             client_host=f"/{context.client.host}",
+            principal=str(context.client.principal),
             member_id_required=context.version >= _MEMBER_ID_REQUIRED_SINCE,
         ),
     )

@@ -12,6 +12,7 @@ from agent.kafka.errors import ErrorCode
 from agent.security.rights import SUPPORTED_OPERATIONS
 from catalog.security.acl_bindings import AclFilter, ResourceType
 from object_format.record_batch.records import encode_batch
+from tests.agent.kafka.authorization.cases import heartbeat
 from tests.agent.kafka.authorization.principals import allow, refresh
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.waiting import until
@@ -214,3 +215,17 @@ def test_http_uses_the_same_authorizer(secured: BrokerThread, topics: dict[str, 
         assert http.get("/v1/topics/a1/partitions/0/records").status_code == 200
         assert [each["name"] for each in http.get("/v1/topics").json()["topics"]] == ["a1"]
         assert http.get("/metrics").status_code == 200
+
+
+def test_a_pattern_assigns_no_topic_that_the_member_may_not_describe(
+    alice: Wire, topics: dict[str, UUID]
+) -> None:
+    request = heartbeat("a-patterns", "member")
+    request.subscribed_topic_names, request.subscribed_topic_regex = None, ".*"
+
+    def assigned() -> set[UUID]:
+        response = alice.ask("consumer_group_heartbeat", 1, request)
+        return {each.topic_id for each in response.assignment.topic_partitions}
+
+    until(lambda: {topics["a1"], topics["a2"]} <= assigned())  # its agent has noticed the topics
+    assert topics["secret"] not in assigned()
