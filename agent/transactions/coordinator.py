@@ -7,21 +7,28 @@ bounds, wakes its own readers, and announces the partitions to other agents.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent.read.batch_slicing import render_control_batch
 from catalog.model import PartitionId
+from catalog.transactions.repository import EndRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.read.hot_tail import HotTail
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.work_pool import WorkPool
+    from catalog.errors import TransactionRefusedError
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
+
+_MAX_ENDS: Final = 64
 
 
 class TransactionTable(Protocol):
@@ -49,10 +56,10 @@ class TransactionTable(Protocol):
         """Add a group to the producer's transaction."""
         ...
 
-    def end(
-        self, transactional_id: str, producer: ProducerIdentity, /, *, commits: bool, bumps_epoch: bool
-    ) -> EndedTransaction:
-        """End the producer's transaction."""
+    def end_all(
+        self, requests: Sequence[EndRequest], /
+    ) -> Sequence[EndedTransaction | TransactionRefusedError]:
+        """End transactions of different transactional ids together; return the results in this order."""
         ...
 
     def abort_of(self, producer: ProducerIdentity, /) -> EndedTransaction | None:
@@ -60,8 +67,26 @@ class TransactionTable(Protocol):
         ...
 
 
+class _WaitingEnd(NamedTuple):
+    request: EndRequest
+    ended: asyncio.Future[EndedTransaction]
+
+    def received(self, result: EndedTransaction | Exception) -> None:
+        """Pass the result on, unless the client has gone."""
+        if self.ended.done():
+            return
+        if isinstance(result, Exception):
+            self.ended.set_exception(result)
+        else:
+            self.ended.set_result(result)
+
+
 class TransactionCoordinator:
-    """The coordinator of one agent. Belongs to the event loop."""
+    """The coordinator of one agent. Belongs to the event loop.
+
+    Transactions that clients end meanwhile are ended together, up to `_MAX_ENDS` at once. So producers that
+    share partitions do not wait for each other's syncs of the database.
+    """
 
     def __init__(
         self,
@@ -79,6 +104,8 @@ class TransactionCoordinator:
         self._tail = tail
         self._metrics = metrics
         self._on_change = tuple(on_change)
+        self._waiting: deque[_WaitingEnd] = deque()
+        self._ending: asyncio.Task[None] | None = None
 
     async def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
@@ -115,10 +142,46 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: ProducerIdentity, *, commits: bool, bumps_epoch: bool
     ) -> ProducerIdentity:
         """End the producer's transaction; return its identity from now on."""
-        call = partial(self._table.end, transactional_id, producer, commits=commits, bumps_epoch=bumps_epoch)
-        ended = self._ended(await self._pool.run(call))
-        self._metrics.ended_transactions.labels("committed" if commits else "aborted").inc()
-        return ended
+        loop = asyncio.get_running_loop()
+        waiting = _WaitingEnd(
+            EndRequest(transactional_id, producer, commits, bumps_epoch), loop.create_future()
+        )
+        self._waiting.append(waiting)
+        if self._ending is None:
+            # In a context of its own, or the first client would be charged for the time of all.
+            self._ending = loop.create_task(
+                self._end_waiting(), name="ends of transactions", context=Context()
+            )
+        return (await waiting.ended).producer
+
+    async def _end_waiting(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                requests = [each.request for each in batch]
+                results: Sequence[EndedTransaction | Exception]
+                try:
+                    results = await self._pool.run(partial(self._table.end_all, requests))
+                except Exception as error:  # noqa: BLE001  # each client receives it
+                    results = [error] * len(batch)
+                for each, result in zip(batch, results, strict=True):
+                    if not isinstance(result, Exception):
+                        self._ended(result)
+                        outcome = "committed" if each.request.commits else "aborted"
+                        self._metrics.ended_transactions.labels(outcome).inc()
+                    each.received(result)
+        finally:
+            self._ending = None
+
+    def _next_batch(self) -> list[_WaitingEnd]:
+        """Return the first of those that wait. Another end of the same transactional id waits for it."""
+        batch: dict[str, _WaitingEnd] = {}
+        while self._waiting and len(batch) < _MAX_ENDS:
+            if self._waiting[0].request.transactional_id in batch:
+                break
+            waiting = self._waiting.popleft()
+            batch[waiting.request.transactional_id] = waiting
+        return list(batch.values())
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:
         for each in ended.controls:

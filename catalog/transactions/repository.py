@@ -59,6 +59,15 @@ _KNOWS_TRANSACTIONS: Final = 32
 """The oldest schema version whose agents and planners respect transactions."""
 
 
+class EndRequest(NamedTuple):
+    """End of a producer's transaction that a client asks for."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    commits: bool
+    bumps_epoch: bool = False
+
+
 class EndedTransaction(NamedTuple):
     """Result of an end: the producer's new identity, and the extents of the control batches that it wrote."""
 
@@ -270,27 +279,58 @@ class Transactions:
         With `bumps_epoch` (KIP-890), the producer continues with the next epoch. A retry after a lost
         response returns the same identity.
         """
+        (ended,) = self.end_all([EndRequest(transactional_id, producer, commits, bumps_epoch)])
+        if isinstance(ended, TransactionRefusedError):
+            raise ended
+        return ended
 
-        def work(transaction: Transaction) -> _Sent:
+    def end_all(self, requests: Sequence[EndRequest]) -> list[EndedTransaction | TransactionRefusedError]:
+        """Do the same for several transactional ids at once; return the results in this order.
+
+        Transactions often share partitions. One after the other, each would wait until the server has synced
+        the end of the one before it.
+        """
+        producers = [each.producer.producer_id for each in requests]
+
+        def work(transaction: Transaction) -> list[_Sent | TransactionRefusedError]:
             sent = transaction.send
-            params = {"producer_id": producer.producer_id}
-            # The partitions are locked in the same round trip, before the id is known to be the producer's.
-            sent_id = sent(_SQL["lock_transactional_id"], self._lock_params(transactional_id))
-            sent(_SQL["lock_partitions"], params)
-            transaction.wait()
-            locked = _locked(sent_id.fetchall())
-            if locked is None:
-                raise unknown_producer(producer.producer_id)
-            known = locked.producer
-            new_producer_id = (
-                self._new_producer_id(transaction) if bumps_epoch and needs_producer_id(known) else -1
+            # The partitions are locked in the same round trip, before the ids are known to be the producers'.
+            sent_ids = sent(
+                _SQL["lock_transactional_ids"],
+                self._lock_params(*(each.transactional_id for each in requests)),
             )
-            ending = end(known, producer, new_producer_id, commits=commits, bumps_epoch=bumps_epoch)
-            if ending is None:
-                return _Sent(known.identity)
-            return _Sent(ending.next.identity, self._write_end(transaction, transactional_id, locked, ending))
+            sent(_SQL["lock_partitions"], {"producer_ids": arrays.bigints(producers)})
+            transaction.wait()
+            locked = _locked(sent_ids.fetchall())
+            return [
+                self._end_locked(transaction, locked.get(each.transactional_id), each) for each in requests
+            ]
 
-        return self._database.transact("transactions.end", work).received()
+        results = self._database.transact("transactions.end", work)
+        return [each.received() if isinstance(each, _Sent) else each for each in results]
+
+    def _end_locked(
+        self, transaction: Transaction, locked: _Locked | None, request: EndRequest
+    ) -> _Sent | TransactionRefusedError:
+        try:
+            if locked is None:
+                raise unknown_producer(request.producer.producer_id)
+            known = locked.producer
+            is_exhausted = request.bumps_epoch and needs_producer_id(known)
+            new_producer_id = self._new_producer_id(transaction) if is_exhausted else -1
+            ending = end(
+                known,
+                request.producer,
+                new_producer_id,
+                commits=request.commits,
+                bumps_epoch=request.bumps_epoch,
+            )
+        except TransactionRefusedError as refusal:
+            return refusal
+        if ending is None:
+            return _Sent(known.identity)
+        ended = self._write_end(transaction, request.transactional_id, locked, ending)
+        return _Sent(ending.next.identity, ended)
 
     def timed_out(self, *, limit: int = 100) -> list[TimedOutTransaction]:
         """Return ongoing transactions that have lasted for longer than their timeouts, oldest first."""
@@ -453,17 +493,18 @@ class Transactions:
                 found[key].append(AbortedTransaction(row.producer_id, row.first_offset, row.last_offset))
         return {key: each for key, each in found.items() if key not in replaced}
 
-    def _lock_params(self, transactional_id: str) -> dict[str, object]:
+    def _lock_params(self, *transactional_ids: str) -> dict[str, object]:
         evidence = self._incarnations.evidence
         return {
-            "transactional_id": transactional_id,
+            "transactional_ids": list(transactional_ids),
             "now_ms": self._database.injected_now_ms,
             "flushed": evidence.flushed,
             "last_commit": evidence.last_commit,
         }
 
     def _lock(self, transaction: Transaction, transactional_id: str) -> _Locked | None:
-        return _locked(transaction.rows(_SQL["lock_transactional_id"], self._lock_params(transactional_id)))
+        rows = transaction.rows(_SQL["lock_transactional_ids"], self._lock_params(transactional_id))
+        return _locked(rows).get(transactional_id)
 
     def _require(self, transaction: Transaction, transactional_id: str, producer_id: int) -> _Locked:
         locked = self._lock(transaction, transactional_id)
@@ -515,7 +556,9 @@ class Transactions:
     def _end(
         self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
     ) -> _SentEnd:
-        transaction.send(_SQL["lock_partitions"], {"producer_id": locked.producer.producer_id})
+        transaction.send(
+            _SQL["lock_partitions"], {"producer_ids": arrays.bigints([locked.producer.producer_id])}
+        )
         return self._write_end(transaction, transactional_id, locked, ending)
 
     def _write_end(
@@ -558,16 +601,16 @@ def _exclude_earlier_releases(transaction: Transaction) -> None:
         transaction.send(_SQL["exclude_earlier_releases"], params)
 
 
-def _locked(rows: Sequence[TupleRow]) -> _Locked | None:
-    """Convert the rows of `lock_transactional_id`; raise CatalogReplacedError after a loss of commits."""
-    if not rows:
-        return None
-    ((*fields, now_ms, epoch, is_current),) = rows
-    if not is_current:
-        raise replaced_error(
-            "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
-        )
-    return _Locked(_producer(*fields), now_ms, epoch)
+def _locked(rows: Sequence[TupleRow]) -> dict[str, _Locked]:
+    """Convert the rows of `lock_transactional_ids`; raise CatalogReplacedError after a loss of commits."""
+    locked = {}
+    for transactional_id, *fields, now_ms, epoch, is_current in rows:
+        if not is_current:
+            raise replaced_error(
+                "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
+            )
+        locked[transactional_id] = _Locked(_producer(*fields), now_ms, epoch)
+    return locked
 
 
 def _state_params(producer: TransactionalProducer) -> dict[str, object]:

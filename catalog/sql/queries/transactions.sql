@@ -1,7 +1,8 @@
--- name: lock_transactional_id
--- Lock a transactional id against commits and other changes; no row if it does not exist. Also return the catalog's
--- time, its epoch, and whether the server continues the history that the epoch belongs to, as `lock_session` does.
-SELECT t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state, t.bumps_epoch,
+-- name: lock_transactional_ids
+-- Lock transactional ids against commits and other changes; no row of those that do not exist. Also return the
+-- catalog's time, its epoch, and whether the server continues the history that the epoch belongs to, as
+-- `lock_session` does.
+SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state, t.bumps_epoch,
        t.started_ms,
        coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
        c.epoch,
@@ -11,7 +12,8 @@ SELECT t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.time
            OR EXISTS (SELECT FROM files AS f WHERE f.file_id = %(last_commit)s::uuid)
        ) AS is_current
 FROM transactional_ids AS t CROSS JOIN current_incarnation AS c
-WHERE t.transactional_id = %(transactional_id)s
+WHERE t.transactional_id = ANY(%(transactional_ids)s::text[])
+ORDER BY t.transactional_id
 FOR NO KEY UPDATE OF t;
 
 -- name: earlier_releases
@@ -95,11 +97,11 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
     commit_number = EXCLUDED.commit_number;
 
 -- name: lock_partitions
--- Lock the partitions of a transaction, in the order that every transaction uses. Earlier statements have locked the
--- transactional id, so no commit adds a partition from now on.
+-- Lock the partitions of transactions, in the order that every transaction uses. Earlier statements have locked the
+-- transactional ids, so no commit adds a partition from now on.
 SELECT p.topic_id, p.partition
 FROM transaction_partitions AS t JOIN partitions AS p USING (topic_id, partition)
-WHERE t.producer_id = %(producer_id)s
+WHERE t.producer_id = ANY(%(producer_ids)s::bigint[])
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 

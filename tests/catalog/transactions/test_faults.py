@@ -16,6 +16,7 @@ from catalog.errors import CatalogUnavailableError, TransactionRefusedError
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
+from catalog.transactions.repository import EndedTransaction, EndRequest
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.database.wire import WireProxy
@@ -219,6 +220,29 @@ def test_concurrent_transactions_end_completely_and_without_deadlocks(scene: Sce
         aborted = scene.catalog.transactions.aborted({key: (0, state.log_end_offset)})[key]
         assert len(aborted) == len(outcomes) - len(commits)
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_transactions_of_two_agents_end_together_without_deadlocks(scene: Scene) -> None:
+    """Their ids and partitions are locked in one order, whatever the order of the requests."""
+    topic, transactions = scene.topic(partitions=_PARTITIONS), scene.catalog.transactions
+    names = [f"t-{number}" for number in range(_PRODUCERS)]
+
+    def run(agent: int) -> None:
+        own = [f"{name}-{agent}" for name in (names if agent else reversed(names))]
+        producers = {name: transactions.initialize(name, _TIMEOUT_MS).producer for name in own}
+        for _ in range(_TRANSACTIONS):
+            for name, producer in producers.items():
+                keys = _keys(topic)
+                transactions.add_partitions(name, producer, keys if agent else keys[::-1])
+            ended = transactions.end_all([EndRequest(*each, commits=True) for each in producers.items()])
+            assert [isinstance(each, EndedTransaction) for each in ended] == [True] * len(own)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(2)))
+    for operation, count in scene.catalog.operation_counts().items():
+        assert (operation, count.retries) == (operation, 0)
+    (state, *_) = scene.catalog.topics.states(_keys(topic))
+    assert state.last_stable_offset == state.log_end_offset == 2 * _PRODUCERS * _TRANSACTIONS
 
 
 def test_two_requests_that_end_the_same_transaction_agree(scene: Scene) -> None:

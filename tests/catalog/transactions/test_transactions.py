@@ -10,6 +10,7 @@ import pytest
 from catalog.errors import TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, CommittedOffset
 from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionId, RunRefusal
+from catalog.transactions.repository import EndedTransaction, EndRequest
 from catalog.transactions.rules import ProducerIdentity, TransactionState
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of, runs_of
@@ -325,6 +326,33 @@ def test_an_end_takes_three_statements_for_any_number_of_partitions(scene: Scene
     before = counts()["transactions.end"].statements if "transactions.end" in counts() else 0
     scene.catalog.transactions.end("t", producer, commits=True)
     assert counts()["transactions.end"].statements - before == 3
+
+
+def test_transactions_that_end_together_share_locks_and_not_refusals(scene: Scene) -> None:
+    topic, transactions = scene.topic(partitions=2), scene.catalog.transactions
+    first, zombie = _begin(scene, "a", topic, 0, 1), _begin(scene, "b", topic)
+    second, third = transactions.initialize("b", _TIMEOUT_MS).producer, _begin(scene, "c", topic)
+    _write(scene, topic, first, name="a")
+    _write(scene, topic, third, name="c")
+    before = _state(scene, topic).log_end_offset
+    transactions.add_partitions("b", second, _partitions(topic, 1))
+    counts = scene.catalog.operation_counts
+    statements = counts()["transactions.end"].statements if "transactions.end" in counts() else 0
+    unknown = ProducerIdentity(10_000, 0)
+    ends = [("a", first, True), ("b", zombie, True), ("c", third, False), ("d", unknown, True)]
+    ended, fenced, aborted, missing = transactions.end_all([EndRequest(*each) for each in ends])
+    assert counts()["transactions.end"].statements - statements == 2 + 2
+    assert isinstance(ended, EndedTransaction)
+    assert isinstance(aborted, EndedTransaction)
+    assert isinstance(fenced, TransactionRefusedError)
+    assert isinstance(missing, TransactionRefusedError)
+    assert fenced.refusal is TransactionRefusal.PRODUCER_FENCED
+    assert missing.refusal is TransactionRefusal.INVALID_PRODUCER_ID_MAPPING
+    assert list(ended.partitions) == _partitions(topic, 0, 1)
+    assert [each.base_offset for each in (ended.controls[0], *aborted.controls)] == [before, before + 1]
+    assert transactions.find(["b"])["b"].state is TransactionState.ONGOING
+    assert transactions.end("b", second, commits=True).partitions == tuple(_partitions(topic, 1))
+    assert InvariantChecker(scene.catalog).violations() == []
 
 
 def test_retention_removes_control_batches_and_stops_at_an_open_transaction(

@@ -1,0 +1,109 @@
+"""How the coordinator ends transactions that clients end at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from agent.cluster.catalog_epoch import CatalogEpoch
+from agent.read.hot_tail import HotTail
+from agent.runtime.metrics import AgentMetrics
+from agent.runtime.work_pool import WorkPool
+from agent.transactions.coordinator import TransactionCoordinator
+from catalog.errors import CatalogUnavailableError, TransactionRefusal, TransactionRefusedError
+from catalog.transactions.repository import EndedTransaction
+from catalog.transactions.rules import ProducerIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from agent.transactions.coordinator import TransactionTable
+    from catalog.transactions.repository import EndRequest
+
+pytestmark = pytest.mark.anyio
+_FENCED = "fenced"
+
+
+class Table:
+    """Ends transactions once `gate` is open, and records which ones it ends together."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.calls: list[list[str]] = []
+        self.is_available = True
+
+    def end_all(self, requests: Sequence[EndRequest], /) -> list[EndedTransaction | TransactionRefusedError]:
+        self.calls.append([each.transactional_id for each in requests])
+        assert self.gate.wait(60)
+        if not self.is_available:
+            raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
+        return [
+            TransactionRefusedError(TransactionRefusal.PRODUCER_FENCED, "another producer")
+            if each.transactional_id == _FENCED
+            else EndedTransaction(
+                ProducerIdentity(each.producer.producer_id, each.producer.producer_epoch + 1)
+            )
+            for each in requests
+        ]
+
+
+@asynccontextmanager
+async def coordinating() -> AsyncIterator[tuple[TransactionCoordinator, Table]]:
+    table, pool = Table(), WorkPool("commits", threads=2, max_waiting=10)
+    coordinator = TransactionCoordinator(
+        cast("TransactionTable", table), pool, HotTail(0), CatalogEpoch(), AgentMetrics(), ()
+    )
+    try:
+        yield coordinator, table
+    finally:
+        table.gate.set()
+        await asyncio.to_thread(pool.close)
+
+
+def ending(coordinator: TransactionCoordinator, name: str, number: int) -> asyncio.Task[ProducerIdentity]:
+    producer = ProducerIdentity(number, 0)
+    return asyncio.create_task(coordinator.end(name, producer, commits=True, bumps_epoch=True))
+
+
+async def test_transactions_that_end_meanwhile_end_together() -> None:
+    """A repeated request for the same transactional id waits for the first one."""
+    async with coordinating() as (coordinator, table):
+        names = ["a", "b", _FENCED, "c", "b", "d"]
+        tasks = [ending(coordinator, names[0], 0)]
+        await asyncio.sleep(0)
+        tasks += [ending(coordinator, name, number) for number, name in enumerate(names[1:], 1)]
+        await asyncio.sleep(0)
+        table.gate.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[2], TransactionRefusedError)
+        assert [each for each in results if isinstance(each, ProducerIdentity)] == [
+            ProducerIdentity(number, 1) for number in (0, 1, 3, 4, 5)
+        ]
+        assert table.calls == [["a"], ["b", _FENCED, "c"], ["b", "d"]]
+
+
+async def test_a_client_that_goes_delays_nobody() -> None:
+    async with coordinating() as (coordinator, table):
+        gone, first = ending(coordinator, "a", 1), ending(coordinator, "b", 2)
+        await asyncio.sleep(0)
+        second = ending(coordinator, "c", 3)
+        gone.cancel()
+        await asyncio.wait([gone])
+        table.gate.set()
+        assert [(await each).producer_id for each in (first, second)] == [2, 3]
+
+
+async def test_an_outage_reaches_every_client_and_ends_nothing_else() -> None:
+    async with coordinating() as (coordinator, table):
+        table.is_available = False
+        table.gate.set()
+        results = await asyncio.gather(
+            *(ending(coordinator, name, 1) for name in "abc"), return_exceptions=True
+        )
+        assert [type(each) for each in results] == [CatalogUnavailableError] * 3
+        table.is_available = True
+        assert await ending(coordinator, "a", 1) == ProducerIdentity(1, 1)
