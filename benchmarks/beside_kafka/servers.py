@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import psutil
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import KafkaException, NewTopic
 
 from benchmarks.beside_kafka.load import LoadError
 from benchmarks.kafka_process import AgentProcess, Cluster
@@ -210,6 +210,7 @@ def topic(server: Server, name: str, partitions: int) -> Iterator[str]:
     try:
         yield name
     except LoadError:
-        delete()
+        with suppress(KafkaException):  # the broker may still be busy with the load that failed
+            delete()
         raise
     delete()
