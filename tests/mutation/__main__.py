@@ -66,14 +66,14 @@ def explained(path: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
     return {(each["module"], each["before"], each["after"]): each["reason"] for each in entries}
 
 
-def sample(positions: list[Position], most: int | None) -> list[Position]:
-    """Return at most that many positions of a module, the same in each run."""
+def sample(positions: list[Position], most: int | None, seed: int) -> list[Position]:
+    """Return at most that many positions of a module, the same in each run with a seed."""
     if most is None or len(positions) <= most:
         return positions
-    return sorted(random.Random(0).sample(positions, most))
+    return sorted(random.Random(seed).sample(positions, most))
 
 
-def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
+def judge(name: str, target: Target, directory: Path, *, processes: int, seed: int) -> Row:
     """Judge the mutants of a target, and print the survivors."""
     begun = time.monotonic()
     collect(target.tests)
@@ -81,7 +81,7 @@ def judge(name: str, target: Target, directory: Path, processes: int) -> Row:
     for module in target.modules:
         require_survival_of_unchanged(module, baseline, directory)
     found = [list(positions_of(ROOT, module)) for module in target.modules]
-    chosen = [position for each in found for position in sample(each, target.most)]
+    chosen = [position for each in found for position in sample(each, target.most, seed)]
     prepared = time.monotonic()
     _say(
         f"{name}: {len(chosen)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
@@ -113,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description="Mutation testing; see tests/mutation.")
     parser.add_argument("targets", nargs="*", help="default: all", choices=[*TARGETS, []])
     parser.add_argument("--most", type=int, help="judge a random sample of that many mutants of each module")
+    parser.add_argument("--seed", type=int, default=0, help="each seed has another random sample")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -130,7 +131,8 @@ def main() -> int:
                         target,
                         chosen._replace(most=options.most or chosen.most),
                         directory,
-                        options.processes,
+                        processes=options.processes,
+                        seed=options.seed,
                     )
                 )
     _say("| target | mutants | judged | killed | explained | survived | score |")

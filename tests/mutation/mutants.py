@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast_from_path
@@ -73,18 +73,22 @@ def mutant_at(root: Path, position: Position) -> Mutant | None:
 
 
 def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the spans of annotations, of messages of errors, and of `strict`: they decide nothing."""
+    """Return the spans of annotations, messages of errors, `strict` and prefetching: they decide nothing."""
     spans = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             spans.append(_span(node.annotation))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
             spans.append(_span(node.returns))
-        elif isinstance(node, ast.JoinedStr):
+        elif isinstance(node, ast.JoinedStr) or _is_prefetch(node):
             spans.append(_span(node))
         elif isinstance(node, ast.keyword) and node.arg == "strict":
             spans.append(_span(node.value))
     return spans
+
+
+def _is_prefetch(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "prefetch"
 
 
 def _span(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:

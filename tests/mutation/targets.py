@@ -157,9 +157,11 @@ TARGETS: Final = {
         (
             "tests/object_format/dedupe/test_buckets.py",
             "tests/object_format/dedupe/test_dedupe.py",
+            "tests/object_format/dedupe/test_early_filter.py",
             "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_long_batches.py",
             "tests/object_format/dedupe/test_merge.py",
+            "tests/object_format/dedupe/test_seeds.py",
         ),
         most=10,
     ),

@@ -19,12 +19,13 @@ def check(count: int | None, low: int = 1) -> bool:
     """Docstring with 5 < 6."""
     if count is None:
         raise ValueError(f"{count + 1} is missing")
+    prefetch(count + 1)
     return low < count
 '''
 
 
 def test_mutants_change_decisions_and_nothing_else(tmp_path: Path) -> None:
-    """Annotations, docstrings and messages stay."""
+    """Annotations, docstrings, messages and prefetching stay."""
     (tmp_path / "module.py").write_text(_SOURCE)
     found = [mutant_at(tmp_path, each) for each in positions_of(tmp_path, "module.py")]
     assert sorted({(each.before, each.after) for each in filter(None, found)}) == [
