@@ -82,8 +82,8 @@ class FilteredBatches(NamedTuple):
     record_count: int
     min_timestamp: int | None
     max_timestamp: int | None
-    merged_bytes_saved: int = 0
-    buffer_bytes: int = 0
+    merged_bytes_saved: int
+    buffer_bytes: int
 
 
 def new_totals() -> npt.NDArray[np.int64]:
