@@ -131,7 +131,7 @@ class Mergeable:
     file: FileView
     extents: tuple[Extent, ...]
     live_bytes: int
-    dead_bytes: int = 0
+    dead_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
