@@ -84,6 +84,23 @@ def filtered(
     return result
 
 
+def min_timestamp(written: Sequence[model.Batch], sources: Sequence[model.Batch]) -> int | None:
+    """Return the minimum timestamp of batches that pass 2 wrote: exact, except for unchanged batches.
+
+    The headers of these have the timestamp of the first record, or only the maximum.
+    """
+    unchanged = {replace(batch, leader_epoch=0) for batch in sources}
+    lowest = []
+    for batch in written:
+        if replace(batch, leader_epoch=0) not in unchanged:
+            lowest.append(min(record.timestamp for record in batch.records))
+        elif batch.attributes & (LOG_APPEND_TIME | HORIZON):
+            lowest.append(batch.max_timestamp)
+        else:
+            lowest.append(min(batch.base_timestamp, batch.max_timestamp))
+    return min(lowest, default=None)
+
+
 def with_records(batch: model.Batch, records: tuple[Record, ...]) -> model.Batch:
     if batch.attributes & LOG_APPEND_TIME:
         return replace(batch, records=records)

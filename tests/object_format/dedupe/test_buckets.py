@@ -161,6 +161,16 @@ def test_a_full_table_keeps_records_of_unknown_keys() -> None:
     assert len(found.offsets) == 400 - table.capacity
 
 
+@pytest.mark.parametrize("reaches_log_start", [True, False])
+def test_an_expired_tombstone_is_dropped_only_from_the_log_start_on(*, reaches_log_start: bool) -> None:
+    """Otherwise older records of its key, which the job does not see, would become visible again."""
+    tombstone = encode_batch([NOW], [b"k"], [None], delete_horizon_ms=NOW - 1)
+    splitter = BucketSplitter(SEED, bits=0, now_ms=NOW)
+    blobs = [*splitter.feed(tombstone, offset_shift=0), *splitter.flush()]
+    (found,) = find_survivors(blobs, reaches_log_start=reaches_log_start)
+    assert (found.records_out, found.tombstones_dropped) == ((0, 1) if reaches_log_start else (1, 0))
+
+
 def test_blobs_out_of_order_raise_a_fatal_error() -> None:
     splitter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=10)
     blobs = [*splitter.feed(uncompressed_batch(20), offset_shift=0), *splitter.flush()]

@@ -129,6 +129,8 @@ def test_survivors_equal_the_dictionary_model(log: list[Section], whole: bool, m
     assert found.records_out == len(expected)
     assert found.keys == len(set(keyed) - {None})
     assert found.records_invalid == keyed.count(None)
+    newest = model_log.survivors(log, reaches_log_start=False, now_ms=NOW)
+    assert found.tombstones_dropped == len(newest - expected)
     assert found.exact
 
 
@@ -191,6 +193,7 @@ def test_pass_2_writes_the_same_batches_as_kafkas_filter(
             len(model.records_of(expected)),
         )
         assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
+        assert written.min_timestamp == model_log.min_timestamp(expected, section.batches)
 
 
 @given(sections(keys=FEW_KEYS), st.booleans())

@@ -95,6 +95,7 @@ def test_batches_with_equal_meaning_are_merged(
             len(model.records_of(expected)),
         )
         assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
+        assert written.min_timestamp == model_log.min_timestamp(expected, section.batches)
         assert len(expected) < len(filtered) or not written.merged_bytes_saved
 
 
@@ -137,6 +138,15 @@ def test_the_saved_bytes_are_counted() -> None:
     made, saved = merge(batches)
     before = sum(len(model.encode(batch)) for batch in batches)
     assert saved == before - sum(len(model.encode(batch)) for batch in made)
+
+
+def test_the_memory_of_a_compression_is_counted() -> None:
+    """The records exist twice then, uncompressed and compressed."""
+    section = Section(batches=tuple(single_record_batches(3, value=noise(3000)(1))))
+    written = write(section, Codec.ZSTD, None)
+    (made,) = model.decode_all(b"".join(written.buffers))
+    uncompressed = sum(len(model.encode_record(record, made)) for record in made.records)
+    assert written.buffer_bytes == BATCH_OVERHEAD + uncompressed + written.size
 
 
 def test_merged_batches_get_the_codec_of_the_topic() -> None:
@@ -241,6 +251,26 @@ def test_estimates_of_uneven_records_do_not_exceed_the_limits(
         else:
             assert size <= largest
     assert len(unpacked) < len(batches) or limit is None
+
+
+@pytest.mark.parametrize(("horizons", "merged"), [((5, 5, 5), 1), ((5, 5, 6), 2), ((5, 6, 5), 3)])
+def test_tombstones_are_merged_with_those_of_the_same_delete_horizon(
+    horizons: tuple[int, ...], merged: int
+) -> None:
+    """A batch has one horizon; with another one, tombstones would be dropped too early or too late."""
+    batches = [
+        replace(
+            model.batch_of([Record(number, NOW, b"%d" % number, None)]),
+            base_timestamp=NOW + horizon,
+            attributes=model_log.HORIZON,
+        )
+        for number, horizon in enumerate(horizons)
+    ]
+    made, _saved = merge(batches)
+    assert len(made) == merged
+    assert {record.offset: batch.base_timestamp - NOW for batch in made for record in batch.records} == dict(
+        enumerate(horizons)
+    )
 
 
 def test_batches_with_distant_offsets_are_not_merged() -> None:

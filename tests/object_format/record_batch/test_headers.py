@@ -89,6 +89,19 @@ def test_a_last_offset_delta_below_the_number_of_records_is_rejected(
         assert caught.value.fault is Fault.LAST_OFFSET_DELTA
 
 
+def test_a_record_count_above_what_fits_into_the_batch_is_rejected() -> None:
+    """The smallest record takes seven bytes."""
+    batch = model.Batch(last_offset_delta=99)
+    for count, is_valid in ((3, True), (4, False)):
+        data = model.encode_with_records(batch, bytes(3 * 7 + 6), count=count)
+        if is_valid:
+            assert read_header(data).record_count == count
+            continue
+        with pytest.raises(MalformedBatchError) as caught:
+            read_header(data)
+        assert caught.value.fault is Fault.RECORD_COUNT
+
+
 def test_iter_headers_yields_the_position_of_each_batch() -> None:
     one, two = encode_batch([1], [b"k"], [b"v"]), encode_batch([1], [b"key"], [b"v"])
     assert [position for position, _ in iter_headers(one + two + one)] == [0, len(one), len(one + two)]
