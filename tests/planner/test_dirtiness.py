@@ -94,6 +94,12 @@ def test_max_compaction_lag_counts_from_the_oldest_record_of_an_extent() -> None
     assert measure(log.view(key), log.extents[key], NOW_MS).overdue_ms == 4_000
 
 
+def test_min_compaction_lag_excludes_a_young_extent_that_is_clean_in_part() -> None:
+    log, key = one_partition([(10, 5_000), (10, 0)], min_compaction_lag_ms=1_000)
+    log.first_dirty[key] = 15
+    assert takeable_extents(log.view(key), NOW_MS) == tuple(log.extents[key][:1])
+
+
 def test_min_compaction_lag_does_not_affect_clean_or_uncompacted_data() -> None:
     log, key = one_partition([(10, 0)], min_compaction_lag_ms=1_000)
     log.first_dirty[key] = 10

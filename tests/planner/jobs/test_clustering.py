@@ -84,6 +84,30 @@ def test_a_clustering_job_reads_only_the_range_of_its_partitions() -> None:
     assert "8 short extents in 4 compacted files" in job.reason
 
 
+def test_the_outputs_of_a_clustering_job_have_about_equal_sizes() -> None:
+    """140 bytes become four files of 35 instead of four of 34 and a tiny one."""
+    settings = replace(CLUSTERING, target_file_bytes=34)
+    log, keys = make_log(partitions=5)
+    for _ in range(4):
+        log.append({key: Chunk(records=1, length=7) for key in keys})
+        for job in make_plan(log.snapshot(), CLUSTERING).jobs:
+            log.apply(replace(job, output_bytes=MIB))
+    (job,) = make_plan(log.snapshot(settings), settings).jobs
+    assert (job.kind, job.taken_bytes, job.output_bytes) == (JobKind.CLUSTERING, 140, 35)
+
+
+def test_a_longer_extent_is_not_rewritten_with_shorter_ones() -> None:
+    """A run needs enough extents of its highest level."""
+    log, (key,) = make_log()
+    for length in (40, 5, 5):
+        log.append({key: Chunk(records=1, length=length)})
+        for job in make_plan(log.snapshot(), CLUSTERING).jobs:
+            log.apply(job)
+    (view,) = log.fragmented(CLUSTERING)
+    run = short_run(view, log.snapshot(CLUSTERING), CLUSTERING, lambda _: False)
+    assert [extent.length for extent in run] == [5, 5]
+
+
 def test_files_with_few_extents_are_merged_and_others_are_clustered() -> None:
     """Files are clustered if a plan cannot examine as many of them as the fan-in."""
     for max_plan_extents, kind in ((10_000, JobKind.MERGING), (16, JobKind.CLUSTERING)):

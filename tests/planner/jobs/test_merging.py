@@ -73,6 +73,45 @@ def test_large_files_are_not_merged_and_outputs_cover_ranges_of_partitions() -> 
     assert all(max(part) - min(part) + 1 == len(part) for part in partitions)
 
 
+def test_files_of_the_highest_level_are_merged() -> None:
+    """They are below the target, and two of them reach it."""
+    log, (key, _) = make_log()
+    assert level_of(850, SMALL) == level_of(SMALL.full_bytes, SMALL)
+    for _ in range(2):
+        log.append({key: Chunk(records=2, length=850)})
+        compact_until_stable(log, replace(SMALL, max_job_files=1))
+    assert compacted_sizes(log) == [850, 850]
+    assert compact_until_stable(log, SMALL) == {JobKind.MERGING: 1}
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_larger_file_is_not_rewritten_with_smaller_ones(policy: str) -> None:
+    log = ModelLog(
+        rules=[topic_rules(0, cleanup_policy=policy, min_cleanable_dirty_ratio=1.0)],
+        partition_count=2,
+        kept_percent=100,
+    )
+    key, other = sorted(log.extents)
+    log.append({other: Chunk(records=2, length=40)})
+    compact_until_stable(log, SMALL)
+    for _ in range(3):
+        log.append({key: Chunk(records=2, length=5)})
+        compact_until_stable(log, replace(SMALL, merge_fan_in=9))
+    assert compacted_sizes(log) == [5, 5, 5, 40]
+    (job,) = make_plan(log.snapshot(SMALL), SMALL).jobs
+    assert (job.kind, job.taken_bytes) == (JobKind.MERGING, 15)
+
+
+def test_a_merging_job_has_at_most_max_job_extents() -> None:
+    log, keys = make_log()
+    for _ in range(6):
+        log.append({key: Chunk(records=2, length=20) for key in keys})
+        compact_until_stable(log, replace(SMALL, merge_fan_in=9))
+    narrow = replace(SMALL, merge_fan_in=2, max_job_extents=4)
+    jobs = make_plan(log.snapshot(narrow), narrow).jobs
+    assert [sum(len(each.extents) for each in job.inputs) for job in jobs] == [4, 4, 4]
+
+
 def test_files_with_extents_in_between_are_not_merged() -> None:
     log, (key, other) = make_log()
     for length in (20, 5_000, 20, 5_000, 20):
