@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.clock import ManualClock
@@ -163,7 +163,47 @@ def batches_of(log: UnifiedLog) -> list[model.Batch]:
     return [b for s in log.segments for b in model.decode_all(s.log.read(0, s.size).tobytes())]
 
 
+def transactions_of_one_producer(*transactions: tuple[bytes, bytes]) -> list[model.Batch]:
+    """Return transactions of one record each, by key and by the key of their marker, from offset 0 on."""
+    batches = []
+    for number, (key, end) in enumerate(transactions):
+        batches += [
+            model.batch_of(
+                [Record(key=name, value=bytes(6), offset=2 * number + at, timestamp=START)],
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=number if is_data else -1,
+                attributes=TRANSACTIONAL if is_data else TRANSACTIONAL | CONTROL,
+            )
+            for at, (name, is_data) in enumerate(((key, True), (end, False)))
+        ]
+    return batches
+
+
+def plain(key: bytes, offset: int) -> model.Batch:
+    return model.batch_of([Record(key=key, value=b"v", offset=offset, timestamp=START)])
+
+
+COMMITTED_BEFORE_ABORTED: Final = [
+    [
+        *transactions_of_one_producer(
+            (b"a", cleaner_model.COMMIT_KEY),
+            (b"a", cleaner_model.COMMIT_KEY),
+            (b"b", cleaner_model.ABORT_KEY),
+        ),
+        None,
+    ]
+]
+ONE_OF_SEVERAL_SUPERSEDED: Final = [
+    [*transactions_of_one_producer(*((key, cleaner_model.COMMIT_KEY) for key in (b"a", b"b", b"c"))), None],
+    [plain(b"b", 6), None],
+    [plain(b"key", 7), None],
+]
+
+
 @settings(max_examples=60)
+@example(COMMITTED_BEFORE_ABORTED, 1 << 20, 1 << 30, 200)
+@example(ONE_OF_SEVERAL_SUPERSEDED, 1 << 20, 1 << 30, 200)
 @given(
     appends_of_cleanings(),
     st.sampled_from([1, 100, 300, 1 << 20]),
@@ -258,6 +298,20 @@ def test_a_batch_with_more_keys_than_the_table_is_cleaned(tmp_path: Path) -> Non
     end, stats = cleaner.clean(to_clean(log, None, START))
 
     assert (end, stats.records_written) == (500, 503)
+    log.close_handles()
+
+
+def test_the_newest_records_are_durable_before_older_ones_are_removed(tmp_path: Path) -> None:
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(COMPACTED)
+    append(log, [many_keys(5), None, many_keys(5, first=5), None])
+    cleanable, durable = to_clean(log, None, START), list[int]()
+    assert log.recovery_point < cleanable.first_uncleanable_offset
+    cleaner = cleaner_of(harness.clock)
+    cleaner._check_done = lambda _: durable.append(log.recovery_point)
+    cleaner.clean(cleanable)
+    assert durable
+    assert min(durable) >= cleanable.first_uncleanable_offset
     log.close_handles()
 
 

@@ -15,6 +15,7 @@ from local_tier.cleaner.log_cleaning_state import IN_PROGRESS
 from local_tier.config import LogConfig
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.records import encode_batch
+from tests.local_tier.batches import batch
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.manager.managers import Machine, crash, name_of, orders
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switch
@@ -166,6 +167,20 @@ def test_nothing_is_cleaned_at_or_above_the_last_stable_offset(machine: Machine)
     manager.close()
 
     assert found[0] <= 15
+
+
+def test_records_of_an_open_transaction_are_not_cleaned(machine: Machine) -> None:
+    """It may still be aborted, and then older records of its keys are the newest ones."""
+    manager = machine.start()
+    log = orders(manager, 0, COMPACTED)
+    write(log, machine, 20)
+    log.append_as_leader(bytearray(batch(0, 1, producer=(7, 0, 0), transactional=True)), 0)
+    write(log, machine, 20)
+    cleaned, found = clean(manager), first_dirty_offsets(manager)
+    manager.close()
+
+    assert cleaned
+    assert 0 < found[0] <= 20
 
 
 def test_a_log_whose_cleaning_fails_is_marked_uncleanable_and_counted(machine: Machine) -> None:

@@ -281,6 +281,8 @@ def test_watermarks_never_go_back(harness: LogHarness) -> None:
     assert log.update_high_watermark(3) == 3
     assert not log.maybe_increment_log_start_offset(0)
     assert log.update_high_watermark(99) == 5
+    assert log.delete_records(2) == 2
+    assert log.update_high_watermark(1) == 2
     log.close()
 
 

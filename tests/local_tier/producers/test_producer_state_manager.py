@@ -73,6 +73,16 @@ def test_a_new_epoch_starts_at_sequence_0_and_fences_the_old_one(tmp_path: Path)
     assert states.producers[7].last_sequence == 9
 
 
+def test_a_marker_with_a_newer_epoch_fences_the_old_one(tmp_path: Path) -> None:
+    """The coordinator raises the epoch when it aborts the transaction of a producer that does not respond."""
+    states = opened(tmp_path)
+    append(states, batch(0, 1, producer=(7, 1, 0), transactional=True))
+    append(states, marker(1, producer=(7, 2), abort=True), AppendOrigin.COORDINATOR)
+    with pytest.raises(InvalidProducerEpochError, match="latest epoch is 2"):
+        append(states, batch(2, 1, producer=(7, 1, 1), transactional=True))
+    append(states, batch(2, 1, producer=(7, 2, 0), transactional=True))
+
+
 def test_duplicates_of_the_last_five_batches_are_detected(tmp_path: Path) -> None:
     """A duplicate has exactly the same sequence numbers. Its first offsets are returned."""
     states = opened(tmp_path)
