@@ -34,6 +34,7 @@ from tests.object_store.s3.fault_proxy import Fault, running_proxy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from catalog.lifecycle.garbage import CatalogFile
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
     from object_store.local.store import LocalStore
@@ -140,6 +141,28 @@ def test_an_orphan_that_was_committed_after_the_first_look_is_not_deleted(
     assert report.orphans == 0
     assert len(objects(system)) == 2
     assert len(system.read_log(key)) == 2
+
+
+def test_a_live_file_that_was_proposed_as_dead_is_not_deleted(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proposals may come from a server that lags behind the primary, or that was one."""
+    compacted_once(system)
+    system.run_jobs()
+    system.clock.advance(GRACE_S + 1)
+    propose = system.catalog.garbage.dead_files
+    (live,) = [each for each in system.catalog.garbage.known_files("") if each.dead_ms is None]
+
+    def propose_live_one_too(
+        before_ms: int, limit: int, after: CatalogFile | None = None
+    ) -> list[CatalogFile]:
+        found = propose(before_ms, limit, after=after)
+        return [*found, replace(live, dead_ms=0)] if after is None else found
+
+    monkeypatch.setattr(system.catalog.garbage, "dead_files", propose_live_one_too)
+    report = collect(system)
+    assert report.dead_files == 3
+    assert len(objects(system)) == 1
 
 
 def test_a_young_orphan_is_not_deleted(system: System) -> None:
@@ -491,6 +514,23 @@ def test_uploads_of_unknown_owners_are_aborted_once_they_are_old(
     assert collect(system).aborted_uploads == 2
     assert verdicts == [True, True, False, False, False, False]
     assert system.catalog.operation_counts()["sessions.get"].calls == 2
+
+
+def test_an_upload_of_a_session_that_was_not_found_at_first_is_not_aborted(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lags behind does not know the newest sessions."""
+    live = ingestion_name(system.session_id, system.ids.new_uuid())
+    verdicts: list[bool] = []
+
+    def sweep(*_: object, may_abort: Callable[[str, int], bool], **__: object) -> int:
+        verdicts.append(may_abort(live, 0))
+        return 0
+
+    monkeypatch.setattr(type(system.store), "sweep_unfinished", sweep)
+    monkeypatch.setattr(system.catalog.sessions, "get", lambda _: None)
+    collect(system)
+    assert verdicts == [False]
 
 
 def test_garbage_collection_of_a_wrong_store_is_rejected(system: System, other_store: LocalStore) -> None:
