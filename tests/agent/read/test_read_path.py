@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from agent.read.fetch_plan import Cursor, PartitionFetch
 from object_store.accounting import Purpose, RequestKind
 from tests.agent.small_compaction import compact
 
@@ -131,17 +133,34 @@ async def test_the_tail_of_a_compacted_topic_shows_no_superseded_record(
             gets = agents.requests(RequestKind.GET)
             found = await _all(running, "t")
             assert [record["value"] for record in found] == expected
+            assert await _all(running, "t", max_wait_ms=100) == found
             offsets = [record["offset"] for record in found]
             assert offsets == sorted(set(offsets))
             if number < 3:
                 assert agents.requests(RequestKind.GET) == gets
 
 
+async def test_the_tail_serves_an_extent_only_up_to_its_end(agents: Agents, catalog: Catalog) -> None:
+    """A compaction may have replaced the following extent of the same file."""
+    async with agents.running(flush_interval_ms=500) as running:
+        await running.create_topic("t", 1, cleanup_policy="compact")
+        await asyncio.gather(*(running.produce("t", {"key": "k", "value": "v"}) for _ in range(2)))
+        topic = catalog.topics.get("t")
+        (extent,) = catalog.extents.from_offset(topic.topic_id, 0, 0)
+        cursor = Cursor.at(PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=1 << 20))
+        cursor.extents, cursor.limit = [replace(extent, last_offset=0)], 1 << 20
+        assert running.agent.read_path._serve_from_files(cursor)
+        assert cursor.served.next_offset == 1
+
+
 async def test_a_read_by_time_continues_after_an_extent_that_has_no_such_record_left(
     agents: Agents, catalog: Catalog
 ) -> None:
-    """The only late record of the first candidate lies below the log start offset."""
-    async with agents.running(flush_interval_ms=1) as running:
+    """The only late record of the first candidate lies below the log start offset.
+
+    Extents without late records are found one by one here, and are not read.
+    """
+    async with agents.running(flush_interval_ms=1, max_fetch_extents=1) as running:
         await running.create_topic("t", 1)
         topic_id = catalog.topics.get("t").topic_id
         files = [[9_000, 1_000], [2_000], [8_500, 9_000], [9_500]]
@@ -160,6 +179,7 @@ async def test_a_read_by_time_continues_after_an_extent_that_has_no_such_record_
             page = await running.read("t", timestamp=timestamp, max_records=1)
             assert [record["offset"] for record in page["records"]] == [expected][: expected < 6]
             assert page["next_offset"] == min(expected + 1, 6)
+        assert agents.requests(RequestKind.GET) == 3
 
 
 async def test_a_log_without_records_is_skipped(
