@@ -270,8 +270,12 @@ def test_commits_are_refused_only_while_a_rebalance_completes(harness: ClassicHa
 
 def test_clients_that_are_no_members_commit_to_empty_groups_only(harness: ClassicHarness) -> None:
     assert harness.group.check_commit(MemberIdentity()) is ErrorCode.none
-    harness.make_stable(1)
+    (member_id,) = harness.make_stable(1)
     assert harness.group.check_commit(MemberIdentity()) is ErrorCode.unknown_member_id
+    late = harness.identity(member_id)
+    harness.group.leave([LeavingMember(member_id=member_id)])
+    assert harness.group.check_commit(MemberIdentity()) is ErrorCode.none
+    assert harness.group.check_commit(late) is ErrorCode.unknown_member_id
 
 
 def test_only_an_empty_group_may_be_deleted(harness: ClassicHarness) -> None:
