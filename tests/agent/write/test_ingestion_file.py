@@ -17,7 +17,7 @@ from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, RunResult, SectionResult
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers
-from object_format.record_batch.records import encode_batch
+from object_format.record_batch.records import decode_batches, encode_batch
 from tests.object_format.segment_file.samples import read_file
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ APPENDS = st.lists(
 def _piece(number: int, producer: int, batches: list[tuple[int, int]]) -> Piece:
     encoded = [
         encode_batch(
-            [1_000 + number] * records,
+            [1_000 + (7 * number + 5 * at) % 13 for at in range(records)],
             [b"key"] * records,
             [bytes([number]) * size] * records,
             producer=(producer, 0 if producer >= 0 else -1, 10 * number if producer >= 0 else -1),
@@ -65,6 +65,10 @@ def _check_section(commit: SectionCommit, section: SealedSection, data: bytes) -
     assert [number for number, _ in groupby(runs)] == list(range(len(commit.runs)))
     assert sum(run.record_count for run in commit.runs) == sum(run.offset_count for run in commit.runs)
     assert sum(run.offset_count for run in commit.runs) == expected
+    (columns,) = decode_batches(data)
+    for run in commit.runs:
+        own = columns.timestamps[run.first_offset : run.first_offset + run.offset_count]
+        assert (run.min_timestamp, run.max_timestamp) == (own.min(), own.max())
     stamped = [run.producer is not None for run in commit.runs]
     assert all(any(pair) for pair in pairwise(stamped)), "adjacent runs without a producer are joined"
 
@@ -90,6 +94,8 @@ def test_the_commit_describes_the_bytes_of_the_file(
     written = read_file(data).sections
     for commit, section, found in zip(sealed.commit.sections, sealed.sections, written, strict=True):
         _check_section(commit, section, found.data)
+        assert found.entry.min_timestamp == min(run.min_timestamp for run in commit.runs)
+        assert found.entry.max_timestamp == max(run.max_timestamp for run in commit.runs)
 
 
 @given(APPENDS)
