@@ -85,6 +85,27 @@ def test_only_the_current_producer_may_interrupt_its_transaction() -> None:
         interrupt(known, ProducerIdentity(7, 4))
 
 
+def test_a_transaction_voids_the_retries_of_the_initialization_before_it() -> None:
+    """A late duplicate of that request must not abort the transaction."""
+    before = _producer()
+    known = initialize(before, before.identity, 1000, -1)
+    assert known.last == before.identity
+    ongoing = begin(known, known.identity, 2)
+    with pytest.raises(TransactionRefusedError) as refused:
+        interrupt(ongoing, before.identity)
+    assert refused.value.refusal is TransactionRefusal.PRODUCER_FENCED
+
+
+def test_an_end_with_a_new_epoch_is_not_repeated_by_that_epoch() -> None:
+    """A producer without epoch bumps has not begun a transaction in the epoch that it names."""
+    known = _producer(state=TransactionState.ONGOING)
+    ending = end(known, known.identity, -1, commits=True, bumps_epoch=True)
+    assert ending is not None
+    with pytest.raises(TransactionRefusedError) as refused:
+        end(ending.next, ending.next.identity, -1, commits=True, bumps_epoch=False)
+    assert refused.value.refusal is TransactionRefusal.INVALID_TXN_STATE
+
+
 def test_a_producer_may_abort_a_transaction_without_contents_only_with_epoch_bumps() -> None:
     known = _producer()
     ending = end(known, known.identity, -1, commits=False, bumps_epoch=True)
