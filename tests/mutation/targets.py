@@ -124,6 +124,8 @@ TARGETS: Final = {
             "tests/planner/test_policy.py",
             "tests/planner/test_policy_properties.py",
             "tests/planner/test_score.py",
+            "tests/planner/test_selection.py",
+            "tests/planner/test_snapshot.py",
         ),
     ),
     "recovery": Target(
