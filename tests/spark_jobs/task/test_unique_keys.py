@@ -65,3 +65,16 @@ def test_the_flag_of_the_same_kernels_is_believed(harness: CompactionHarness) ->
     wrongly_flagged(harness, KERNEL_DIGEST)
     both = wrongly_flagged(harness, "")
     assert [work.unique_keys for work in arrange(both)] == [True, False]
+
+
+def test_the_flags_of_two_files_do_not_make_their_keys_distinct(harness: CompactionHarness) -> None:
+    partition_id = PartitionId(harness.topic(), 0)
+    for value in (b"old", b"new"):
+        harness.log.ingest({partition_id: [batch((b"a", value))]}, kind=SegmentKind.COMPACTED)
+    known = FileFormat(kernel_digest=KERNEL_DIGEST)
+    extents = harness.log.extents[partition_id]
+    harness.log.extents[partition_id] = [replace(each, unique_keys=True, format=known) for each in extents]
+    (work,) = arrange(harness.log.job())
+    assert (len(work.parts), work.unique_keys) == (2, False)
+    harness.log.publish(harness.log.job(), harness.run(harness.log.job()))
+    harness.log.check()
