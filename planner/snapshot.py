@@ -36,7 +36,7 @@ class TopicRules:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
-    retention_ms: int = -1
+    retention_ms: int
     max_message_bytes: int | None = None
 
     @property

@@ -102,6 +102,7 @@ TARGETS: Final = {
             "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_long_batches.py",
             "tests/object_format/dedupe/test_merge.py",
+            "tests/object_format/dedupe/test_rewrite.py",
         ),
     ),
     "planner": Target(
@@ -126,6 +127,7 @@ TARGETS: Final = {
             "tests/planner/test_score.py",
             "tests/planner/test_selection.py",
             "tests/planner/test_snapshot.py",
+            "tests/planner/test_transactions.py",
         ),
     ),
     "recovery": Target(

@@ -34,6 +34,7 @@ def topic_rules(number: int, **changes: object) -> TopicRules:
         min_compaction_lag_ms=0,
         max_compaction_lag_ms=NEVER_MS,
         delete_retention_ms=86_400_000,
+        retention_ms=-1,
     )
     return replace(rules, **changes)  # type: ignore[arg-type]  # the names are checked by replace
 

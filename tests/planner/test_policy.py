@@ -298,3 +298,16 @@ def test_no_job_takes_more_offsets_than_a_section_may_span(policy: str, length: 
         (decision,) = make_plan(log.snapshot(settings), settings).decisions
         assert (decision.verdict, log.first_dirty[key] > 0) == (Verdict.NOTHING, True)
         assert f"not cleaned beyond {MAX_SPAN} offsets" in decision.reason
+
+
+def test_an_ingestion_job_with_young_records_takes_no_older_extents() -> None:
+    """Otherwise it would leave the young ones in their ingestion file, and clean the partition without them."""
+    log = ModelLog(rules=[topic_rules(0, min_compaction_lag_ms=1_000, min_cleanable_dirty_ratio=0.0)])
+    (key,) = log.extents
+    log.append({key: Chunk(records=5, length=100, age_ms=5_000)})
+    for job in make_plan(log.snapshot(), PlannerSettings()).jobs:
+        log.apply(job)
+    for age_ms in (5_000, 0):
+        log.append({key: Chunk(records=5, length=100, age_ms=age_ms)})
+    (job,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    assert [(each.base_offset, each.upper_offset) for each in job.partitions] == [(5, 15)]

@@ -19,6 +19,8 @@ from object_format.dedupe.buckets import (
     read_blob,
 )
 from object_format.errors import MalformedBatchError
+from object_format.kernels.dedupe.buckets import bucket_of
+from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS
 from object_format.record_batch.records import encode_batch
 from tests.object_format import model_log
 from tests.object_format.dedupe.test_dedupe import NOW, SEED, sections
@@ -108,6 +110,12 @@ def test_keys_are_distributed_to_all_buckets() -> None:
     assert sizes == [blob.records for blob in blobs]
     assert sum(sizes) == splitter.records == 2000
     assert min(sizes) > 60
+
+
+def test_records_without_a_key_belong_to_the_first_bucket() -> None:
+    highest = 2**32 - 1
+    assert [bucket_of(highest, flag, 4) for flag in (0, KEYLESS, CONTROL_RECORD)] == [15, 0, 0]
+    assert bucket_of(highest, 0, 0) == 0
 
 
 def test_keys_of_one_bucket_are_distributed_over_the_table() -> None:

@@ -433,6 +433,8 @@ def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
         with pytest.raises(MalformedBatchError) as caught:
             filter_batches(other, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
         assert caught.value.fault is Fault.SURVIVORS
+        in_records = codec is Codec.NONE and count == 4
+        assert caught.value.position == (len(other) if in_records else 0)
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -484,6 +486,17 @@ def test_offsets_that_do_not_ascend_are_rejected(first: int, second: int, shift:
         finder.begin_section(unique_keys=False)
         with pytest.raises(MalformedBatchError) as caught:
             feed_all(finder, pieces, shift)
+        assert caught.value.fault is Fault.OFFSET_RANGE
+
+
+def test_pass_2_rejects_negative_offsets() -> None:
+    data = encode_batch([1], [b"k"], [b"v"], base_offset=5)
+    for shift, is_valid in ((-5, True), (-6, False)):
+        if is_valid:
+            filter_batches(data, find([]), offset_shift=shift, leader_epoch=0, delete_horizon_ms=None)
+            continue
+        with pytest.raises(MalformedBatchError) as caught:
+            filter_batches(data, find([]), offset_shift=shift, leader_epoch=0, delete_horizon_ms=None)
         assert caught.value.fault is Fault.OFFSET_RANGE
 
 

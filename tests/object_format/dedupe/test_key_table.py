@@ -104,6 +104,10 @@ def test_key_capacity_equals_the_capacity_of_a_table(table_bytes: int) -> None:
     assert key_capacity(1 << 60) > 1 << 56
 
 
+def test_an_eighth_of_a_small_table_is_for_displaced_keys() -> None:
+    assert key_capacity(1600 * 12) == 1400 * 95 // 100
+
+
 def test_a_table_without_slots_is_rejected() -> None:
     for make in (KeyTable, key_capacity):
         with pytest.raises(InvalidInputError, match="too small"):

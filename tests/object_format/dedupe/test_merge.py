@@ -267,10 +267,24 @@ def test_tombstones_are_merged_with_those_of_the_same_delete_horizon(
         for number, horizon in enumerate(horizons)
     ]
     made, _saved = merge(batches)
-    assert len(made) == merged
+    assert [batch.attributes for batch in made] == [model_log.HORIZON] * merged
     assert {record.offset: batch.base_timestamp - NOW for batch in made for record in batch.records} == dict(
         enumerate(horizons)
     )
+
+
+@pytest.mark.parametrize(("times", "merged"), [((5, 5, 5), 1), ((5, 5, 6), 2)])
+def test_stamped_batches_are_merged_with_those_of_the_same_time(times: tuple[int, ...], merged: int) -> None:
+    """The header has the time at which the broker appended all of the records."""
+    batches = [
+        model.batch_of(
+            [Record(number, NOW + time, b"%d" % number, b"v")], attributes=model_log.LOG_APPEND_TIME
+        )
+        for number, time in enumerate(times)
+    ]
+    made, _saved = merge(batches)
+    assert [batch.attributes for batch in made] == [model_log.LOG_APPEND_TIME] * merged
+    assert model.records_of(made) == model.records_of(batches)
 
 
 def test_batches_with_distant_offsets_are_not_merged() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from object_format.limits import MAX_SPAN
-from planner.jobs.clustering import section_level, short_run
+from planner.jobs.clustering import is_fragmented, section_level, short_run
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit
 from planner.policy import make_plan
@@ -94,6 +94,14 @@ def test_the_outputs_of_a_clustering_job_have_about_equal_sizes() -> None:
             log.apply(replace(job, output_bytes=MIB))
     (job,) = make_plan(log.snapshot(settings), settings).jobs
     assert (job.kind, job.taken_bytes, job.output_bytes) == (JobKind.CLUSTERING, 140, 35)
+
+
+def test_a_partition_with_few_extents_is_not_examined() -> None:
+    """Half of the extents that may rest are allowed, and one for each full section."""
+    settings = PlannerSettings(section_bytes=1_000)
+    for live_bytes, few in ((0, settings.resting_extents // 2), (5_500, settings.resting_extents // 2 + 5)):
+        assert not is_fragmented(few, live_bytes, settings)
+        assert is_fragmented(few + 1, live_bytes, settings)
 
 
 def test_a_longer_extent_is_not_rewritten_with_shorter_ones() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
+from object_format.limits import MAX_SPAN
 from planner.jobs.merging import level_of
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit, submit
@@ -110,6 +111,27 @@ def test_a_merging_job_has_at_most_max_job_extents() -> None:
     narrow = replace(SMALL, merge_fan_in=2, max_job_extents=4)
     jobs = make_plan(log.snapshot(narrow), narrow).jobs
     assert [sum(len(each.extents) for each in job.inputs) for job in jobs] == [4, 4, 4]
+
+
+def test_a_merging_job_may_read_exactly_max_job_input_bytes() -> None:
+    log, (key, _) = make_log()
+    for _ in range(3):
+        log.append({key: Chunk(records=2, length=20)})
+        compact_until_stable(log, replace(SMALL, merge_fan_in=9))
+    for limit, files in ((60, 3), (59, 2)):
+        narrow = replace(SMALL, max_job_input_bytes=limit)
+        (job, *_) = make_plan(log.snapshot(narrow), narrow).jobs
+        assert (job.kind, len(job.inputs)) == (JobKind.MERGING, files)
+
+
+@pytest.mark.parametrize(("more", "left"), [(0, 1), (1, 2)])
+def test_a_merged_extent_spans_as_many_offsets_as_a_section_may(more: int, left: int) -> None:
+    log, (key, _) = make_log()
+    for records in (MAX_SPAN - 5, 5 + more):
+        log.append({key: Chunk(records=records, length=20)})
+        compact_until_stable(log, replace(SMALL, merge_fan_in=9))
+    compact_until_stable(log, replace(SMALL, merge_fan_in=2))
+    assert len(log.extents[key]) == left
 
 
 def test_files_with_extents_in_between_are_not_merged() -> None:
