@@ -301,7 +301,7 @@ def test_no_job_takes_more_offsets_than_a_section_may_span(policy: str, length: 
 
 
 def test_an_ingestion_job_with_young_records_takes_no_older_extents() -> None:
-    """Otherwise it would leave the young ones in their ingestion file, and clean the partition without them."""
+    """Otherwise the young ones would stay in their ingestion files."""
     log = ModelLog(rules=[topic_rules(0, min_compaction_lag_ms=1_000, min_cleanable_dirty_ratio=0.0)])
     (key,) = log.extents
     log.append({key: Chunk(records=5, length=100, age_ms=5_000)})
