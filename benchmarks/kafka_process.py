@@ -98,16 +98,14 @@ class AgentProcess:
         names = ("siltstone_store_requests_total", "siltstone_store_bytes_in_total")
         return found.get(names[0], 0), found.get(names[1], 0)
 
-    def catalog_operation(self, operation: str) -> tuple[float, float]:
-        """Return the calls of an operation of the catalog, and the statements that they took."""
-        found = {
-            sample.name: sample.value
+    def catalog_statements(self, operation: str) -> float:
+        """Return the statements that an operation of the catalog has sent."""
+        return sum(
+            sample.value
             for family in self._families()
             for sample in family.samples
-            if sample.labels == {"operation": operation}
-        }
-        names = ("siltstone_catalog_calls_total", "siltstone_catalog_statements_total")
-        return found.get(names[0], 0.0), found.get(names[1], 0.0)
+            if sample.name == "siltstone_catalog_statements_total" and sample.labels["operation"] == operation
+        )
 
     def _families(self) -> list[Metric]:
         text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text

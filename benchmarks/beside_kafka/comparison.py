@@ -124,7 +124,7 @@ def _means(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     files = grown("siltstone_ingestion_put_seconds_count")
     if not files:
         return {}
-    ends = grown("ended_transactions")
+    ends = grown("siltstone_ended_transactions_total")
     found = {
         f"{part}_ms": grown(f"siltstone_ingestion_{part}_seconds_sum")
         / max(grown(f"siltstone_ingestion_{part}_seconds_count"), 1.0)

@@ -113,7 +113,8 @@ class Child:
     def kill(self) -> None:
         """Send SIGKILL."""
         if self._process is not None:
-            self._process.kill()
+            if self.is_alive:  # otherwise another process may have its id already
+                self._process.kill()
             self._process.join(_CHILD_SECONDS)
 
     def freeze(self) -> None:

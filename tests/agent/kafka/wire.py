@@ -10,6 +10,7 @@ from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.codec.messages import api_key_of
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
     from typing import Self
 
@@ -41,11 +42,15 @@ def request_frame(
 
 
 class Wire:
-    """One connection to an agent."""
+    """One connection to an agent, with TLS if a context is given."""
 
-    def __init__(self, address: tuple[str, int], *, client_id: str | None = None) -> None:
+    def __init__(
+        self, address: tuple[str, int], *, client_id: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.client_id = client_id
         self.socket = socket.create_connection(address, timeout=_TIMEOUT_SECONDS)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address[0])
 
     def __enter__(self) -> Self:
         return self
