@@ -130,11 +130,12 @@ class ProducerStateManager:
             del self._unreplicated_txns[first]
 
     def on_log_start_offset_incremented(self, offset: int) -> None:
-        """Note that the records below `offset` are gone. Their producers remain known."""
-        self.on_high_watermark_updated(offset)
-        self.map_end_offset = max(self.map_end_offset, offset)
-        latest = self.snapshots.latest
-        self._last_snapshot = offset if latest is None else latest
+        """Note that the records below `offset` are gone. Their producers remain known.
+
+        No snapshot is taken at `offset` any more, as the next start would delete it. Kafka also updates what
+        the high watermark and the end of the log have updated here before.
+        """
+        self._last_snapshot = max(self._last_snapshot, offset)
 
     def copy_from(self, other: ProducerStateManager) -> None:
         """Take over the state of `other`, which has read the batches.

@@ -373,6 +373,28 @@ def test_a_full_truncation_restarts_the_log_at_an_offset(harness: LogHarness) ->
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("way", "snapshots"),
+    [("delete all", []), ("delete some", ["5.snapshot"]), ("restart", []), ("expire", ["5.snapshot"])],
+)
+def test_no_snapshot_is_taken_at_the_log_start(harness: LogHarness, way: str, snapshots: list[str]) -> None:
+    """The next start would delete it, as Kafka's does. A roll and a close take one at a later log end."""
+    log = harness.open(LogConfig())
+    log.append_as_leader(batch(0, 5, producer=(7, 0, 0)), 0)
+    log.update_high_watermark(5)
+    if way == "restart":
+        log.truncate_fully_and_start_at(5)
+    elif way == "expire":
+        harness.clock.advance(10**7)
+        assert log.delete_old_segments() == 1
+    else:
+        log.delete_records(-1 if way == "delete all" else 3)
+    assert log.log_start_offset == (3 if way == "delete some" else 5)
+    assert log.log_end_offset == 5
+    log.close()
+    assert [name for name in harness.names() if name.endswith(".snapshot")] == snapshots
+
+
 def test_offsets_are_found_by_timestamp(harness: LogHarness) -> None:
     """The lookup returns the first record with at least the timestamp, in any segment."""
     log = harness.open()
