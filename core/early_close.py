@@ -15,6 +15,11 @@ A producer is *stalled* if it has used up its requests in flight. This is known 
 they may have five. A producer of many bytes counts as stalled at its third, so that one file is filled while
 another is uploaded.
 
+Files are uploaded in parallel and committed one after the other. The rule allows as many files in flight as
+keep the commits busy: one that is committed, and those that are uploaded meanwhile. More files would only
+wait for their commits, while a file that stays open collects the requests of more producers. The agent learns
+how long PUTs and commits take.
+
 The idle time is learnt from arrivals like a retransmission timeout (RFC 6298), from a mean and a mean
 deviation. After a request it is the time in which another one follows it, so a file is closed soon after the
 last request of a burst. After an acknowledgement it is the time in which a request follows that. A steady
@@ -85,6 +90,16 @@ class _LearntTime:
         self._deviation += _DEVIATION_WEIGHT * weight * (abs(error) - self._deviation)
 
 
+class _Mean:
+    """A mean in which newer samples count more."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def learn(self, sample: float) -> None:
+        self.value += _MEAN_WEIGHT * (sample - self.value)
+
+
 class PutBudget:
     """Two token buckets: one is filled by time, the other by the bytes of closed files.
 
@@ -124,7 +139,7 @@ class PutBudget:
 class EarlyCloseRule:
     """The rule for the files of one agent, and what it has learnt from arrivals.
 
-    Call `arrived`, `closed` and `acknowledged` in the order of these events.
+    Call `arrived`, `closed`, `uploaded`, `committed` and `acknowledged` in the order of these events.
     """
 
     def __init__(self, limits: EarlyCloseLimits, now: float) -> None:
@@ -132,6 +147,8 @@ class EarlyCloseRule:
         self._budget = PutBudget(limits.puts_per_second, limits.puts_per_gb, now)
         self._gap = _LearntTime()  # from one request to the next
         self._reaction = _LearntTime()  # from an acknowledgement to the next request
+        self._put_seconds = _Mean()
+        self._commit_seconds = _Mean()
         self._unacknowledged: Counter[int] = Counter()  # requests by idempotent producer
         self._acknowledged_at = now
         # The latest arrival that mattered, and the size of the open file after it
@@ -224,6 +241,19 @@ class EarlyCloseRule:
         self._stalled_bytes = 0
         self._is_held_back = False
 
+    def uploaded(self, seconds: float) -> None:
+        """Record how long the PUT of a file took."""
+        self._put_seconds.learn(seconds)
+
+    def committed(self, seconds: float) -> None:
+        """Record how long the commit of a file took."""
+        self._commit_seconds.learn(seconds)
+
+    def _max_files(self) -> int:
+        """Return how many files in flight keep the commits busy, at most `max_files`."""
+        limit, put, commit = self._limits.max_files, self._put_seconds.value, self._commit_seconds.value
+        return limit if put >= (limit - 1) * commit else 1 + math.ceil(put / commit)
+
     def acknowledged(self, now: float, requests: Mapping[int, int]) -> None:
         """Record that a file's requests were acknowledged: their number by idempotent producer."""
         self._acknowledged_at = now
@@ -241,7 +271,7 @@ class EarlyCloseRule:
         if not self._budget.capacity or not self._size:
             return None
         is_small = self._size < limits.min_bytes and not self._has_transaction
-        if is_small or files_in_flight >= limits.max_files:
+        if is_small or files_in_flight >= self._max_files():
             return None
         if self.has_stalled_producers():
             due = now

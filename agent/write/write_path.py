@@ -369,7 +369,9 @@ class WritePath:
             uploaded = await self._retry.run(lambda: self._pools.uploads.run(seal_and_put))
         finally:
             if sealed_at:  # also after a failure: a store that does not respond must be visible
-                self._metrics.put_seconds.observe(self._clock.monotonic() - sealed_at)
+                seconds = self._clock.monotonic() - sealed_at
+                self._metrics.put_seconds.observe(seconds)
+                self.early_close.uploaded(seconds)
         self._store_health.succeeded()
         self._metrics.ingestion_file_bytes.observe(uploaded.size)
         return uploaded
@@ -421,12 +423,16 @@ class WritePath:
 
     async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
         commit = partial(self._log.commit, sealed.commit)
+        begun_at = self._clock.monotonic()
         try:
-            with self._metrics.commit_seconds.time():
-                return await self._retry.run(lambda: self._pools.commits.run(commit))
+            return await self._retry.run(lambda: self._pools.commits.run(commit))
         except SessionFencedError:
             self._session.report_fenced(sealed.commit.session_id)
             raise
+        finally:
+            seconds = self._clock.monotonic() - begun_at
+            self._metrics.commit_seconds.observe(seconds)
+            self.early_close.committed(seconds)
 
     def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
         self._metrics.files_failed.inc()

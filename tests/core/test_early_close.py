@@ -142,6 +142,19 @@ def test_a_file_is_not_due_while_others_are_in_flight() -> None:
     assert rule.due_at(0.0, 3) is None
 
 
+@pytest.mark.parametrize(("put_seconds", "files"), [(0.004, 2), (0.011, 4), (0.3, 5)])
+def test_as_many_files_are_in_flight_as_keep_the_commits_busy(put_seconds: float, files: int) -> None:
+    """One is committed, and those that are uploaded meanwhile follow it."""
+    rule = EarlyCloseRule(limits(max_files=5), 0.0)
+    send(rule, *[(0.0, 100 * KIB)] * 5, producer=7)
+    assert rule.due_at(0.0, 4) == 0.0, "nothing is learnt yet"
+    for _ in range(3):
+        rule.uploaded(put_seconds)
+        rule.committed(0.005)
+    assert rule.due_at(0.0, files - 1) == 0.0
+    assert rule.due_at(0.0, files) is None
+
+
 def test_the_idle_time_follows_the_gaps_between_requests() -> None:
     rule = EarlyCloseRule(limits(), 0.0)
     assert rule.idle_seconds == 0.002

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 TOPIC = make_topic(1)
 KIB = 1024
-_COMMIT_SECONDS = 0.005
 
 
 @dataclass
@@ -63,13 +62,14 @@ class _Store:
 
 
 class _Log(FakeLog):
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, commit_seconds: float) -> None:
         super().__init__()
         self._clock = clock
+        self._commit_seconds = commit_seconds
 
     @override
     def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
-        self._clock.sleep(_COMMIT_SECONDS)
+        self._clock.sleep(self._commit_seconds)
         return super().commit(commit)
 
 
@@ -135,6 +135,7 @@ def run(
     scenario: Callable[[Scene], Coroutine[Any, Any, None]],
     *,
     put_seconds: float = 0.02,
+    commit_seconds: float = 0.005,
     local: bool = False,
     **changes: int,
 ) -> Scene:
@@ -149,7 +150,7 @@ def run(
         path = WritePath(
             settings=replace(AgentSettings(), **cast("Any", changes)),
             store=cast("ObjectStore", store),
-            log=cast("CommitLog", _Log(clock)),
+            log=cast("CommitLog", _Log(clock, commit_seconds)),
             session=cast("Session", FakeSession(UUID(int=101))),
             pools=cast("Pools", _Pools(fibers)),
             retry=RetryPolicy(attempts=1, first_pause=0.001, max_pause=0.002, ids=SeededIds(7, clock)),
@@ -268,6 +269,21 @@ def test_many_default_producers_share_files() -> None:
     assert "interval" not in scene.closes
     assert scene.store.most <= AgentSettings().max_files_in_flight
     assert sum(scene.store.sizes) / len(scene.store.sizes) > 1.5e6
+
+
+def test_producers_share_the_files_that_slow_commits_keep_up_with() -> None:
+    """Files of one producer each would only wait for their commits, which follow one another."""
+
+    async def scenario(scene: Scene) -> None:
+        await asyncio.gather(
+            *[
+                scene.produce(100, 16 * KIB, window=5, producer=7 + n, gap=0.0001 * n, turnaround=0.001 * n)
+                for n in range(8)
+            ]
+        )
+
+    scene = run(scenario, put_seconds=0.005, local=True, commit_seconds=0.02)
+    assert len(scene.store.sizes) <= 60, "160 windows of five requests"
 
 
 def test_the_budget_bounds_early_closes_by_bytes_and_by_time() -> None:
