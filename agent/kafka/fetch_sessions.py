@@ -3,7 +3,8 @@
 In a session, a request names only the partitions that change, and a response only those with news. Sessions
 belong to one agent. After a restart, or at another agent, the session is not found, and the client starts a
 new one. The number of sessions is bounded; a client that gets none is served without a session. The rules are
-those of Kafka's FetchSession.scala.
+those of Kafka's FetchSession.scala, except that a session belongs to the principal that started it. To any
+other, it does not exist: an id that was found by trying shows no names, and ends no session.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from agent.read.memory_reads import PartitionRead
+    from agent.security.identity import Principal
     from core.clock import Clock
     from core.ids import Ids
 
@@ -33,8 +35,9 @@ PartitionKey: TypeAlias = "tuple[bytes, int]"
 
 
 class SessionRequest(NamedTuple):
-    """The session and the partitions that a request names."""
+    """The session and the partitions that a request of `owner` names."""
 
+    owner: Principal
     session_id: int
     epoch: int
     wanted: Mapping[PartitionKey, PartitionRead]
@@ -73,6 +76,7 @@ class _CachedPartition:
 @dataclass(slots=True, eq=False)
 class _Session:
     session_id: int
+    owner: Principal
     by_id: bool
     created: float
     used: float
@@ -145,7 +149,7 @@ class FetchSessions:
         """
         if request.epoch in {_INITIAL_EPOCH, FINAL_EPOCH}:
             return _FullFetch(request, self)
-        session = self._sessions.get(request.session_id)
+        session = self._own(request)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.epoch:
@@ -162,6 +166,11 @@ class FetchSessions:
         if not wanted:
             return _FullFetch(request, self)
         return _IncrementalFetch(request, self, session, wanted)
+
+    def _own(self, request: SessionRequest) -> _Session | None:
+        """Return the session that a request names, if it belongs to the principal of the request."""
+        session = self._sessions.get(request.session_id)
+        return session if session is not None and session.owner == request.owner else None
 
     def clear(self) -> None:
         """End all sessions: they remember high watermarks of an earlier epoch."""
@@ -200,21 +209,22 @@ class FetchSessions:
         if session is not None:
             self.partition_count -= len(session.partitions)
 
-    def create(
-        self,
-        wanted: Mapping[PartitionKey, PartitionRead],
-        statuses: Iterable[PartitionStatus],
-        *,
-        by_id: bool,
-    ) -> int:
+    def end(self, request: SessionRequest) -> None:
+        """Remove the session that a request names, if it belongs to the principal of the request."""
+        if self._own(request) is not None:
+            self.remove(request.session_id)
+
+    def create(self, request: SessionRequest, statuses: Iterable[PartitionStatus]) -> int:
         """Create a session and return its id; return `NO_SESSION` if the limits are reached."""
+        wanted = request.wanted
         if not self._evict_for(len(wanted)):
             return NO_SESSION
         partitions = {key: _CachedPartition(each) for key, each in wanted.items()}
         for cached, each in zip(partitions.values(), statuses, strict=True):
             cached.update(each)
         now = self._clock.monotonic()
-        session = _Session(self._new_id(), by_id, now, now, _next_epoch(_INITIAL_EPOCH), partitions)
+        epoch = _next_epoch(_INITIAL_EPOCH)
+        session = _Session(self._new_id(), request.owner, request.by_id, now, now, epoch, partitions)
         self._sessions[session.session_id] = session
         self.partition_count += len(partitions)
         return session.session_id
@@ -271,13 +281,13 @@ class _FullFetch(FetchContext):
 
     @override
     def begin(self) -> None:
-        self._sessions.remove(self._request.session_id)
+        self._sessions.end(self._request)
 
     @override
     def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
         session_id = NO_SESSION
         if self._request.epoch == _INITIAL_EPOCH:
-            session_id = self._sessions.create(self._request.wanted, statuses, by_id=self._request.by_id)
+            session_id = self._sessions.create(self._request, statuses)
         return session_id, None
 
     @override

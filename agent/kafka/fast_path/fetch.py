@@ -148,6 +148,7 @@ class FastFetch(FastPath):
                 services.fetch_sessions,
                 services.directory,
                 services.epoch.current,
+                owner=context.client.principal,
                 by_id=by_id,
                 is_readable=name_check(context, READ_TOPIC),
             )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent.kafka.fast_path.fetch_parser import FetchRequest
     from agent.kafka.fetch_sessions import FetchContext, FetchSessions, PartitionKey
     from agent.read.memory_reads import PartitionReadTuple
+    from agent.security.identity import Principal
     from catalog.model import Topic
 
 # The constructor of a named tuple is a Python function, and every partition needs one.
@@ -45,14 +46,15 @@ def find_targets(
     directory: TopicDirectory,
     epoch: int,
     *,
+    owner: Principal,
     by_id: bool,
     is_readable: Callable[[str], bool] | None = None,
 ) -> SessionTargets | None:
     """Return the request's fetch context and targets; None if the ordinary path must handle the request.
 
-    `data` is the request's frame, `epoch` the leader epoch that the agent knows. `is_readable` returns True
-    for the name of a topic that the client may read; without it, all are. Raises `KafkaError` for a session
-    error.
+    `data` is the request's frame, `epoch` the leader epoch that the agent knows, and `owner` the principal of
+    the client. `is_readable` returns True for the name of a topic that the client may read; without it, all
+    are. Raises `KafkaError` for a session error.
     """
     find = partial(_topic, directory=directory, by_id=by_id, is_readable=is_readable)
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
@@ -62,7 +64,7 @@ def find_targets(
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
     wanted = _wanted_by_key(request, data)
     fetch_context = sessions.find(
-        SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
+        SessionRequest(owner, request.session_id, request.session_epoch, wanted, forgotten, by_id)
     )
     found = _targets_of_session(fetch_context.wanted, find, epoch)
     return None if found is None else (fetch_context, found)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.fetch_sessions import PartitionKey
+    from agent.security.identity import Principal
 
 _NO_TOPIC_ID = bytes(16)
 
@@ -45,7 +46,9 @@ _NO_TOPIC_ID = bytes(16)
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Read the available records, or wait for `min_bytes` of them."""
     by_id = context.version >= TOPIC_IDS_SINCE
-    reads = context.services.fetch_sessions.find(session_request(request, by_id=by_id))
+    reads = context.services.fetch_sessions.find(
+        session_request(request, context.client.principal, by_id=by_id)
+    )
     reads.begin()
     max_bytes = max(request.max_bytes, 0)
     if (allowance := fetch_allowance(context)) is not None:
@@ -62,8 +65,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     return await build_fetch_response(reads, limits, context)
 
 
-def session_request(request: Struct, *, by_id: bool) -> SessionRequest:
-    """Return the session and the partitions that a request names."""
+def session_request(request: Struct, owner: Principal, *, by_id: bool) -> SessionRequest:
+    """Return the session and the partitions that a request of `owner` names."""
     wanted = {
         _key(topic.topic, topic.topic_id, part.partition, by_id=by_id): PartitionRead(
             part.partition, part.fetch_offset, max(part.partition_max_bytes, 0), part.current_leader_epoch
@@ -76,7 +79,7 @@ def session_request(request: Struct, *, by_id: bool) -> SessionRequest:
         for topic in request.forgotten_topics_data
         for partition in topic.partitions
     ]
-    return SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
+    return SessionRequest(owner, request.session_id, request.session_epoch, wanted, forgotten, by_id)
 
 
 def _key(name: str, topic_id: UUID | None, partition: int, *, by_id: bool) -> PartitionKey:

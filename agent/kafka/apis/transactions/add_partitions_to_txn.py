@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import transaction_code_of
-from agent.kafka.authorization import refusal, refused_names, require
+from agent.kafka.authorization import is_allowed, refusal, refused_names, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.topic_lookup import find_topics
@@ -22,7 +22,7 @@ from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
@@ -60,6 +60,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 async def _results(transaction: _Transaction, context: RequestContext) -> list[Struct]:
     topics = transaction.topics
+    if context.version < _MANY_SINCE and not is_allowed(
+        context, WRITE_TRANSACTION, transaction.transactional_id
+    ):
+        return _rendered(topics, lambda _: refusal(WRITE_TRANSACTION).code)
     found = await find_topics(context.services.directory, (topic.name for topic in topics))
     refused: frozenset[str] = frozenset()
     if context.version < _MANY_SINCE:
@@ -83,11 +87,15 @@ async def _results(transaction: _Transaction, context: RequestContext) -> list[S
             if not isinstance(topic := found[key[0]], SiltstoneError)
         }
         codes = await _add_or_verify(transaction, ids, context)
+    return _rendered(topics, codes.__getitem__)
+
+
+def _rendered(topics: Sequence[Struct], code_of: Callable[[tuple[str, int]], ErrorCode]) -> list[Struct]:
     return [
         Struct(
             name=topic.name,
             results_by_partition=[
-                Struct(partition_index=each, partition_error_code=codes[topic.name, each])
+                Struct(partition_index=each, partition_error_code=code_of((topic.name, each)))
                 for each in topic.partitions
             ],
         )
@@ -108,8 +116,6 @@ async def _add_or_verify(
     try:
         if not transaction.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
-        if context.version < _MANY_SINCE:
-            require(context, WRITE_TRANSACTION, transaction.transactional_id)
         if transaction.verify_only:
             added = await transactions.added_partitions(transaction.transactional_id, transaction.producer)
             return {

@@ -14,6 +14,7 @@ from catalog.security.acl_bindings import AclFilter, ResourceType
 from object_format.record_batch.records import encode_batch
 from tests.agent.kafka.authorization.cases import heartbeat
 from tests.agent.kafka.authorization.principals import allow, refresh
+from tests.agent.kafka.authorization.transaction_cases import addition
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, request_frame
@@ -106,6 +107,52 @@ def test_a_refused_topic_does_not_fail_the_others(alice: Wire, topics: dict[str,
             topics["a1"]: 0,
             topics["secret"]: _REFUSED,
         }
+
+
+def test_a_fetch_session_of_another_principal_shows_no_names(secured: BrokerThread, alice: Wire) -> None:
+    """As on the ordinary path, so on the fast path, which handles requests that may wait."""
+    part = Struct(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=0,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=2**20,
+    )
+
+    def ask(wire: Wire, session_id: int, epoch: int, names: list[str], max_wait: int = 0) -> Struct:
+        request = Struct(
+            max_wait=max_wait,
+            min_bytes=0,
+            max_bytes=2**20,
+            isolation_level=0,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[Struct(topic=name, topic_id=None, partitions=[part]) for name in names],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        return wire.ask("fetch", 12, request)
+
+    with Wire(secured.host_and_port, client_id="admin") as admin:
+        session_id = ask(admin, 0, 0, ["a1", "secret"]).session_id
+        assert session_id
+        for max_wait in (0, 500):
+            refused = ask(alice, session_id, 1, [], max_wait)
+            assert (refused.error_code, refused.responses) == (ErrorCode.fetch_session_id_not_found, [])
+            assert ask(alice, session_id, -1, ["a1"], max_wait).error_code == 0
+        assert ask(admin, session_id, 1, []).error_code == 0, "the session still exists"
+
+
+def test_a_refused_transactional_id_is_reported_before_its_partitions(alice: Wire) -> None:
+    """As in Kafka: neither a refused topic nor a missing one changes the error."""
+    request = addition(0, 0)
+    request.v3_and_below_topics = [
+        Struct(name=name, partitions=[0]) for name in ("a1", "a-missing", "secret")
+    ]
+    added = alice.ask("add_partitions_to_txn", 3, request).results_by_topic_v3_and_below
+    found = {each.results_by_partition[0].partition_error_code for each in added}
+    assert found == {ErrorCode.transactional_id_authorization_failed}
 
 
 def test_acks_0_of_a_refused_topic_closes_the_connection(secured: BrokerThread, alice: Wire) -> None:

@@ -11,6 +11,7 @@ from agent.kafka.apis.records.fetch import session_request
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fetch_sessions import FetchSessions, PartitionStatus
+from agent.security.identity import ANONYMOUS, Principal
 from core.clock import ManualClock
 from core.ids import SeededIds
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, produce
@@ -47,9 +48,10 @@ class SessionScene:
         limits = {"max_sessions": 2, "max_partitions": 100, "evict_ms": 120_000, **changes}
         self.sessions = FetchSessions(clock=self.clock, ids=SeededIds(1, self.clock), **limits)
         self.state: dict[int, PartitionStatus] = {}
+        self.owner = ANONYMOUS
 
     def begin(self, wanted: Struct, *, by_id: bool = False) -> FetchContext:
-        context = self.sessions.find(session_request(wanted, by_id=by_id))
+        context = self.sessions.find(session_request(wanted, self.owner, by_id=by_id))
         context.begin()
         return context
 
@@ -77,13 +79,15 @@ def test_a_fetch_context_is_current_until_another_request_begins() -> None:
     scene = SessionScene()
     session_id, _ = scene.fetch(request(1, 2))
     first, second = (
-        scene.sessions.find(session_request(request(session_id=session_id, epoch=1), by_id=False))
+        scene.sessions.find(session_request(request(session_id=session_id, epoch=1), ANONYMOUS, by_id=False))
         for _ in range(2)
     )
     assert [first.is_current, second.is_current] == [True, True]
     first.begin()
     assert [second.is_current] == [False]
-    third = scene.sessions.find(session_request(request(session_id=session_id, epoch=2), by_id=False))
+    third = scene.sessions.find(
+        session_request(request(session_id=session_id, epoch=2), ANONYMOUS, by_id=False)
+    )
     assert [third.is_current] == [True]
     scene.sessions.remove(session_id)
     assert [third.is_current] == [False]
@@ -110,6 +114,21 @@ def test_incremental_responses_contain_only_changed_partitions() -> None:
         scene.state = state
         again, included = scene.fetch(request(session_id=session_id, epoch=epoch))
         assert (again, sorted(included)) == (session_id, changed)
+
+
+def test_a_session_does_not_exist_for_another_principal() -> None:
+    """It can neither be used nor ended, and its epoch and its way to name topics stay unknown."""
+    scene = SessionScene()
+    session_id, _ = scene.fetch(request(0, 1))
+    scene.owner = Principal("User", "eve")
+    for epoch in (1, 2):
+        for by_id in (False, True):
+            wanted = request(session_id=session_id, epoch=epoch)
+            assert scene.rejection(wanted, by_id=by_id) == ErrorCode.fetch_session_id_not_found
+    for epoch in (-1, 0):
+        scene.fetch(request(5, session_id=session_id, epoch=epoch))
+    scene.owner = ANONYMOUS
+    assert scene.fetch(request(session_id=session_id, epoch=1)) == (session_id, [])
 
 
 def test_a_request_adds_changes_and_forgets_partitions() -> None:
@@ -163,9 +182,11 @@ def test_finding_a_session_does_not_change_it() -> None:
     """The session changes only when the request begins."""
     scene = SessionScene()
     session_id, _ = scene.fetch(request(0, 1))
-    extending = session_request(request(2, session_id=session_id, epoch=1, forget=(0,)), by_id=False)
+    extending = session_request(
+        request(2, session_id=session_id, epoch=1, forget=(0,)), ANONYMOUS, by_id=False
+    )
     assert [number for _, number in scene.sessions.find(extending).wanted] == [1, 2]
-    scene.sessions.find(session_request(request(5), by_id=False))
+    scene.sessions.find(session_request(request(5), ANONYMOUS, by_id=False))
     assert (len(scene.sessions), scene.sessions.partition_count) == (1, 2)
     context = scene.begin(request(session_id=session_id, epoch=1))
     assert [number for _, number in context.wanted] == [0, 1]
