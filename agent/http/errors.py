@@ -37,6 +37,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from agent.cluster.client_messages import is_client_safe, log_reference_hint, new_reference, public_cause
+from agent.runtime.errors import BusyError
 from catalog.errors import TopicExistsError
 from core.errors import (
     InvalidInputError,
@@ -75,6 +76,10 @@ class NotAuthorizedError(InvalidInputError):
     """The principal of the request may not do this."""
 
 
+class ThrottledError(BusyError):
+    """The user exceeds a quota, and has to wait."""
+
+
 class InvalidBodyError(InvalidInputError):
     """The request body does not have the documented form; the message says where."""
 
@@ -90,6 +95,7 @@ _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
     (TopicExistsError, 409),
     (InvalidInputError, 422),
     (StaleStateError, 409),
+    (ThrottledError, 429),
     (RetryableError, 503),
 )
 

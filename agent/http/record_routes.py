@@ -16,6 +16,7 @@ from agent.http.documentation import describes_body, error_responses
 from agent.http.models import ProduceResponse, RecordsResponse
 from agent.http.records.produce_body import parse_records, render_results
 from agent.http.records.rendering import PendingResponse, RecordsRendering, drop_unread
+from agent.http.throttling import charged_route
 from agent.http.transport.json_size import count_items
 from agent.http.transport.request_body import json_body, reserving_items
 from agent.read.fetch_plan import PartitionFetch
@@ -47,7 +48,9 @@ Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 def router(context: HttpContext) -> APIRouter:
     """Return the routes of records."""
-    routes = APIRouter(prefix="/v1/topics/{topic}", tags=["records"])
+    routes = APIRouter(
+        prefix="/v1/topics/{topic}", tags=["records"], route_class=charged_route(context.quotas)
+    )
     settings = context.settings
 
     async def produce(request: Request, topic: str, partition: int | None) -> Response:

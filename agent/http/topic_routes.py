@@ -18,6 +18,7 @@ from agent.http.models import (
     TopicResponse,
     TopicsResponse,
 )
+from agent.http.throttling import Mutations, charged_route
 from agent.http.transport.request_body import json_body
 from agent.runtime.cooperative_yield import CooperativeYield
 from agent.security.rights import (
@@ -49,12 +50,14 @@ def topic_response(topic: Topic, access: Access) -> TopicResponse:
 
 def router(context: HttpContext) -> APIRouter:
     """Return the routes of topics."""
-    routes = APIRouter(prefix="/v1/topics", tags=["topics"])
+    routes = APIRouter(prefix="/v1/topics", tags=["topics"], route_class=charged_route(context.quotas))
     catalog, pool = context.topics, context.pools.catalog
     access_of = partial(Access, context.authorizer)
 
     @routes.get(
-        "", response_description="All topics that the client may describe.", responses=error_responses(503)
+        "",
+        response_description="All topics that the client may describe.",
+        responses=error_responses(429, 503),
     )
     async def list_topics(request: Request) -> TopicsResponse:
         """List all topics, sorted by name."""
@@ -69,7 +72,7 @@ def router(context: HttpContext) -> APIRouter:
         "",
         status_code=201,
         response_description="The topic was created.",
-        responses=error_responses(403, 408, 409, 413, 415, 422, 503),
+        responses=error_responses(403, 408, 409, 413, 415, 422, 429, 503),
         openapi_extra=describes_body("CreateTopicBody"),
     )
     async def create_topic(request: Request) -> TopicResponse:
@@ -83,11 +86,14 @@ def router(context: HttpContext) -> APIRouter:
             wanted = _parse(body)
         access = access_of(request)
         access.require(CREATE_TOPIC, wanted.name, or_cluster=CREATE_IN_CLUSTER)
+        Mutations(context.quotas, request).charge(wanted.partitions)
         config = context.settings.local_tier.with_storage_mode(wanted.name, wanted.config)
         create = partial(catalog.create, wanted.name, wanted.partitions, config)
         return topic_response(await pool.run(create), access)
 
-    @routes.get("/{topic}", response_description="The topic.", responses=error_responses(403, 404, 422, 503))
+    @routes.get(
+        "/{topic}", response_description="The topic.", responses=error_responses(403, 404, 422, 429, 503)
+    )
     async def describe_topic(request: Request, topic: str) -> TopicResponse:
         """Describe one topic."""
         access = access_of(request)
@@ -98,11 +104,14 @@ def router(context: HttpContext) -> APIRouter:
         "/{topic}",
         status_code=204,
         response_description="The topic was deleted.",
-        responses=error_responses(403, 404, 422, 503),
+        responses=error_responses(403, 404, 422, 429, 503),
     )
     async def delete_topic(request: Request, topic: str) -> Response:
         """Delete a topic and all its records. It can be undeleted for `topic_delete_delay_ms`."""
         access_of(request).require(DELETE_TOPIC, topic, or_cluster=DELETE_IN_CLUSTER)
+        mutations = Mutations(context.quotas, request)
+        if mutations.is_limited:
+            mutations.charge((await pool.run(partial(catalog.get, topic))).partition_count)
         await pool.run(partial(catalog.delete, topic))
         context.directory.invalidate(topic)
         return Response(status_code=204)
@@ -110,7 +119,7 @@ def router(context: HttpContext) -> APIRouter:
     @routes.post(
         "/{topic}/undelete",
         response_description="The topic exists again.",
-        responses=error_responses(403, 404, 409, 422, 503),
+        responses=error_responses(403, 404, 409, 422, 429, 503),
     )
     async def undelete_topic(
         request: Request, topic: str, topic_id: UUID | None = None, new_name: str | None = None
@@ -123,15 +132,18 @@ def router(context: HttpContext) -> APIRouter:
         access = access_of(request)
         access.require(DELETE_TOPIC, topic, or_cluster=DELETE_IN_CLUSTER)
         access.require(CREATE_TOPIC, new_name or topic, or_cluster=CREATE_IN_CLUSTER)
+        mutations = Mutations(context.quotas, request)
+        mutations.charge(0)  # refuses a user that has to wait
         undelete = partial(catalog.deleted.undelete, topic, topic_id=topic_id, new_name=new_name)
         found = await pool.run(undelete)
+        mutations.record(found.partition_count)
         context.directory.invalidate(found.name)
         return topic_response(found, access)
 
     @routes.get(
         "/{topic}/partitions",
         response_description="The partitions.",
-        responses=error_responses(403, 404, 422, 503),
+        responses=error_responses(403, 404, 422, 429, 503),
     )
     async def list_partitions(request: Request, topic: str) -> PartitionsResponse:
         """Return the bounds of each partition of a topic."""
