@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import logging
 import sys
+from io import StringIO
+from typing import TYPE_CHECKING
 
 import structlog
 
 from core.clock import SystemClock
 from siltstone.log_repetition import SummarizingHandler
 
+if TYPE_CHECKING:
+    from typing import TextIO
+
 # Libraries whose information is about their own steps, and not about an event of this process.
 _CHATTY_LOGGERS = ("uvicorn",)
 # Libraries that log headers, URLs or commands with credentials in them. Only their warnings are logged.
 _INDISCREET_LOGGERS = ("boto3", "botocore", "httpcore", "httpx", "py4j", "s3transfer", "urllib3")
 _AUDIT_LOGGER = "audit"  # that of the agent's authorizer
+
+
+def _escaped(text: str) -> str:
+    """Return text whose control characters have no effect on a terminal; lines stay lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _escape_controls(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Escape what clients may have written into an event: names, addresses and messages.
+
+    JSON escapes it anyway. The console quotes values with a line break, and no others.
+    """
+    return {name: _escaped(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _plain_traceback(stream: TextIO, error: structlog.typing.ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(_escaped(text.getvalue()))
 
 
 def configure_logs(level: str) -> None:
@@ -28,7 +59,7 @@ def configure_logs(level: str) -> None:
     ]
     # Not structlog's default traceback, which shows local variables: these hold connection strings.
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [_escape_controls, structlog.dev.ConsoleRenderer(exception_formatter=_plain_traceback)]
         if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

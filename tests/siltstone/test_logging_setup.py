@@ -70,6 +70,26 @@ def test_a_traceback_does_not_show_variables(
     assert _SECRET not in written.getvalue()
 
 
+@pytest.mark.parametrize("stream", [_Terminal, io.StringIO])
+def test_names_of_clients_begin_no_line_and_control_no_terminal(
+    stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused name of a topic is any text that the client has sent."""
+    written = stream()
+    monkeypatch.setattr("sys.stderr", written)
+    configure_logs("warning")
+    log = structlog.get_logger("agent.test")
+    hostile = ("a\x1b[2Jb", "a\x9b2Jb", "a\u202eb", "a\r\nforged line", "a\nforged line", "a\x08\x7f")
+    for each in hostile:
+        log.warning("refused", resource=each)
+    log.error("it failed", exc_info=OSError(hostile[0]))
+    shown = written.getvalue()
+    styled = sum(shown.count(code) for code in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[3"))
+    assert shown.count("\x1b") == styled, "only what colours the lines"
+    assert not {"\x9b", "\u202e", "\r", "\x08", "\x7f"} & {*shown}
+    assert not any(line.startswith("forged") for line in shown.splitlines())
+
+
 def test_a_used_logger_follows_a_later_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would write to the previous standard error."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
