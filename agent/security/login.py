@@ -29,6 +29,7 @@ API_VERSIONS: Final = 18
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
 _MIN_REAUTHENTICATION_SECONDS: Final = 1.0
+_MAX_LIFETIME_MS: Final = 2**63 - 1  # what a response can say
 _UNKNOWN: Final = "unknown"
 
 
@@ -200,7 +201,8 @@ class SaslLogin:
         """Return how long the session lasts, None without an end."""
         ends = [self._authentication.settings.connections_max_reauth_ms or None]
         if identity.expires_ms is not None:
-            ends.append(max(0, identity.expires_ms - self._clock.now_ms()))
+            left_ms = identity.expires_ms - self._clock.now_ms()
+            ends.append(min(max(0, left_ms), _MAX_LIFETIME_MS))
         return min((each for each in ends if each is not None), default=None)
 
     async def fail(self, reason: str, mechanism: str | None = None) -> None:

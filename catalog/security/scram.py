@@ -70,7 +70,13 @@ def check_user_name(name: str) -> None:
         raise InvalidCredentialError("Username must not be empty")
     if "\0" in name:
         raise InvalidCredentialError("a user's name contains a NUL", remedy="choose a name without NUL")
-    if len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidCredentialError(
+            "the name of a user is not Unicode text", remedy="choose a name without lone surrogates"
+        ) from None
+    if size > MAX_NAME_BYTES:
         raise InvalidCredentialError(
             f"the name of a user has more than {MAX_NAME_BYTES} bytes", remedy="choose a shorter name"
         )

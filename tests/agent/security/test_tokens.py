@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from prometheus_client import CollectorRegistry, Counter
 
@@ -146,10 +147,14 @@ def test_claims_must_be_for_this_agent_and_now(issuer: Issuer, verifier: Verifie
         {"sub": ""},
         {"sub": 5},
         {"sub": "a\0b"},
+        {"exp": 1e308},
         {"sub": "x" * 2000},
     ]
     for claims in wrong:
         assert verifier.rejected(issuer.token(**claims)) in {"invalid_claims", "expired_token"}
+    payload = json.dumps(issuer.claims(sub="a\ud800")).encode()
+    surrogate = jws.serialize_compact({"alg": "ES256", "kid": "ec"}, payload, issuer.ec)
+    assert verifier.rejected(surrogate) == "invalid_claims", "no log and no response could name it"
     assert verifier.verify(issuer.token(exp=now - 29)).name == "ada"
 
 

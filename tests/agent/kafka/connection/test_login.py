@@ -395,6 +395,31 @@ def _check_unavailable_catalog(listener: SaslListener) -> None:
     assert listener.failures("PLAIN") == failures
 
 
+def test_a_token_may_be_valid_for_longer_than_a_response_can_say(
+    start_broker: Any,  # noqa: ANN401  # of another module
+    tmp_path: Path,
+) -> None:
+    issuer = Issuer()
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(issuer.key_set())
+    sasl = KafkaListener(
+        name="SASL",
+        port=0,
+        protocol=SecurityProtocol.SASL_PLAINTEXT,
+        mechanisms=(SaslMechanism.OAUTHBEARER,),
+    )
+    settings = AuthenticationSettings(
+        sasl_oauthbearer_jwks_endpoint_url=keys.as_uri(),
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+    )
+    broker = start_broker(kafka_listeners=(sasl,), authentication=settings)
+    with Wire(broker.host_and_port) as wire:
+        response = _log_in(wire, "OAUTHBEARER", _bearer(issuer.token(exp=10**18)))
+        assert (response.error_code, response.session_lifetime) == (_NONE, 2**63 - 1)
+        assert _may_send_requests(wire)
+
+
 def test_a_login_has_a_time_limit(start_broker: Any) -> None:  # noqa: ANN401  # of another module
     sasl = KafkaListener(
         name="SASL",
