@@ -122,7 +122,9 @@ def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress 
 def _abort(catalog: Catalog, found: TimedOutTransaction, report: GarbageReport) -> SiltstoneError | None:
     """Abort a transaction; return why that is not possible, or None."""
     try:
-        ended = catalog.transactions.abort(found.transactional_id, found.producer)
+        ended = catalog.transactions.abort(
+            found.transactional_id, found.producer, started_ms=found.started_ms
+        )
         catalog.commits.announce(ended.partitions, _NO_ORIGIN)
     except SiltstoneError as error:
         _log.warning(

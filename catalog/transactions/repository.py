@@ -3,8 +3,9 @@
 A transaction begins when a producer adds a partition or a group to it. It ends in one transaction of the
 database, of three statements for any number of partitions:
 
-1. Lock the transactional id. Commits of the producer's files lock it, too. So no commit is under way now, and
-   a later one finds another state and is refused.
+1. Lock the transactional id; several of them in the order of their producer ids, as commits do. Commits of
+   the producer's files lock it, too. So no commit is under way now, and a later one finds another state and
+   is refused.
 2. Lock the partitions in (topic id, partition) order.
 3. Write the control batches, aborted offsets, last stable offsets, group offsets and the state.
 
@@ -116,10 +117,11 @@ class _Sent(NamedTuple):
 
 
 class TimedOutTransaction(NamedTuple):
-    """Transaction that has lasted for longer than its timeout."""
+    """Transaction that has lasted for longer than its timeout, and the time of its begin."""
 
     transactional_id: str
     producer: ProducerIdentity
+    started_ms: int
 
 
 class OngoingTransactions(NamedTuple):
@@ -336,7 +338,9 @@ class Transactions:
         """Return ongoing transactions that have lasted for longer than their timeouts, oldest first."""
         params = {"now_ms": self._database.injected_now_ms, "limit": limit}
         return [
-            TimedOutTransaction(row.transactional_id, ProducerIdentity(row.producer_id, row.producer_epoch))
+            TimedOutTransaction(
+                row.transactional_id, ProducerIdentity(row.producer_id, row.producer_epoch), row.started_ms
+            )
             for row in self._database.read("transactions.timed_out", _SQL["timed_out"], params)
         ]
 
@@ -348,10 +352,14 @@ class Transactions:
         )
         return OngoingTransactions(transactions, oldest_ms)
 
-    def abort(self, transactional_id: str, producer: ProducerIdentity) -> EndedTransaction:
+    def abort(
+        self, transactional_id: str, producer: ProducerIdentity, *, started_ms: int | None = None
+    ) -> EndedTransaction:
         """Abort the ongoing transaction of a producer and fence it; return what changed.
 
-        It has no effect if the transaction has ended, or if another producer has taken over.
+        It has no effect if the transaction has ended, or if another producer has taken over. With
+        `started_ms`, it has no effect on another transaction of the producer: without KIP-890, the next one
+        has the same epoch.
         """
 
         def work(transaction: Transaction) -> _Sent:
@@ -359,6 +367,8 @@ class Transactions:
             if locked is None or locked.producer.identity != producer:
                 return _Sent(producer)
             if locked.producer.state is not TransactionState.ONGOING:
+                return _Sent(producer)
+            if started_ms is not None and locked.producer.started_ms != started_ms:
                 return _Sent(producer)
             ended = self._end(transaction, transactional_id, locked, fence(locked.producer))
             return _Sent(producer, ended)

@@ -381,10 +381,10 @@ def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
     system.clock.advance(2)
     abort = transactions.abort
 
-    def fail(transactional_id: str, producer: ProducerIdentity) -> EndedTransaction:
+    def fail(transactional_id: str, producer: ProducerIdentity, *, started_ms: int) -> EndedTransaction:
         if transactional_id == "a":
             raise CatalogUnavailableError("a lock is held", remedy="retry")
-        return abort(transactional_id, producer)
+        return abort(transactional_id, producer, started_ms=started_ms)
 
     monkeypatch.setattr(transactions, "abort", fail)
     report = GarbageReport()

@@ -1,7 +1,7 @@
 -- name: lock_transactional_ids
--- Lock transactional ids against commits and other changes; no row of those that do not exist. Also return the
--- catalog's time, its epoch, and whether the server continues the history that the epoch belongs to, as
--- `lock_session` does.
+-- Lock transactional ids against commits and other changes, in the order in which commits lock them; no row of those
+-- that do not exist. Also return the catalog's time, its epoch, and whether the server continues the history that the
+-- epoch belongs to, as `lock_session` does.
 SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state, t.bumps_epoch,
        t.started_ms,
        coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
@@ -13,7 +13,7 @@ SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, 
        ) AS is_current
 FROM transactional_ids AS t CROSS JOIN current_incarnation AS c
 WHERE t.transactional_id = ANY(%(transactional_ids)s::text[])
-ORDER BY t.transactional_id
+ORDER BY t.producer_id
 FOR NO KEY UPDATE OF t;
 
 -- name: earlier_releases
@@ -197,7 +197,7 @@ SELECT topic_id, partition, end_offset FROM moved ORDER BY topic_id, partition;
 
 -- name: timed_out
 -- Return a bounded number of the ongoing transactions that have lasted for longer than their timeout, oldest first.
-SELECT transactional_id, producer_id, producer_epoch
+SELECT transactional_id, producer_id, producer_epoch, started_ms
 FROM transactional_ids
 WHERE state = 'ongoing' AND started_ms + timeout_ms
     < coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)

@@ -245,6 +245,36 @@ def test_transactions_of_two_agents_end_together_without_deadlocks(scene: Scene)
     assert state.last_stable_offset == state.log_end_offset == 2 * _PRODUCERS * _TRANSACTIONS
 
 
+def test_a_commit_and_an_end_lock_the_same_transactions_in_one_order(catalog_url: str, scene: Scene) -> None:
+    """The order of producer ids is the reverse of that of names. Another client holds up the end first."""
+    topic, transactions = scene.topic(partitions=_PARTITIONS), scene.catalog.transactions
+    producers = {name: transactions.initialize(name, _TIMEOUT_MS).producer for name in ("b", "a")}
+    assert producers["b"] < producers["a"]
+    for name, producer in producers.items():
+        assert _write(scene, topic, producer, 0, name=name) == [None] * _PARTITIONS
+    runs = [
+        run_of(1, producer=(*producer, 1), in_transaction=True, transactional_id=name)
+        for name, producer in producers.items()
+    ]
+    commit = scene.file(dict.fromkeys(_keys(topic), runs))
+    requests = [EndRequest(name, producers[name], commits=False, bumps_epoch=True) for name in ("a", "b")]
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as other, ThreadPoolExecutor(2) as pool:
+        other.execute("SELECT FROM transactional_ids WHERE transactional_id = 'a' FOR UPDATE")
+        ending = pool.submit(transactions.end_all, requests)
+        with psycopg.connect(url, autocommit=True) as observer:
+            while len(observer.execute(_WAITING).fetchall()) < 1:
+                assert not ending.done()
+            writing = pool.submit(scene.catalog.commits.commit, commit)
+            while len(observer.execute(_WAITING).fetchall()) < 2:
+                assert not writing.done()
+        other.rollback()
+        assert all(isinstance(each, EndedTransaction) for each in ending.result())
+        writing.result()
+    for operation, count in scene.catalog.operation_counts().items():
+        assert (operation, count.retries) == (operation, 0)
+
+
 def test_two_requests_that_end_the_same_transaction_agree(scene: Scene) -> None:
     topic = scene.topic(partitions=_PARTITIONS)
     transactions = scene.catalog.transactions

@@ -37,7 +37,7 @@ def test_no_transaction_continues_in_another_history(
     with pytest.raises(TransactionRefusedError):
         transactions.end("t", producer, commits=True)
     (found,) = transactions.timed_out()
-    assert found == TimedOutTransaction("t", found.producer)
+    assert found == TimedOutTransaction("t", found.producer, 0)
     if is_aborted_first:
         transactions.abort("t", found.producer)
     (continued,) = {transactions.initialize("t", 60_000, producer).producer for _ in range(2)}

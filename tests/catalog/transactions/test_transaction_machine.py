@@ -293,8 +293,8 @@ class TransactionMachine(RuleBasedStateMachine):
         found = self.transactions.timed_out()
         assert {each.transactional_id for each in found} == late
         for each in found:
-            self.transactions.abort(each.transactional_id, each.producer)
-            self.transactions.abort(each.transactional_id, each.producer)
+            self.transactions.abort(each.transactional_id, each.producer, started_ms=each.started_ms)
+            self.transactions.abort(each.transactional_id, each.producer, started_ms=each.started_ms)
             model = self.ids_by_name[each.transactional_id]
             self._end(model, commits=False)
             assert model.current is not None

@@ -227,6 +227,23 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     assert _state(scene, topic).last_stable_offset == 4
 
 
+def test_the_next_transaction_of_a_producer_does_not_end_in_place_of_one_that_has_timed_out(
+    scene: Scene, clock: ManualClock
+) -> None:
+    """Without KIP-890 both have the same epoch. The producer ends the first one before maintenance does."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    clock.advance(_TIMEOUT_MS / 1000 + 1)
+    (found,) = transactions.timed_out()
+    transactions.end("t", producer, commits=True)
+    transactions.add_partitions("t", producer, _partitions(topic, 0))
+    ended = transactions.abort(found.transactional_id, found.producer, started_ms=found.started_ms)
+    assert ended.partitions == ()
+    assert _write(scene, topic, producer, 3).refusal is None
+    assert transactions.end("t", producer, commits=True).producer == producer
+
+
 def test_offsets_of_a_transaction_are_committed_with_it_or_not_at_all(scene: Scene) -> None:
     topic, catalog = scene.topic(), scene.catalog
     claim = scene.ids.new_uuid()
