@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from catalog.lifecycle.garbage import CatalogFile
     from catalog.model import Extent
+    from maintenance.fsck.producers import ProducerCheck
     from maintenance.fsck.report import Findings
     from object_format.record_batch.headers import BatchHeader
     from object_format.segment_file import DataBlock
@@ -80,10 +81,12 @@ class FileCheck:
         store: ObjectStore,
         findings: Findings,
         topic_names: Mapping[UUID, str],
+        producers: ProducerCheck,
         clear_unique_keys: Callable[[Extent], None] | None = None,
     ) -> None:
         """`clear_unique_keys` repairs the flag of an extent whose keys occur twice; None reports only."""
         self._store = store
+        self._producers = producers
         self._clear_unique_keys = clear_unique_keys
         self._findings = findings
         self._topic_names = topic_names
@@ -99,6 +102,7 @@ class FileCheck:
         try:
             self._read(ForwardReader(stream, name=file.object_name, size=file.size), file, extents)
             self._check_keys(extents)
+            self._producers.compare()
         except UnsupportedFormatError as error:
             self._unsupported(file.object_name, error.message)
         except NotFoundError:
@@ -185,6 +189,7 @@ class FileCheck:
             shift = each.extent.offset_shift
             columns = decode_batch(block.payload, position, offset_shift=shift, verify=False)
             _note(each, header)
+            self._producers.add(each.extent, header)
             each.add(columns.offsets)
             each.start = block.position if each.start is None else each.start
             each.end = block.position + BLOCK_HEADER_LENGTH + len(block.payload)

@@ -91,7 +91,7 @@ def check_transactions(catalog: Catalog, findings: Findings) -> None:
     for each in catalog.transactions.contradictions():
         findings.add(
             Difference(
-                kind=DifferenceKind.BOUNDS,
+                kind=DifferenceKind.TRANSACTIONS,
                 topic=names.get(each.partition.topic_id, str(each.partition.topic_id)),
                 partition=each.partition.partition,
                 expected=each.expected,

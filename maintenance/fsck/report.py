@@ -14,6 +14,8 @@ class DifferenceKind(StrEnum):
     """Kind of a difference, by where it shows."""
 
     STORE_IDENTITY = "store_identity"  # store: its marker is gone
+    TRANSACTIONS = "transactions"  # catalog: last stable offsets or aborted ranges contradict other rows
+    PRODUCERS = "producers"  # bytes: a batch is not what the catalog says of its producer or transaction
     BOUNDS = "bounds"  # catalog: a partition's offsets are not in order
     COVERAGE = "coverage"  # catalog: live extents leave a gap, overlap, or miss an end of the log
     FILE_COUNTS = "file_counts"  # catalog: the counts of a file differ from its extents

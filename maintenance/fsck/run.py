@@ -9,6 +9,7 @@ from catalog.invariants import file_counts_agree
 from maintenance.fsck.deep import FileCheck
 from maintenance.fsck.objects import ObjectCheck
 from maintenance.fsck.partitions import check_partitions, check_transactions
+from maintenance.fsck.producers import ProducerCheck
 from maintenance.fsck.report import Difference, DifferenceKind, Findings
 from maintenance.listing import known_files
 from object_store import names
@@ -45,7 +46,8 @@ def fsck(
     files, claims of ended jobs. With `deep`, it also clears the flag of unique keys where a key occurs twice.
     If the extents themselves are in doubt, nothing is repaired.
 
-    `deep` reads every live file from its first byte to its last, and extents with unique keys again. Objects
+    `deep` reads every live file from its first byte to its last, and extents with unique keys again. It also
+    compares batches with the states of their producers and transactions. Objects
     younger than `grace_ms` are not reported as orphans. The first `max_differences` differences are kept, all
     are counted. Raise ForeignStoreError for another catalog's store, in which every object would be missing.
     """
@@ -60,7 +62,8 @@ def fsck(
     if deep:
         topics = {topic.topic_id: topic.name for topic in catalog.topics.list()}
         clear = catalog.repair.clear_unique_keys if repair else None
-        check = FileCheck(store, findings, topics, clear)
+        producers = ProducerCheck(catalog.logged_batches.contradictions, findings, topics)
+        check = FileCheck(store, findings, topics, producers, clear)
         for files in _live_files(catalog):
             extents = _extents_by_file(catalog, files)
             for file in files:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.model import PartitionId
+from maintenance.fsck import fsck
 from planner import transactions
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
@@ -98,6 +99,8 @@ class _Walk:
                 key, is_compacted=is_compacted, offset=offset, batches_each=self.random.choice((1, 3, 1000))
             )
         assert self.invariants.violations() == []
+        system = self.log.system
+        assert fsck(system.catalog, system.store, system.clock, deep=True).differences == ()
 
     def finish(self) -> None:
         """End all transactions, and compact until nothing is left to do."""
