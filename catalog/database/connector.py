@@ -84,14 +84,17 @@ class Connector:
         return connect(conninfo, self._limits.response_seconds)
 
     def _discover(self) -> CatalogConnection:
+        refuses_parameters = False
         try:
             connection = self._open(self._direct)
         except psycopg.OperationalError as error:
             if not any(refusal in str(error) for refusal in _REFUSALS):
                 raise
+            refuses_parameters = True
             connection = self._open(self._pooled)
         try:
-            is_pooled = is_behind_pooler(connection)
+            # A pooler may pass the process id on, while it pins the connection.
+            is_pooled = refuses_parameters or is_behind_pooler(connection)
             if is_pooled:
                 self._check_transactions(connection)
         except BaseException:

@@ -19,6 +19,7 @@ from catalog.model import PartitionId
 from catalog.open import migrate_catalog, open_catalog, plan_migration
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
+from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import Scene, run_of
 from tests.fixtures.pgbouncer import pgbouncer
 from tests.fixtures.postgres import PATIENT
@@ -137,6 +138,27 @@ def test_commits_of_others_are_polled_unless_there_is_a_direct_url(
                 seen = watcher.wait(0.1)
             assert seen == (None if listen_url is None else Changes(partitions=frozenset({changed})))
             watcher.close()
+
+
+def test_a_proxy_that_refuses_parameters_and_pins_connections_works(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    """RDS Proxy may do so. It is recognized by its refusal alone, and refuses no later connection."""
+    with WireProxy(catalog_url, tmp_path, refuses_options=True) as proxy:
+        database = Database(proxy.url, clock, ids, _LIMITS)
+        for _ in range(3):
+            row = database.transact("test", lambda each: each.rows(_PARAMETERS))[0]
+            assert row[:5] == _WANTED
+            proxy.break_connections()
+        assert (proxy.refused, database.is_pooled, database.connect_for_notifications()) == (1, True, None)
+        database.close()
+        with open_catalog(proxy.url, clock, ids, limits=PATIENT) as catalog:
+            scene = Scene.set_up(catalog, ids)
+            topic = scene.topic()
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(lambda _: scene.commit(topic, run_of(2)), range(8)))
+            catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
+            assert InvariantChecker(catalog).violations() == []
 
 
 def test_migrations_need_a_direct_connection(

@@ -1,4 +1,7 @@
-"""Proxy of PostgreSQL's socket that counts round trips, and can lose a response or delay a COMMIT."""
+"""Proxy of PostgreSQL's socket that counts round trips, and can lose a response or delay a COMMIT.
+
+It can also refuse start-up parameters, as RDS Proxy does.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
     from typing import Self
 
 _SOCKET = ".s.PGSQL.5432"
+# The text is that of RDS Proxy, with its apostrophe.
+_REFUSAL = (
+    "SFATAL\0VFATAL\0C0A000\0M"
+    "Feature not supported: RDS Proxy currently doesn\N{RIGHT SINGLE QUOTATION MARK}t "
+    "support command-line options.\0\0"
+).encode()
 
 
 class WireProxy:
@@ -24,13 +33,16 @@ class WireProxy:
     `waits` counts the points where a client waits: Sync and Flush messages, each after another message.
     After `lose_next_commit`, the next COMMIT reaches the server, and the connection breaks before the
     response. After `delay_next_commit`, the client is disconnected at once, and the server gets the COMMIT
-    later.
+    later. With `refuses_options`, a client that sends parameters at start-up gets the error of RDS Proxy, and
+    `refused` counts these. Each client keeps its connection to the server, as a pinned one of RDS Proxy.
     """
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, *, refuses_options: bool = False) -> None:
         self._target = str(Path(str(conninfo_to_dict(url)["host"])) / _SOCKET)
         self.url = make_conninfo(url, host=str(directory))
         self.waits = 0
+        self.refused = 0
+        self._refuses_options = refuses_options
         self._lose = False
         self._delay_seconds = 0.0
         self._lock = threading.Lock()
@@ -98,6 +110,11 @@ class WireProxy:
                 waits = started and message[:1] in {b"S", b"H"}
                 self.waits += waits and not waited
                 waited = waits
+                if not started and self._refuses_options and b"\0options\0" in message:
+                    self.refused += 1
+                    client.sendall(b"E" + (len(_REFUSAL) + 4).to_bytes(4, "big") + _REFUSAL)
+                    _disconnect(client)
+                    data = b""  # the server sees a client that leaves
                 if started and self._lose and b"COMMIT" in message:
                     self._lose = False
                     losing.set()
