@@ -5,7 +5,7 @@
 The broker (KRaft, one node, one replica, `-Xmx512m`) and the agent (embedded catalog, local directory) are
 processes on this machine, with default settings and their data on the same disk. They get the same load
 alternately (A B A B). A row has the median of these samples, their least and greatest value, the ratio of the
-medians, and the processor time of the server for each GB. All clients use acks=all.
+medians, and the processor time of the server for each GB or transaction. All clients use acks=all.
 
 Kafka acknowledges what is in its page cache. An agent acknowledges what is synced to its object store and
 committed to its catalog.

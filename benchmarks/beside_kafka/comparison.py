@@ -78,6 +78,12 @@ class Comparison:
                     for each, size in zip(samples, gigabytes, strict=True)
                 ]
             ),
+            "cpu_ms_per_transaction": _median(
+                [
+                    each.cpu_seconds * 1000 / each.load.transactions if each.load.transactions else None
+                    for each in samples
+                ]
+            ),
             "samples": [asdict(each.load) for each in samples],
         }
 
@@ -144,8 +150,8 @@ _COLUMNS = (
     "goal",
     "Kafka p50, p99 ms",
     "Siltstone p50, p99 ms",
-    "Kafka CPU s/GB",
-    "Siltstone CPU s/GB",
+    "Kafka CPU",
+    "Siltstone CPU",
 )
 _NAMES = {
     "clients": "{} clients",
@@ -182,8 +188,16 @@ def _line(row: Mapping[str, Any]) -> str:
         )
         for name in (KAFKA, SILTSTONE)
     ]
-    cells += [_number(row[name]["cpu_seconds_per_gb"], 1) for name in (KAFKA, SILTSTONE)]
+    cells += [_cpu(row[name]) for name in (KAFKA, SILTSTONE)]
     return f"| {' | '.join(cells)} |"
+
+
+def _cpu(figures: Mapping[str, Any]) -> str:
+    """Return the processor time of a server for each transaction or GB."""
+    if (milliseconds := figures["cpu_ms_per_transaction"]) is not None:
+        return f"{milliseconds:.1f} ms/tx"
+    seconds = figures["cpu_seconds_per_gb"]
+    return "" if seconds is None else f"{seconds:.1f} s/GB"
 
 
 def _number(value: float | None, digits: int) -> str:

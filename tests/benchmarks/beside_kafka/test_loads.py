@@ -132,6 +132,8 @@ def test_a_row_compares_medians() -> None:
     both = {KAFKA: ended[1:], SILTSTONE: ended[:1]}
     found = Comparison("transactions", {}, both, goal=1.0, unit="tx/s").figures()
     assert (found[KAFKA]["median"], found[SILTSTONE]["median"], found["ratio"]) == (30.0, 60.0, 2.0)
+    assert found[KAFKA]["cpu_ms_per_transaction"] == 15.0
+    assert table([found]).splitlines()[-1].split(" | ")[-1] == "15.0 ms/tx |"
     time = Comparison("cleaner", {}, samples, goal=1.0, unit="s").figures()
     assert (time["ratio"], time["met"]) == (1.5, True)
     assert table([rate]).splitlines()[-1].split(" | ")[1:5] == [
