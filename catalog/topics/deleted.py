@@ -2,7 +2,8 @@
 
 A deletion moves the rows of the topic's partitions aside. Nothing that looks at partitions (commits, readers,
 retention, the planner) sees the topic any more, and its extents, producers and committed offsets stay as they
-are. Undeleting moves the rows back. A transaction that was open at the deletion is aborted in the topic.
+are. Undeleting moves the rows back. A transaction that was open at the deletion is aborted in the topic. If
+it is ongoing, its producer is fenced, so that it is aborted everywhere.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class DeletedTopics:
                 raise _purged(name)
             if transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [target]}):
                 raise _taken(target)
+            transaction.send(_SQL["fence_open_transactions"], params)
             transaction.send(_SQL["undelete"], params)
             transaction.send(_TOPICS["insert_partitions"], params)
             if transaction.count(_SQL["restore_partitions"], params) != topic.partition_count:

@@ -11,6 +11,22 @@ SELECT purged_ms IS NOT NULL AS is_purged FROM topics
 WHERE topic_id = %(topic_id)s AND deleted_ms IS NOT NULL
 FOR UPDATE;
 
+-- name: fence_open_transactions
+-- Fence the producers of the ongoing transactions that had records in a topic when it was deleted, and let these
+-- transactions time out at once: a part of their records will be aborted, so they must not commit.
+WITH locked AS (
+    SELECT i.transactional_id FROM transactional_ids AS i
+    WHERE i.state = 'ongoing' AND i.producer_id IN (
+        SELECT t.producer_id FROM transaction_partitions AS t
+        WHERE t.topic_id = %(topic_id)s AND t.first_offset IS NOT NULL
+    )
+    ORDER BY i.producer_id
+    FOR NO KEY UPDATE OF i
+)
+UPDATE transactional_ids AS i SET producer_epoch = least(i.producer_epoch + 1, 32767), started_ms = 0
+FROM locked AS l
+WHERE i.transactional_id = l.transactional_id;
+
 -- name: undelete
 -- Let a deleted topic exist again, under a name that is free.
 UPDATE topics SET deleted_ms = NULL, name = %(name)s WHERE topic_id = %(topic_id)s;
@@ -39,7 +55,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: abort_open_transactions
 -- Abort the transactions in a restored topic that were open when it was deleted: they have ended since without it, or
--- will. Those that are still ongoing may write again. Each gets a control batch at the log end, in the order of their first offsets.
+-- their producers are fenced. Each gets a control batch at the log end, in the order of their first offsets.
 WITH open AS (
     SELECT d.topic_id, d.partition, (e.parts ->> 0)::bigint AS producer_id, (e.parts ->> 1)::smallint AS producer_epoch,
            (e.parts ->> 2)::bigint AS first_offset,

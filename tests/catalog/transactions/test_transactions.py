@@ -397,14 +397,17 @@ def test_a_transaction_that_was_open_when_its_topic_was_deleted_is_aborted_in_it
     scene.catalog.topics.delete(topic.name)
     assert transactions.end("a", first, commits=True).partitions == ()
     scene.catalog.topics.deleted.undelete(topic.name)
-    assert _write(scene, topic, second, 3, name="b").base_offset == 8
-    assert _state(scene, topic).last_stable_offset == 8
-    transactions.end("b", second, commits=True)
+    # The second transaction is still ongoing. If it could commit, readers would see only what it writes now.
+    assert _write(scene, topic, second, 3, name="b").refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+    with pytest.raises(TransactionRefusedError) as error:
+        transactions.end("b", second, commits=True)
+    assert _refusal(error) is TransactionRefusal.PRODUCER_FENCED
+    (timed_out,) = transactions.timed_out()
+    assert transactions.abort("b", timed_out.producer).partitions == tuple(_partitions(topic, 0))
     states = [_state(scene, topic, partition) for partition in (0, 1)]
-    # The end of the second transaction comes after the topic is back, and adds its control batch.
-    assert [each.last_stable_offset for each in states] == [each.log_end_offset for each in states] == [12, 0]
+    assert [each.last_stable_offset for each in states] == [each.log_end_offset for each in states] == [9, 0]
     (key,) = _partitions(topic, 0)
-    found = transactions.aborted({key: (0, 12)})[key]
+    found = transactions.aborted({key: (0, 9)})[key]
     assert found == [
         AbortedTransaction(first.producer_id, 0, 6),
         AbortedTransaction(second.producer_id, 3, 7),
