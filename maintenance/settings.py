@@ -39,10 +39,11 @@ class GarbageSettings:
     producer_idle_ms: int = internal(
         DAY_MS, "Idle time after which a producer expires: Kafka's producer.id.expiration.ms.", ge=0
     )
-    transactional_id_expiration_ms: int = internal(
+    transactional_id_expiration_ms: int = setting(
         7 * DAY_MS,
-        "Idle time after which a transactional id expires: Kafka's transactional.id.expiration.ms.",
-        ge=0,
+        "Idle time after which a transactional id expires: Kafka's transactional.id.expiration.ms. An id "
+        "with an ongoing transaction does not expire.",
+        ge=1,
     )
     producer_check_ms: int = internal(
         600_000, "Interval of the checks for idle producers: Kafka's check.interval.ms.", ge=0

@@ -47,6 +47,7 @@ _AGENT = {
     "quota.window.num": "quota_window_num",
     "quota.window.size.seconds": "quota_window_size_seconds",
     "socket.request.max.bytes": "max_request_bytes",
+    "transaction.max.timeout.ms": "transaction_max_timeout_ms",
 }
 # Fields of LocalTierSettings have these names with underscores.
 _LOCAL_TIER = (
