@@ -311,5 +311,8 @@ def test_the_tools_find_describe_and_abort_transactions(agents: Agents, tools: T
     assert f"{topic}-0" in described
     producers = tools(f"kafka-transactions describe-producers --topic {topic} --partition 0")
     assert producers.splitlines()[-1].split()[-1] == "0"  # the start of the current transaction
+    # An ongoing transaction does not hang, however old it is: the coordinator knows it.
+    find = f"kafka-transactions find-hanging --topic {topic} --partition 0 --max-transaction-timeout 0"
+    assert topic not in tools(find)
     tools(f"kafka-transactions abort --topic {topic} --partition 0 --start-offset 0")
     assert transactions.find([name])[name].state is TransactionState.ABORTED
