@@ -6,8 +6,8 @@ created or deleted to `controller_mutation_rate`. HTTP has no client id, so thes
 default client id. While a client is throttled, its requests get status 429 with `Retry-After`; nothing of
 them is read.
 
-A route charges its own requests. Whatever decides by the path instead may read it differently than the
-router, and then a client could choose a path that costs nothing.
+A route charges its own requests. A comparison of paths could differ from that of the router, and a client
+could choose a path that costs nothing.
 """
 
 from __future__ import annotations
