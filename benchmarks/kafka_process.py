@@ -26,7 +26,8 @@ from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
 from agent.listeners import HttpListener, KafkaListener
 from agent.settings import AgentSettings
 from benchmarks.slow_store import SlowStore
-from catalog.open import EmbeddedPostgres, migrate_catalog
+from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
+from catalog.security.scram import ScramMechanism, new_credential
 from core.clock import SystemClock
 from core.ids import SystemIds
 from object_store.open import StoreConfig, open_store
@@ -148,6 +149,13 @@ class Cluster:
                     seconds += times.user + times.system
         return seconds
 
+    def add_user(self, name: str, password: str) -> None:
+        """Add a user with SCRAM-SHA-512."""
+        clock = SystemClock()
+        ids = SystemIds(clock)
+        with open_catalog(self._postgres.url, clock, ids) as catalog:
+            catalog.users.alter(upsertions=[(name, new_credential(ScramMechanism.SHA_512, password, ids))])
+
     @contextmanager
     def agent(
         self,
@@ -160,9 +168,11 @@ class Cluster:
 
         `put_delay_ms` is added to each PUT, and `get_delay_ms` to each GET, as by a remote store.
         """
-        settings = AgentSettings(
-            http_listeners=(HttpListener(port=0),), kafka_listeners=(KafkaListener(port=0),), **changes
-        )
+        listeners: dict[str, Any] = {
+            "http_listeners": (HttpListener(port=0),),
+            "kafka_listeners": (KafkaListener(port=0),),
+        }
+        settings = AgentSettings(**{**listeners, **changes})
         delays = {"put_delay_ms": put_delay_ms, "get_delay_ms": get_delay_ms}
         arguments = (settings, self._store, self._postgres.url, delays)
         with _spawned(_serve_agent, arguments) as (process, addresses):

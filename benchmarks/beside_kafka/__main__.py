@@ -10,6 +10,9 @@ medians, and the processor time of the server for each GB or transaction. All cl
 Kafka acknowledges what is in its page cache. An agent acknowledges what is synced to its object store and
 committed to its catalog.
 
+With `--security SASL_SSL`, both servers have TLS with the same certificate, and clients log in with
+SCRAM-SHA-512.
+
 - `producers`: Kafka's own tool in one Java process, and librdkafka in a process for each producer. With
   `--put-delay`, each PUT to the object store takes so much longer.
 - `consumers`: old records, recent ones, and those being produced.
@@ -38,6 +41,7 @@ from benchmarks.beside_kafka import cleaner, consumers, groups, producers, trans
 from benchmarks.beside_kafka.comparison import table
 from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess, JavaTransactions
 from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
+from benchmarks.beside_kafka.security import SecureListener
 from benchmarks.beside_kafka.servers import Testbed
 from benchmarks.beside_kafka.workers import Workers
 from benchmarks.measuring import machine
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
 _CLIENT_HEAP = "1g"  # 16 producers have 32 MiB of buffers each
 _CLEANER_HEAP = "512m"
+_SASL_SSL = "SASL_SSL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +82,14 @@ class Options:
 class Run:
     """The processes of a run, and its parts."""
 
-    def __init__(self, directory: Path, opened: ExitStack, options: Options) -> None:
+    def __init__(
+        self, directory: Path, opened: ExitStack, options: Options, *, is_secure: bool = False
+    ) -> None:
         self._directory = directory
         self._options = options
         self._opened = opened
-        self._testbed = opened.enter_context(Testbed(directory))
+        secure = SecureListener(directory / "certificates") if is_secure else None
+        self._testbed = opened.enter_context(Testbed(directory, secure))
         self._librdkafka = LibrdkafkaClients(opened.enter_context(Workers()))
         self._java = JavaClients(opened.enter_context(JavaProcess("Loads.java", heap=_CLIENT_HEAP)))
 
@@ -148,11 +156,16 @@ _PARTS: dict[str, Callable[[Run], Iterator[Comparison]]] = {
 
 
 def measure(
-    options: Options, parts: Sequence[str], found: list[dict[str, Any]], directory: Path | None
+    options: Options,
+    parts: Sequence[str],
+    found: list[dict[str, Any]],
+    directory: Path | None,
+    *,
+    is_secure: bool = False,
 ) -> None:
     """Run parts, and add the figures of each cell to `found` at once, so that an early end loses none."""
     with tempfile.TemporaryDirectory(dir=directory) as name, ExitStack() as opened:
-        run = Run(Path(name), opened, options)
+        run = Run(Path(name), opened, options, is_secure=is_secure)
         for part in parts:
             for comparison in _PARTS[part](run):
                 found.append(comparison.figures())
@@ -179,6 +192,9 @@ def _end(*_: object) -> None:
     "--put-delay", "put_delay_ms", type=int, multiple=True, help="Only cells with this many ms for each PUT."
 )
 @click.option("--kind", type=click.Choice(consumers.KINDS), multiple=True, help="Only such consumers.")
+@click.option(
+    "--security", type=click.Choice(["PLAINTEXT", _SASL_SSL]), default="PLAINTEXT", help="Of both servers."
+)
 @click.option("--rounds", type=int, help="Samples of each server.")
 @click.option("--seconds", type=float, help="Approximate length of a producer's sample.")
 @click.option(
@@ -190,6 +206,7 @@ def main(
     quick: bool,
     full: bool,
     parts: tuple[str, ...],
+    security: str,
     rounds: int | None,
     seconds: float | None,
     directory: Path | None,
@@ -212,7 +229,7 @@ def main(
     chosen = parts or tuple(_PARTS)
     found: list[dict[str, Any]] = []
     try:
-        measure(options, chosen, found, directory)
+        measure(options, chosen, found, directory, is_secure=security == _SASL_SSL)
     finally:
         if as_json:
             print(orjson.dumps({"benchmark": "beside_kafka", "machine": machine(), "rows": found}).decode())

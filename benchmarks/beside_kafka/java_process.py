@@ -12,11 +12,13 @@ import subprocess
 from itertools import count
 from pathlib import Path
 from statistics import median
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from benchmarks.beside_kafka.load import Load, LoadError
+from benchmarks.beside_kafka.security import java_settings
 from tests.fixtures import kafka_tools
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ class JavaTransactions:
     ) -> Load:
         """Run this number of transactions with each client, sequentially."""
         request = {
-            "settings": settings,
+            "settings": java_settings(settings),
             "topic": topic,
             "clients": clients,
             "partitions": partitions,
@@ -139,8 +141,15 @@ class JavaClients:
         self._java = java
         self._groups = count()
 
-    def _run(self, tool: str, clients: Sequence[Sequence[str]], seconds: float) -> str:
-        response = self._java.request(orjson.dumps({"class": tool, "clients": clients}), seconds)
+    def _run(
+        self, tool: str, settings: Mapping[str, str], clients: Sequence[Sequence[str]], seconds: float
+    ) -> str:
+        # A file, because the tools split an argument at each "=".
+        with NamedTemporaryFile("w", suffix=".properties") as file:
+            file.writelines(f"{name}={value}\n" for name, value in java_settings(settings).items())
+            file.flush()
+            arguments = [["--command-config", file.name, *each] for each in clients]
+            response = self._java.request(orjson.dumps({"class": tool, "clients": arguments}), seconds)
         if response["errors"]:
             raise LoadError(f"{tool.rpartition('.')[2]}: {response['errors'][0]}")
         output: str = response["output"]
@@ -165,13 +174,12 @@ class JavaClients:
                 "--record-size", str(record_bytes),
                 "--throughput", "-1",
                 "--command-property",
-                *(f"{name}={value}" for name, value in settings.items()),
                 f"compression.type={codec}",
                 f"client.id=producer-{number}",
             ]
             for number in range(clients)
         ]  # fmt: skip
-        output = self._run(_PRODUCER, arguments, seconds)
+        output = self._run(_PRODUCER, settings, arguments, seconds)
         found = [tuple(map(float, each)) for each in _PRODUCED.findall(output)]
         sent = sum(each[0] for each in found)
         if sent != records * clients:
@@ -204,12 +212,11 @@ class JavaClients:
                 "--bootstrap-server", settings["bootstrap.servers"],
                 "--group", f"{topic}-{next(self._groups)}",
                 "--command-property",
-                *(f"{name}={value}" for name, value in settings.items()),
                 f"client.id=consumer-{number}",
             ]
             for number in range(clients)
         ]  # fmt: skip
-        output = self._run(_CONSUMER, arguments, seconds)
+        output = self._run(_CONSUMER, settings, arguments, seconds)
         found = [tuple(map(float, each)) for each in _CONSUMED.findall(output)]
         if len(found) != clients or any(each[1] < records for each in found):
             raise LoadError(f"{[each[1] for each in found]} of {records} records were read")

@@ -1,6 +1,7 @@
 """The two servers of the comparison: a Kafka broker and an agent, behind one interface.
 
-Both are processes with default settings on loopback, with their data on the same disk. A load only sees the
+Both are processes with default settings on loopback, with their data on the same disk, and both have
+PLAINTEXT or SASL_SSL for their clients. A load only sees the
 `Server`, so it cannot treat them differently. `Testbed` starts them, and stops them after any error.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
 
 from benchmarks.beside_kafka.load import LoadError
+from benchmarks.beside_kafka.security import PASSWORD, USER, add_user
 from benchmarks.kafka_process import AgentProcess, Cluster
 from tests.fixtures.kafka_broker import KafkaBroker, kafka_broker
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import Self
+
+    from benchmarks.beside_kafka.security import SecureListener
 
 KAFKA, SILTSTONE = "kafka", "siltstone"
 _HEAP = ("-Xmx512m", "-Duser.language=en")
@@ -42,7 +46,7 @@ class Server(Protocol):
 
     @property
     def client_settings(self) -> Mapping[str, str]:
-        """Settings with which clients connect: the address, and later what a secure listener needs."""
+        """Settings with which librdkafka connects: the address, and what a secure listener needs."""
         ...
 
     @property
@@ -65,12 +69,15 @@ class KafkaServer:
 
     broker: KafkaBroker
     directory: Path
+    secure: SecureListener | None = None
     name: str = KAFKA
 
     @property
     def client_settings(self) -> Mapping[str, str]:
-        """The address."""
-        return {"bootstrap.servers": self.broker.address}
+        """The address, and credentials for a secure listener."""
+        if self.secure is None:
+            return {"bootstrap.servers": self.broker.address}
+        return {"bootstrap.servers": self.broker.secure_address, **self.secure.client_settings}
 
     def cpu_seconds(self) -> float:
         """Processor time of Java, with its compiler and garbage collector."""
@@ -88,12 +95,14 @@ class SiltstoneServer:
 
     agent: AgentProcess
     cluster: Cluster
+    secure: SecureListener | None = None
     name: str = SILTSTONE
 
     @property
     def client_settings(self) -> Mapping[str, str]:
-        """The address."""
-        return {"bootstrap.servers": self.agent.kafka}
+        """The address, and credentials for a secure listener."""
+        credentials = {} if self.secure is None else self.secure.client_settings
+        return {"bootstrap.servers": self.agent.kafka, **credentials}
 
     @property
     def directory(self) -> Path:
@@ -112,8 +121,10 @@ class SiltstoneServer:
 class Testbed:
     """One broker for the whole run, and agents with changing stores."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, secure: SecureListener | None = None) -> None:
+        """Take the directory of all data, and the listener of clients unless it is an open one."""
         self._directory = directory
+        self._secure = secure
         self._all = ExitStack()
         self._agent = ExitStack()
         self._clusters = 0
@@ -136,32 +147,41 @@ class Testbed:
         An agent whose store has grown large is replaced, since it runs no garbage collection.
         """
         if self._kafka is None:
-            self._kafka = self._all.enter_context(_kafka(self._directory / "kafka"))
+            self._kafka = self._all.enter_context(_kafka(self._directory / "kafka", self._secure))
         full = self._siltstone is not None and _bytes_below(self._siltstone.directory) > _MAX_OBJECT_BYTES
         if self._siltstone is None or full or put_delay_ms != self._put_delay_ms:
             self._agent.close()
             self._clusters += 1
             path = self._directory / f"siltstone-{self._clusters}"
-            self._siltstone = self._agent.enter_context(_siltstone(path, put_delay_ms))
+            self._siltstone = self._agent.enter_context(_siltstone(path, put_delay_ms, self._secure))
             self._put_delay_ms = put_delay_ms
         return self._kafka, self._siltstone
 
 
 @contextmanager
-def _kafka(directory: Path) -> Iterator[KafkaServer]:
+def _kafka(directory: Path, secure: SecureListener | None) -> Iterator[KafkaServer]:
     logs = directory / "logs"
     logs.mkdir(parents=True)
-    with kafka_broker(logs, settings=_BROKER_SETTINGS, options=_HEAP) as broker:
-        yield KafkaServer(broker, logs)
+    listener = None if secure is None else secure.of_broker
+    with kafka_broker(logs, settings=_BROKER_SETTINGS, options=_HEAP, secure=listener) as broker:
+        if secure is not None:
+            add_user(broker.address)
+        yield KafkaServer(broker, logs, secure)
 
 
 @contextmanager
-def _siltstone(directory: Path, put_delay_ms: int) -> Iterator[SiltstoneServer]:
+def _siltstone(
+    directory: Path, put_delay_ms: int, secure: SecureListener | None
+) -> Iterator[SiltstoneServer]:
     directory.mkdir()
+    changes: dict[str, Any] = {} if secure is None else {"kafka_listeners": (secure.of_agent,)}
     with ExitStack() as opened:
         opened.callback(_remove, directory)
         cluster = opened.enter_context(Cluster(directory))
-        yield SiltstoneServer(opened.enter_context(cluster.agent(put_delay_ms=put_delay_ms)), cluster)
+        if secure is not None:
+            cluster.add_user(USER, PASSWORD)
+        agent = opened.enter_context(cluster.agent(put_delay_ms=put_delay_ms, **changes))
+        yield SiltstoneServer(agent, cluster, secure)
 
 
 def _remove(directory: Path) -> None:

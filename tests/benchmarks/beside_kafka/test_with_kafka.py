@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
-from benchmarks.beside_kafka import cleaner
+from benchmarks.beside_kafka import cleaner, servers
 from benchmarks.beside_kafka.java_process import JavaClients, JavaProcess, JavaTransactions
+from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
 from benchmarks.beside_kafka.load import LoadError
+from benchmarks.beside_kafka.security import SecureListener
 from benchmarks.beside_kafka.servers import KafkaServer, topic
+from benchmarks.beside_kafka.workers import Workers
 from tests.fixtures.kafka_broker import kafka_broker
 
 if TYPE_CHECKING:
@@ -79,6 +84,31 @@ def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
                     seconds=60,
                 )
         assert server.cpu_seconds() > 0
+
+
+def test_both_servers_are_loaded_over_sasl_ssl(tmp_path: Path) -> None:
+    """Clients of both kinds log in to both servers. Nothing is served without a login."""
+    with (
+        Workers() as workers,
+        JavaProcess("Loads.java", heap="256m") as java,
+        servers.Testbed(tmp_path, SecureListener(tmp_path / "certificates")) as testbed,
+    ):
+        for server in testbed.servers():
+            settings = server.client_settings
+            assert settings["security.protocol"] == "SASL_SSL"
+            with topic(server, "loaded", 2):
+                for clients in (JavaClients(java), LibrdkafkaClients(workers)):
+                    produced = clients.produce(
+                        settings, "loaded", clients=1, records=300, record_bytes=100, codec="none", seconds=60
+                    )
+                    assert produced.megabytes == 0.03
+                read = JavaClients(java).consume(
+                    settings, "loaded", clients=1, partitions=2, records=600, record_bytes=100, seconds=60
+                )
+                assert read.megabytes == pytest.approx(0.06, rel=0.01)
+            stranger = AdminClient({**settings, "sasl.password": "wrong", "log_level": 0})
+            with pytest.raises(KafkaException):
+                stranger.list_topics(timeout=5)
 
 
 def test_both_cleaners_clean_the_same_log(tmp_path: Path) -> None:
