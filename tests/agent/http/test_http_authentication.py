@@ -98,7 +98,16 @@ async def test_requests_are_authenticated(agents: Agents, catalog: Catalog, ids:
             twice = [("Authorization", value) for each in right[:2] for value in each.values()]
             assert (await both.get("/v1/topics", headers=twice)).status_code == 401
             assert (await tokens.get("/v1/topics", headers=right[0])).status_code == 401
-            for path in ("/metrics", "/docs", "/openapi.json", "/nothing", "/livez/", "/v1/topics/x/livez"):
+            forms = (
+                "/livez/",
+                "//livez",
+                "/LIVEZ",
+                "/livez%0A",
+                "/livez%00",
+                "/livez%2F..%2Fmetrics",
+                "/?/livez",
+            )
+            for path in ("/metrics", "/docs", "/openapi.json", "/nothing", "/v1/topics/x/livez", *forms):
                 assert (await tokens.get(path)).status_code == 401, path
                 assert (await tokens.get(path, headers=right[1])).status_code != 401, path
             for path in ("/livez", "/readyz", "/healthz"):

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from prometheus_client import CollectorRegistry, Counter
@@ -126,6 +129,54 @@ def test_forged_tokens_are_rejected(issuer: Issuer, verifier: Verifier) -> None:
     ]
     for each in forged:
         verifier.rejected(each)
+
+
+def _signed(issuer: Issuer, header: bytes, payload: bytes) -> str:
+    """Return a token with a valid signature of the issuer over any header and payload."""
+    signed = b".".join(urlsafe_b64encode(each).rstrip(b"=") for each in (header, payload))
+    key = issuer.ec.private_key
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    r, s = decode_dss_signature(key.sign(signed, ec.ECDSA(hashes.SHA256())))
+    signature = urlsafe_b64encode(r.to_bytes(32, "big") + s.to_bytes(32, "big")).rstrip(b"=")
+    return b".".join((signed, signature)).decode()
+
+
+def test_odd_headers_and_claims_are_rejected_although_the_issuer_signed_them(
+    issuer: Issuer, verifier: Verifier
+) -> None:
+    header, claims = b'{"alg":"ES256","kid":"ec"}', orjson.dumps(issuer.claims())
+    assert verifier.verify(_signed(issuer, header, claims)).name == "ada"
+    more = header[:-1]
+    headers = [
+        b'{"alg":"ES256","alg":"none","kid":"ec"}',
+        b'{"alg":["ES256"],"kid":"ec"}',
+        b'{"alg":null,"kid":"ec"}',
+        b'{"kid":"ec"}',
+        b'{"alg":"ES384","kid":"ec"}',
+        b'{"alg":"ES256","kid":5}',
+        b'{"alg":"ES256","kid":null}',
+        b'{"alg":"ES256","kid":"\\ud800"}',
+        b"[1]",
+        b'"x"',
+        more + b',"crit":["b64"],"b64":false}',
+        more + b',"b64":false}',
+        more + b',"crit":"alg"}',
+        more + b',"x":' + b"9" * 5000 + b"}",
+        more + b',"x":' + b"[" * 4000,
+    ]
+    for each in headers:
+        verifier.rejected(_signed(issuer, each, claims))
+    aud, now = f'"aud":"{AUDIENCE}"'.encode(), str(issuer.claims()["exp"])[:4].encode()
+    assert aud in claims
+    payloads = [b"[1]", b'"x"', b"", b'{"a":' + b"[" * 20_000]
+    wrong = (f'[["{AUDIENCE}"]]', f'{{"{AUDIENCE}":1}}', f'[5,null,"{AUDIENCE}"]', f'"other, {AUDIENCE}"')
+    payloads += [claims.replace(aud, b'"aud":' + each.encode()) for each in wrong]
+    payloads += [
+        claims.replace(b'"exp":' + now, b'"exp":' + each + now) for each in (b'"', b"NaN,", b"-", b"9" * 4000)
+    ]
+    payloads += [claims[:-1] + b',"' + each for each in (b'exp":Infinity}', b'nbf":NaN}', b'nbf":null}')]
+    for payload in payloads:
+        verifier.rejected(_signed(issuer, header, payload))
 
 
 def test_claims_must_be_for_this_agent_and_now(issuer: Issuer, verifier: Verifier) -> None:
