@@ -1,18 +1,16 @@
 """From an open installation to TLS with client certificates, while a producer and a consumer stay connected.
 
-These are the steps of `docs/how-to/secure.md`, on two agents that restart one after the other.
+These are the steps of `docs/how-to/secure.md` with certificates, on two agents that restart one at a time.
 """
 
 from __future__ import annotations
 
-import threading
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer
 
 from agent.listeners import ClientAuth, KafkaListener, SecurityProtocol, TlsSettings
+from tests.agent.kafka.traffic import Ledger, Traffic
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.fixtures.certificates import Authority
 from tests.fixtures.ports import lasting_ports
@@ -24,53 +22,6 @@ if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
 pytestmark = [pytest.mark.integration]
-
-
-class _Traffic:
-    """A producer and a member of a group, each in a thread, which continue until they are stopped."""
-
-    def __init__(self, options: dict[str, Any], numbers: count[int], sent: set[int], seen: list[int]) -> None:
-        self._stopped = threading.Event()
-        self._options = options
-        self._numbers = numbers
-        self.sent, self.seen = sent, seen
-        self.failures: list[str] = []
-        self._threads = [threading.Thread(target=each) for each in (self._produce, self._consume)]
-        for each in self._threads:
-            each.start()
-
-    def _produce(self) -> None:
-        producer = Producer({**self._options, "linger.ms": 1, "retry.backoff.ms": 20})
-        while not self._stopped.wait(0.01):
-            number = next(self._numbers)
-            producer.produce("granite", value=str(number).encode(), on_delivery=self._delivered)
-            producer.poll(0)
-        assert producer.flush(120) == 0
-
-    def _delivered(self, error: object, message: Any) -> None:  # noqa: ANN401 - of confluent_kafka
-        if error is None:
-            self.sent.add(int(message.value()))
-        else:
-            self.failures.append(str(error))
-
-    def _consume(self) -> None:
-        consumer = Consumer({**self._options, "group.id": "masons", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["granite"])
-        while not self._stopped.is_set():
-            message = consumer.poll(0.05)
-            if message is not None and message.error() is None:
-                self.seen.append(int(message.value() or b""))
-        consumer.close()
-
-    def continues(self) -> None:
-        """Wait until records that are sent from now on have been consumed."""
-        first = next(self._numbers)
-        until(lambda: any(number > first for number in self.seen))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        for each in self._threads:
-            each.join()
 
 
 def test_clients_stay_connected_from_an_open_listener_to_mutual_tls(
@@ -98,9 +49,9 @@ def test_clients_stay_connected_from_an_open_listener_to_mutual_tls(
 
     agents = [start(each) for each in plain]
     agents[0].create_topic("granite", partitions=4)
-    numbers, sent, seen = count(), set[int](), list[int]()
+    ledger = Ledger()
     opened = {"bootstrap.servers": servers(plain)}
-    traffic = _Traffic(opened, numbers, sent, seen)
+    traffic = Traffic(opened, opened, "granite", ledger)
     try:
         traffic.continues()
         for at in range(2):
@@ -114,7 +65,7 @@ def test_clients_stay_connected_from_an_open_listener_to_mutual_tls(
             "ssl.certificate.location": str(mason.certificate),
             "ssl.key.location": str(mason.key),
         }
-        moved = _Traffic(with_tls, numbers, sent, seen)
+        moved = Traffic(with_tls, with_tls, "granite", ledger)
         try:
             moved.continues()
             traffic.stop()
@@ -129,6 +80,6 @@ def test_clients_stay_connected_from_an_open_listener_to_mutual_tls(
     finally:
         traffic.stop()
     assert traffic.failures == []
-    remaining = _Traffic(with_tls, numbers, sent, seen)
-    until(lambda: sent <= set(seen))
+    remaining = Traffic(with_tls, with_tls, "granite", ledger)
+    until(ledger.is_read)
     remaining.stop()
