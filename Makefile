@@ -92,7 +92,7 @@ coverage: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal --cov --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
 
 mutants: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.mutation $(ARGS)
+	$(BIN)/python -m tests.mutation $(or $(ARGS),--most 5)
 
 bench: $(VENV)/.installed-dev kafka-tools
 	$(BIN)/python -m benchmarks $(ARGS)

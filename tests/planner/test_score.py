@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from catalog.jobs.repository import RecentWork
 from planner.plan import JobKind, JobScore
 from planner.policy import make_plan
-from planner.score import affordable
+from planner.score import RequestPrices, affordable, spent_on
 from planner.settings import PlannerSettings
 from planner.snapshot import Spent
 from tests.planner.model_log import Chunk, ModelLog, topic_rules
@@ -55,7 +56,34 @@ def test_a_budget_allows_jobs_up_to_its_limits(spent: Spent, allowed: int) -> No
 
 def test_a_job_above_the_whole_budget_runs_if_nothing_was_spent() -> None:
     settings = PlannerSettings(budget_bytes_per_hour=100)
-    assert affordable([job_of(1_000, 0)] * 2, Spent(moved_bytes=0, nanodollars=0), settings) == 1
+    assert affordable([job_of(1_000, 0)] * 2, Spent(), settings) == 1
+
+
+def test_finished_jobs_are_charged_with_their_counts_and_others_with_estimates() -> None:
+    """An output has two objects, and parts of 8 MiB."""
+    work = RecentWork(
+        expected_bytes=1,
+        expected_nanodollars=2,
+        bytes_in=30,
+        bytes_out=2 * 8 * 2**20 + 1,
+        get_requests=5,
+        output_files=7,
+    )
+    spent = spent_on(work, RequestPrices(get=100, put=1_000))
+    assert spent == Spent(moved_bytes=1 + 30 + work.bytes_out, nanodollars=2 + 500 + (14 + 3) * 1_000)
+
+
+@pytest.mark.parametrize(("clean", "dirty", "reclaimed"), [(100, 300, 200), (300, 100, 100), (0, 7, 3)])
+def test_cleaning_is_expected_to_drop_what_is_dirty_but_at_most_half(
+    clean: int, dirty: int, reclaimed: int
+) -> None:
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)])
+    (key,) = log.extents
+    for length in (clean, dirty):
+        log.append({key: Chunk(records=10, length=length)})
+    log.first_dirty[key] = 10
+    (job,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    assert job.score.reclaimed_bytes == reclaimed
 
 
 def test_small_files_of_compacted_topics_are_merged_too() -> None:

@@ -33,3 +33,9 @@ def test_an_extent_delays_its_oldest_record_by_a_quarter_at_most() -> None:
         assert not rules.spans_too_long(NOW_MS - 1_000, NOW_MS, NOW_MS)
         assert rules.spans_too_long(NOW_MS - 1_001, NOW_MS, NOW_MS)
     assert not lagging.spans_too_long(0, NOW_MS - 4_000, NOW_MS)
+
+
+def test_records_of_the_future_do_not_limit_extents_without_a_limit() -> None:
+    """Producers set timestamps as they like."""
+    for rules in (topic_rules(0), topic_rules(0, cleanup_policy="delete")):
+        assert not rules.spans_too_long(0, NOW_MS + 1, NOW_MS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from object_format.limits import MAX_SPAN
-from planner.jobs.clustering import is_fragmented, section_level, short_run
+from planner.jobs.clustering import is_clustered_by_range, is_fragmented, section_level, short_run
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit
 from planner.policy import make_plan
@@ -114,6 +115,43 @@ def test_a_longer_extent_is_not_rewritten_with_shorter_ones() -> None:
     (view,) = log.fragmented(CLUSTERING)
     run = short_run(view, log.snapshot(CLUSTERING), CLUSTERING, lambda _: False)
     assert [extent.length for extent in run] == [5, 5]
+
+
+def test_extents_of_a_middle_level_become_one() -> None:
+    log, (key,) = make_log()
+    for _ in range(2):
+        log.append({key: Chunk(records=1, length=20)})
+        for job in make_plan(log.snapshot(), CLUSTERING).jobs:
+            log.apply(job)
+    (view,) = [replace(log.view(key), extents=tuple(log.extents[key]))]
+    assert short_run(view, log.snapshot(CLUSTERING), CLUSTERING, lambda _: False) == view.extents
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize(("span_ms", "length"), [(1_000, 3), (1_001, 2)])
+def test_the_span_of_a_run_counts_from_its_oldest_record_to_its_youngest(
+    span_ms: int, length: int, *, newest_first: bool
+) -> None:
+    """Timestamps need not rise with offsets."""
+    log, (key,) = make_log(retention_ms=4_000)
+    for age_ms in (0, 500, span_ms) if newest_first else (span_ms, 500, 0):
+        log.append({key: Chunk(records=1, length=5, age_ms=age_ms)})
+        for job in make_plan(log.snapshot(), CLUSTERING).jobs:
+            log.apply(job)
+    run = short_run(log.view(key), log.snapshot(CLUSTERING), CLUSTERING, lambda _: False)
+    assert len(run) == length
+
+
+@pytest.mark.parametrize(("extents", "is_by_range"), [(0, False), (1, True)])
+def test_a_small_file_is_clustered_if_it_has_more_extents_than_a_merge_can_take(
+    extents: int, *, is_by_range: bool
+) -> None:
+    settings = PlannerSettings(target_file_bytes=1_000, merge_fan_in=4, max_plan_extents=160)
+    log, (key,) = make_log()
+    file = log.append({key: Chunk(records=1, length=5)})
+    for size, expected in ((249, is_by_range), (250, True)):
+        found = replace(file, size=size, extents=settings.max_merged_extents + extents)
+        assert is_clustered_by_range(found, settings) is expected
 
 
 def test_files_with_few_extents_are_merged_and_others_are_clustered() -> None:
