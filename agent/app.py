@@ -43,13 +43,15 @@ from agent.local_topics.service import LocalLogService
 from agent.maintenance import AgentMaintenance
 from agent.metrics_snapshot import metrics_snapshot
 from agent.quotas.follower import QuotaFollower
+from agent.read.caches.block_cache import BlockCache
+from agent.read.caches.cache_memory import CacheMemory
+from agent.read.caches.range_cache import RangeCache
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
 from agent.read.log_lookup import LogLookup
 from agent.read.memory_reads import MemoryReads
 from agent.read.object_reader import ObjectReader
-from agent.read.range_cache import RangeCache
 from agent.read.read_path import ReadPath
 from agent.read.timestamp_lookup import TimestampLookup
 from agent.runtime.byte_budget import ByteBudget
@@ -199,7 +201,7 @@ class Agent:
             epoch=EpochInLoop(self.epoch, self._loop),
             recover=lambda *lost: run_in(self._loop, recovery.run(*lost)),
         )
-        self.cache = RangeCache(settings.cache_bytes)
+        self.blocks = BlockCache(CacheMemory(settings.cache_bytes))
         self.tail = HotTail(settings.tail_bytes)
         bounds_cache = self._bounds_cache = BoundsCache(
             clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds
@@ -254,7 +256,7 @@ class Agent:
         self.appends = self.local_logs.create_router(self.write_path)
         reader = ObjectReader(
             store,
-            self.cache,
+            RangeCache(self.blocks.memory),
             self.pools,
             gap=settings.coalesce_gap_bytes,
             limit=settings.max_read_bytes,
@@ -277,6 +279,7 @@ class Agent:
             settings=settings,
             log=log_lookup,
             tail=self.tail,
+            blocks=self.blocks,
             local_reader=self.local_logs.reader,
             timestamps=self._timestamps,
             find_aborted=catalog.transactions.aborted,
@@ -288,6 +291,7 @@ class Agent:
         )
         self._memory_reads = MemoryReads(
             tail=self.tail,
+            blocks=self.blocks,
             bounds=bounds_cache,
             budget=self.read_path.budget,
             commit_notifier=self.commit_notifier,
@@ -315,6 +319,7 @@ class Agent:
         )
         self.epoch.on_change(
             self.tail.clear,
+            self.blocks.clear,
             log_lookup.clear,
             self.directory.clear,
             self.fetch_sessions.clear,
@@ -328,7 +333,8 @@ class Agent:
                 write_path=self.write_path,
                 read_path=self.read_path,
                 tail=self.tail,
-                cache=self.cache,
+                cache=reader.cache,
+                blocks=self.blocks,
                 local_logs=self.local_logs,
                 fetch_sessions=self.fetch_sessions,
                 request_budget=self.request_budget,

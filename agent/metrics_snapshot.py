@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_topics.service import LocalLogService
+    from agent.read.caches.block_cache import BlockCache
+    from agent.read.caches.range_cache import RangeCache
     from agent.read.hot_tail import HotTail
-    from agent.read.range_cache import RangeCache
     from agent.read.read_path import ReadPath
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.health import LoopLag
@@ -29,6 +30,7 @@ def metrics_snapshot(
     read_path: ReadPath,
     tail: HotTail,
     cache: RangeCache,
+    blocks: BlockCache,
     local_logs: LocalLogService,
     fetch_sessions: FetchSessions,
     request_budget: ByteBudget,
@@ -62,7 +64,10 @@ def metrics_snapshot(
             lambda: write_path.early_close.idle_seconds,
         ),
         "siltstone_tail_bytes": ("Bytes of the newest batches in memory (the hot tail)", lambda: tail.size),
-        "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
+        "siltstone_cache_bytes": (
+            "Bytes of the read cache: object ranges, and batches that were extracted from them",
+            lambda: blocks.memory.size,
+        ),
         "siltstone_loop_lag_seconds": (
             "Latest delay of the event loop, in seconds",
             lambda: loop_lag.seconds,
@@ -100,6 +105,10 @@ def metrics_snapshot(
         )
     counters: MetricReaders = {
         "siltstone_tail_hits": ("Reads that were served from the hot tail", lambda: tail.hits),
+        "siltstone_block_cache_hits": (
+            "Reads that were served from batches which another read had extracted",
+            lambda: blocks.hits,
+        ),
         "siltstone_cache_hits": ("Object ranges that were in the cache", lambda: cache.hits),
         "siltstone_cache_misses": ("Object ranges that were read from the store", lambda: cache.misses),
         "siltstone_cache_joined": ("Object ranges that another read was loading", lambda: cache.joined),

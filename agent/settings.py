@@ -243,7 +243,9 @@ class AgentSettings:
         192 * MIB, "Memory for the newest batches that an agent committed itself.", ge=0
     )
     cache_bytes: Bytes = setting(
-        128 * MIB, "Memory for byte ranges that an agent read from the object store.", ge=0
+        128 * MIB,
+        "Memory for what an agent read from the object store: byte ranges, and batches extracted from them.",
+        ge=0,
     )
     bounds_cache_ms: int = internal(
         1_000,

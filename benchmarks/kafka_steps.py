@@ -38,6 +38,8 @@ from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.tail_cache import TailCache
 from agent.process import freeze_garbage
+from agent.read.caches.block_cache import BlockCache
+from agent.read.caches.cache_memory import CacheMemory
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
@@ -179,6 +181,7 @@ class _Bench:
         health = CallHealth(clock, limit_seconds=1.0)
         retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
         tail = HotTail(settings.tail_bytes)
+        blocks = BlockCache(CacheMemory(settings.cache_bytes))
         epoch = CatalogEpoch()
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
@@ -211,6 +214,7 @@ class _Bench:
                 is_current=lambda _epoch: True,
             ),
             tail=tail,
+            blocks=blocks,
             reader=cast("Any", None),
             commit_notifier=notifier,
             pools=pools,
@@ -231,6 +235,7 @@ class _Bench:
             epoch=epoch,
             memory_reads=MemoryReads(
                 tail=tail,
+                blocks=blocks,
                 bounds=bounds,
                 budget=read_path.budget,
                 commit_notifier=notifier,

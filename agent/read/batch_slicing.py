@@ -1,4 +1,4 @@
-"""Extraction of batches from the stored bytes of an extent: cut to size, with final offsets.
+"""Extraction of batches from the stored bytes of an extent: verified, with final offsets, and cut to size.
 
 No object has the bytes of control batches. They are rendered from the catalog's rows.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from core.errors import CorruptDataError
-from object_format.record_batch.headers import iter_headers, patch_offsets, trim_batches
+from agent.read.caches.block_cache import VerifiedBlock
+from object_format.buffers import readable
+from object_format.record_batch.headers import patch_offsets, scan_batches, trim_batches
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import parse_data_blocks
+from object_format.segment_file.layout import BLOCK_HEADER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from agent.read.caches.range_cache import ByteRange
     from agent.read.hot_tail import TailRead
-    from agent.read.range_cache import ByteRange
     from catalog.model import ControlBatch, Extent
 
 
@@ -54,33 +57,30 @@ class ServedBatches:
     size: int = 0
     is_cut: bool = False
 
-    def serve(self, part: ExtentPart, data: memoryview, *, max_bytes: int) -> None:
-        """Add the batches of `part`, whose bytes are `data`, up to `max_bytes` in all.
+    def serve(self, part: ExtentPart, blocks: Iterable[VerifiedBlock], *, max_bytes: int) -> None:
+        """Add the batches of `part`, whose verified blocks are given, up to `max_bytes` in all.
 
-        The very first batch may exceed the limit. Bytes are copied once, because `data` is shared and the
-        offsets are patched. Raises `CorruptDataError` after it has added the blocks before the damage.
+        The very first batch may exceed the limit.
         """
-        extent = part.extent
-        payloads = parse_data_blocks(
-            data,
-            name=extent.object_name,
-            file_id=extent.file_id,
-            position=part.range.position,
-            section=(extent.topic_id, extent.partition),
-        )
-        before = len(self.runs)
-        try:
-            for payload in payloads:
-                self._serve_block(part, payload, max_bytes)
-                if self.is_cut:
-                    break
-        except CorruptDataError:
-            self._move_behind_runs(before)
-            raise
-        if part.reaches_end and not self.is_cut:
-            self.next_offset = extent.last_offset + 1
-        else:
-            self._move_behind_runs(before)
+        for block in blocks:
+            self._take_block(block, max_bytes)
+            if self.is_cut:
+                return
+        if part.reaches_end:
+            self.next_offset = part.extent.last_offset + 1
+
+    def _take_block(self, block: VerifiedBlock, max_bytes: int) -> None:
+        count = len(block.lasts)
+        first, end = block.select(self.next_offset, max(max_bytes - self.size, 0))
+        if first < count:
+            if first == end and not self.runs:
+                end += 1
+            self.is_cut = end < count
+            if first < end:
+                run = block.part(first, end)
+                self.runs.append(run)
+                self.size += len(run)
+                self.next_offset = block.lasts[end - 1] + 1
 
     def take(self, read: TailRead) -> None:
         """Add batches that have their final offsets already."""
@@ -99,29 +99,43 @@ class ServedBatches:
             self.size += len(batch)
         self.next_offset = extent.last_offset + 1
 
-    def _move_behind_runs(self, before: int) -> None:
-        """Move behind the last run if there are more than `before`."""
-        if len(self.runs) > before:
-            for _, header in iter_headers(self.runs[-1]):
-                self.next_offset = header.next_offset
 
-    def _serve_block(self, part: ExtentPart, payload: memoryview, max_bytes: int) -> None:
-        extent = part.extent
-        trim = partial(
-            trim_batches,
-            first_offset=part.first_offset,
-            last_offset=extent.last_offset,
-            offset_shift=extent.offset_shift,
+def verified_blocks(part: ExtentPart, data: memoryview, *, first_offset: int) -> Iterator[VerifiedBlock]:
+    """Yield the batches of `part` from the one with `first_offset` on, block by block, from its bytes `data`.
+
+    Bytes are copied once, because `data` is shared and the offsets are patched. Raises `CorruptDataError`
+    after the blocks before the damage.
+    """
+    extent = part.extent
+    payloads = parse_data_blocks(
+        data,
+        name=extent.object_name,
+        file_id=extent.file_id,
+        position=part.range.position,
+        section=(extent.topic_id, extent.partition),
+    )
+    position = part.range.position
+    covered = first_offset if position == extent.position else None
+    for payload in payloads:
+        position += BLOCK_HEADER.size + len(payload)
+        batches = bytearray(
+            trim_batches(
+                payload,
+                first_offset=first_offset,
+                last_offset=extent.last_offset,
+                offset_shift=extent.offset_shift,
+            )
         )
-        wanted = trim(payload)
-        kept = trim(wanted, max_bytes=max(0, max_bytes - self.size))
-        self.is_cut = len(kept) < len(wanted) or (bool(self.runs) and self.size + len(kept) > max_bytes)
-        if not kept or (self.runs and self.size + len(kept) > max_bytes):
-            return
-        run = bytearray(kept)
-        patch_offsets(run, extent.offset_shift, extent.leader_epoch)
-        self.runs.append(run)
-        self.size += len(run)
+        patch_offsets(batches, extent.offset_shift, extent.leader_epoch)
+        rows = scan_batches(readable(batches))
+        lasts = (rows["base_offset"] + rows["last_offset_delta"]).tolist()
+        if not lasts:
+            continue
+        first = int(rows["base_offset"][0]) if covered is None else covered
+        is_last = part.reaches_end and position >= part.range.end
+        covered = extent.last_offset + 1 if is_last else lasts[-1] + 1
+        starts = [*rows["position"].tolist(), len(batches)]
+        yield VerifiedBlock(first, covered, memoryview(batches).toreadonly(), starts, lasts)
 
 
 def render_control_batch(extent: Extent, control: ControlBatch) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.read.batch_slicing import ExtentPart, ServedBatches
-from agent.read.range_cache import ByteRange
+from agent.read.caches.range_cache import ByteRange
 from catalog.model import PartitionId
 from object_format.segment_file import VERSION, SectionIndex, UnsupportedFormatError, check_format
 
@@ -60,6 +60,8 @@ class Cursor:
     extents: Sequence[Extent] = ()
     used: list[Extent] = field(default_factory=list)
     limit: int = 0
+    # The offset up to which batches were read from objects, which may be more than is served.
+    extracted: int = -1
     # Grows while the ranges that were read hold no batch: a long hole within an indexed section.
     read_factor: int = 1
 

@@ -1,4 +1,4 @@
-"""Fetches that are served from memory alone: cached bounds and the hot tail.
+"""Fetches that are served from memory alone: cached bounds, the hot tail, and cached blocks of older batches.
 
 `MemoryRead` is the one implementation. `MemoryReads` offers it to the Kafka fast path, which reads many
 partitions at once and reserves memory for them. `ReadPath.fetch` tries it before it queries the catalog.
@@ -17,6 +17,7 @@ from catalog.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.read.caches.block_cache import BlockCache
     from agent.read.catalog_cache import BoundsCache
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_memory import FetchMemory
@@ -64,12 +65,13 @@ _Read: TypeAlias = "tuple[list[MemoryResult], int] | MemoryMiss"
 
 
 class MemoryReads:
-    """Reads from the hot tail within the cached bounds. Belongs to the event loop."""
+    """Reads from memory within the cached bounds. Belongs to the event loop."""
 
     def __init__(
         self,
         *,
         tail: HotTail,
+        blocks: BlockCache,
         bounds: BoundsCache,
         budget: FetchMemory,
         commit_notifier: CommitNotifier,
@@ -79,6 +81,7 @@ class MemoryReads:
         poll_seconds: float,
     ) -> None:
         self._tail = tail
+        self._blocks = blocks
         self._bounds = bounds
         self._commit_notifier = commit_notifier
         self._poll_seconds = poll_seconds
@@ -127,7 +130,12 @@ class MemoryReads:
             return None
         limit = min(max_bytes, self._budget.share, self._max_fetch_bytes)
         return MemoryRead(
-            self._tail, self._bounds, self._clock.monotonic(), limit, committed_only=committed_only
+            self._tail,
+            self._blocks,
+            self._bounds,
+            self._clock.monotonic(),
+            limit,
+            committed_only=committed_only,
         )
 
     def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
@@ -195,7 +203,7 @@ class MemoryReads:
 
 
 class MemoryRead:
-    """One read of the hot tail, topic by topic, of at most `limit` bytes.
+    """One read of the hot tail and the cached blocks, topic by topic, of at most `limit` bytes.
 
     With `committed_only`, memory is sufficient only for partitions without transactions. Only the first batch
     of the first partition with records may exceed the limits. `served` counts the partitions with records.
@@ -204,6 +212,7 @@ class MemoryRead:
     """
 
     __slots__ = (
+        "_blocks",
         "_bounds",
         "_committed_only",
         "_hot_tail",
@@ -219,6 +228,7 @@ class MemoryRead:
     def __init__(
         self,
         hot_tail: HotTail,
+        blocks: BlockCache,
         bounds: BoundsCache,
         now: float,
         limit: int,
@@ -227,6 +237,7 @@ class MemoryRead:
     ) -> None:
         self._committed_only = committed_only
         self._hot_tail = hot_tail
+        self._blocks = blocks
         self._bounds = bounds
         self._now = now
         self.limit = self.remaining = limit
@@ -249,6 +260,7 @@ class MemoryRead:
             return False
         states = self._bounds.of_topic(topic.topic_id)
         tails = self._hot_tail.partition_tails(topic.topic_id)
+        blocks = self._blocks.of_topic(topic.topic_id)
         read_partition, now, limit, remaining, committed_only = (
             self._hot_tail.read_partition,
             self._now,
@@ -266,13 +278,14 @@ class MemoryRead:
             read = None
             if offset < end and (remaining > 0 or remaining == limit):
                 tail = tails.get(partition)
+                left = min(max_bytes, remaining)
                 if tail is not None and not (committed_only and tail.has_transactions):
-                    left = min(max_bytes, remaining)
                     read = read_partition(tail, offset, left)
-                    if read is not None and read.size > left and remaining != limit:
-                        self.is_cut = True
-                        self.found.append((state, None))
-                        continue
+                read = read or self._blocks.read(blocks.get(partition), offset, left, end)
+                if read is not None and read.size > left and remaining != limit:
+                    self.is_cut = True
+                    self.found.append((state, None))
+                    continue
             if read is not None:
                 remaining -= read.size
                 self.served += 1

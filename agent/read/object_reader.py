@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.cluster.errors import ReadFailedError
-from agent.read.range_cache import ByteRange
+from agent.read.caches.range_cache import ByteRange
 from core.errors import SiltstoneError
 from object_store.accounting import Purpose
 from object_store.errors import ObjectNotFoundError, ObjectTooShortError, StoreAccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from agent.read.range_cache import RangeCache
+    from agent.read.caches.range_cache import RangeCache
     from agent.runtime.health import CallHealth
     from agent.runtime.pools import Pools
     from object_store.interface import Buffer, ObjectStore
@@ -74,6 +74,10 @@ class ObjectReader:
     def has(self, wanted: ByteRange) -> bool:
         """Return True if a read of `wanted` causes no further request."""
         return self.cache.has(wanted)
+
+    def extracted(self, parts: Iterable[ByteRange]) -> None:
+        """Note that the batches of these ranges are cached elsewhere."""
+        self.cache.extracted(parts)
 
     async def read(
         self, wanted: Sequence[RangeRequest], *, limiter: asyncio.Semaphore | None = None

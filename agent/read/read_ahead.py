@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from agent.read.batch_slicing import ExtentPart
+    from agent.read.caches.range_cache import ByteRange
     from agent.read.fetch_plan import CursorPlan
     from agent.read.object_reader import ObjectReader
-    from agent.read.range_cache import ByteRange
     from agent.runtime.metrics import AgentMetrics
     from agent.settings import AgentSettings
     from catalog.model import Extent, PartitionId
@@ -119,8 +119,10 @@ class ReadAhead:
             if self._reads_on(cursor):
                 del self._expected[partition, cursor.fetch.offset]
                 self._begin(cursor, offset, indexes)
-            self._expected[partition, offset] = None
-            if len(self._expected) > _MAX_READERS:
+            # The next fetch that needs objects continues behind what is in memory now, unless it is evicted.
+            for position in {offset, max(offset, cursor.extracted)}:
+                self._expected[partition, position] = None
+            while len(self._expected) > _MAX_READERS:
                 self._expected.popitem(last=False)
 
     async def idle(self) -> None:

@@ -2,8 +2,11 @@
 
 A fetch finds the bounds of its partitions and then the batches. It looks for them in this order:
 
-1. the tail in memory, and the tail cache on this agent's disks,
+1. the tail in memory, cached blocks of older batches, and the tail cache on this agent's disks,
 2. the extents and the object ranges that they refer to: from the cache, or by one GET for adjacent ranges.
+
+Batches that a fetch reads from objects become blocks, unless they belong to the log only while their extents
+do (`Cursor.needs_extents`). The blocks are verified, copied and given their offsets once for all readers.
 
 One query looks up the extents of all partitions. The partitions share the limit of the response in their
 order before that, so the query returns about what the response can hold.
@@ -29,6 +32,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from agent.cluster.errors import ReadFailedError
+from agent.read.batch_slicing import ExtentPart, verified_blocks
 from agent.read.fetch_memory import FetchMemory
 from agent.read.fetch_plan import (
     Cursor,
@@ -45,18 +49,19 @@ from agent.read.object_reader import RangeRequest
 from agent.read.read_ahead import ReadAhead
 from agent.runtime.errors import BusyError
 from catalog.model import PartitionId
-from core.errors import InvalidInputError, SiltstoneError
+from core.errors import CorruptDataError, InvalidInputError, SiltstoneError
 from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent.read.caches.block_cache import BlockCache, VerifiedBlock
+    from agent.read.caches.range_cache import ByteRange
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_result import FetchResult
-    from agent.read.hot_tail import HotTail
+    from agent.read.hot_tail import HotTail, TailRead
     from agent.read.log_lookup import LogLookup
     from agent.read.object_reader import ObjectReader
-    from agent.read.range_cache import ByteRange
     from agent.read.timestamp_lookup import TimestampLookup
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
@@ -106,6 +111,7 @@ class ReadPath:
         settings: AgentSettings,
         log: LogLookup,
         tail: HotTail,
+        blocks: BlockCache,
         reader: ObjectReader,
         commit_notifier: CommitNotifier,
         pools: Pools,
@@ -120,7 +126,7 @@ class ReadPath:
     ) -> None:
         """`find_aborted` returns the aborted transactions in ranges of offsets; it blocks.
 
-        It leaves out partitions of which one of the given extents is gone, or the given epoch has ended.
+        It leaves out a partition if one of the given extents is gone, or the given epoch has ended.
         """
         self._find_aborted = find_aborted
         # Reserved here while a fetch reads, and by the caller until the result is sent.
@@ -129,6 +135,9 @@ class ReadPath:
         self._settings = settings
         self._log = log
         self._tail = tail
+        self._blocks = blocks
+        # Fetches of the same parts take turns: the first one extracts them, and the others find blocks.
+        self._extraction = asyncio.Semaphore(settings.rendering_threads)
         self._local_reader = local_reader
         self._reader = reader
         self._commit_notifier = commit_notifier
@@ -232,6 +241,7 @@ class ReadPath:
         """Return the results of the whole fetch, or None if memory does not have all of them."""
         read = MemoryRead(
             self._tail,
+            self._blocks,
             self._log.bounds_cache,
             self._clock.monotonic(),
             max_bytes,
@@ -318,11 +328,12 @@ class ReadPath:
         Raises `ObjectNotFoundError` if extents were replaced meanwhile, unless it `is_last`: then these
         cursors get an error.
         """
+        generation = self._blocks.generation
         elsewhere = await self._local_reader.find_bounds([each for each in cursors if not each.is_done])
         await self._log.find_bounds(elsewhere, use_cache=use_cache)
         queries = 0
         for _ in range(_MAX_ROUNDS):
-            self._serve_from_tail(cursors, max_bytes)
+            self._serve_from_memory(cursors, max_bytes)
             await self._local_reader.serve(cursors, max_bytes)
             left = max_bytes - sum(cursor.served.size for cursor in cursors)
             waiting = [cursor for cursor in elsewhere if not cursor.is_done]
@@ -339,10 +350,10 @@ class ReadPath:
             await self._local_reader.serve_within_extents(chosen)
             unserved = [cursor for cursor in chosen if not cursor.served.runs]
             unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
-            await self._read(unserved, is_last=is_last)
+            await self._read(unserved, generation, is_last=is_last)
 
-    def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Serve batches from the tail in memory."""
+    def _serve_from_memory(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
+        """Serve batches from the tail and the cached blocks."""
         left = max_bytes - sum(cursor.served.size for cursor in cursors)
         for cursor in cursors:
             if left <= 0 and left < max_bytes:
@@ -351,12 +362,7 @@ class ReadPath:
             if cursor.is_done or cursor.needs_extents:
                 continue
             limit = min(fetch.max_bytes, left)
-            found = self._tail.read(
-                fetch.partition_id,
-                cursor.served.next_offset,
-                limit,
-                plain_only=fetch.committed_only,
-            )
+            found = self._read_partition_from_memory(cursor, limit)
             if found is None:
                 continue
             if found.size > limit and left < max_bytes:
@@ -364,6 +370,14 @@ class ReadPath:
                 continue
             cursor.served.take(found)
             left -= found.size
+
+    def _read_partition_from_memory(self, cursor: Cursor, limit: int) -> TailRead | None:
+        fetch, offset = cursor.fetch, cursor.served.next_offset
+        found = self._tail.read(fetch.partition_id, offset, limit, plain_only=fetch.committed_only)
+        cached = self._blocks.of_topic(fetch.topic.topic_id).get(fetch.partition)
+        if found is not None or cursor.state is None:
+            return found
+        return self._blocks.read(cached, offset, limit, fetch.end_of(cursor.state))
 
     def _serve_from_files(self, cursor: Cursor) -> bool:
         """Serve batches in the tail from the files of the cursor's extents; return False if it has none."""
@@ -385,10 +399,11 @@ class ReadPath:
                 break
         return bool(cursor.served.runs)
 
-    async def _read(self, cursors: Sequence[Cursor], *, is_last: bool) -> None:
+    async def _read(self, cursors: Sequence[Cursor], generation: int, *, is_last: bool) -> None:
         """Read one round: the ranges that the first cursors need, as many as fit in memory.
 
-        What cannot be read stops its cursors. Raises `BusyError` if not even one fits or no thread is free,
+        What cannot be read stops its cursors. `generation` is that of the cached blocks before the extents of
+        the cursors were looked up. Raises `BusyError` if not even one fits or no thread is free,
         and `ObjectNotFoundError` unless it `is_last`.
         """
         indexes = await self._read_indexes_of(cursors, is_last=is_last)
@@ -401,8 +416,40 @@ class ReadPath:
         with self.budget.reserving(sum(part.range.length for part in parts)):
             self.read_ahead.before_read(plans, indexes)
             data = _own_errors(await self._reader.read_each(wanted), is_last=is_last)
-            await self._pools.rendering.run(partial(_serve, plans, data))
+            async with self._extraction:
+                await self._extract(plans, data, generation)
         self.read_ahead.after_read([plan.cursor for plan in plans], indexes)
+
+    async def _extract(
+        self, plans: Sequence[CursorPlan], data: Sequence[memoryview | SiltstoneError], generation: int
+    ) -> None:
+        """Serve the cursors from `data`, or from blocks that another fetch extracted meanwhile."""
+        parts = iter(data)
+        works = [
+            (plan, list(islice(parts, sum(part is not None for _, part in plan.steps)))) for plan in plans
+        ]
+        works = [work for work in works if not self._serve_from_blocks(work[0].cursor)]
+        if not works:
+            return
+        extracted = await self._pools.rendering.run(partial(_serve, works))
+        for (plan, _), blocks in zip(works, extracted, strict=True):
+            if not blocks:
+                continue
+            if generation == self._blocks.generation:
+                for block in blocks:
+                    self._blocks.put(plan.cursor.fetch.partition_id, block)
+            self._reader.extracted(part.range for _, part in plan.steps if part is not None)
+            self._metrics.extracted_bytes.inc(sum(len(block.data) for block in blocks))
+
+    def _serve_from_blocks(self, cursor: Cursor) -> bool:
+        """Serve a cursor whose part of the response is known; return False if there is no block."""
+        if cursor.needs_extents or cursor.served.runs:
+            return False
+        found = self._read_partition_from_memory(cursor, cursor.limit)
+        if found is None:
+            return False
+        cursor.served.take(found)
+        return True
 
     def _within_memory(self, plans: Sequence[CursorPlan]) -> Sequence[CursorPlan]:
         """Return the first plans, at least one, that leave half of the free memory to other fetches."""
@@ -482,23 +529,32 @@ def _missing(error: ObjectNotFoundError) -> ReadFailedError:
     )
 
 
-def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview | SiltstoneError]) -> None:
-    """Extract the batches of each cursor from `data`, which has the bytes of the parts in order, or errors.
+def _serve(
+    works: Sequence[tuple[CursorPlan, Sequence[memoryview | SiltstoneError]]],
+) -> list[list[VerifiedBlock]]:
+    """Extract the batches of each plan from the bytes of its parts, or their errors; return blocks to cache.
 
     Runs in the rendering pool.
     """
-    blocks = iter(data)
-    for plan in plans:
-        own = list(islice(blocks, sum(part is not None for _, part in plan.steps)))
+    extracted = []
+    for plan, data in works:
+        blocks: list[VerifiedBlock] = []
         try:
-            _serve_cursor(plan, own)
+            _serve_cursor(plan, data, blocks)
         except SiltstoneError as error:
             plan.cursor.stop(error)
+        extracted.append(blocks)
+    return extracted
 
 
-def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview | SiltstoneError]) -> None:
-    """Serve until the limit or the first part that cannot be read, whose error is raised."""
-    cursor, blocks = plan.cursor, iter(data)
+def _serve_cursor(
+    plan: CursorPlan, data: Sequence[memoryview | SiltstoneError], extracted: list[VerifiedBlock]
+) -> None:
+    """Serve until the limit or the first part that cannot be read, whose error is raised.
+
+    Whole parts are extracted if their blocks can be cached.
+    """
+    cursor, parts = plan.cursor, iter(data)
     before = cursor.served.next_offset
     for extent, part in plan.steps:
         if cursor.served.is_cut:
@@ -506,9 +562,35 @@ def _serve_cursor(plan: CursorPlan, data: Sequence[memoryview | SiltstoneError])
         if part is None:
             cursor.served.skip(extent, max_bytes=cursor.limit)
             continue
-        block = next(blocks)
-        if isinstance(block, SiltstoneError):
-            raise block
-        cursor.served.serve(part, block, max_bytes=cursor.limit)
+        found = next(parts)
+        if isinstance(found, SiltstoneError):
+            raise found
+        _serve_part(cursor, part, found, extracted)
     if cursor.served.next_offset == before:
         cursor.read_factor *= 4
+
+
+def _serve_part(cursor: Cursor, part: ExtentPart, data: memoryview, extracted: list[VerifiedBlock]) -> None:
+    served, limit = cursor.served, cursor.limit
+    if cursor.needs_extents:
+        served.serve(part, verified_blocks(part, data, first_offset=part.first_offset), max_bytes=limit)
+        return
+    blocks, damage = _all_blocks(part, data)
+    extracted += blocks
+    cursor.extracted = max((cursor.extracted, *(block.next_offset for block in blocks)))
+    if damage is None:
+        served.serve(part, blocks, max_bytes=limit)
+        return
+    served.serve(replace(part, reaches_end=False), blocks, max_bytes=limit)
+    if not served.is_cut:
+        raise damage
+
+
+def _all_blocks(part: ExtentPart, data: memoryview) -> tuple[list[VerifiedBlock], CorruptDataError | None]:
+    """Return the blocks before the first damage, and the damage."""
+    blocks: list[VerifiedBlock] = []
+    try:
+        blocks.extend(verified_blocks(part, data, first_offset=part.extent.base_offset))
+    except CorruptDataError as error:
+        return blocks, error
+    return blocks, None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from agent.cluster.errors import ReadFailedError
+from agent.read.caches.range_cache import ByteRange
 from agent.read.fetch_plan import data_range, index_range, parse_index
 from agent.read.object_reader import RangeRequest
-from agent.read.range_cache import ByteRange
 from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import decode_batches
 from object_format.segment_file import parse_data_blocks

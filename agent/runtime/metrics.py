@@ -175,6 +175,11 @@ class AgentMetrics:
         self.fetched_bytes = Counter(
             "siltstone_fetched_bytes", "Bytes of batches in responses to readers", registry=registry
         )
+        self.extracted_bytes = Counter(
+            "siltstone_extracted_bytes",
+            "Bytes of batches that were verified and copied, once for all readers while they are cached",
+            registry=registry,
+        )
         self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
         self.read_ahead = Counter(
             "siltstone_read_ahead",

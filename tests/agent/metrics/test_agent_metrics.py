@@ -253,12 +253,12 @@ def a_client_reads_no_response(scene: Scene) -> None:
 
 
 @step(
-    """cache_bytes cache_hits_total cache_joined_total cache_misses_total pool_hot_reads_calls
-    store_bytes_in_total""",
+    """block_cache_hits_total cache_bytes cache_joined_total cache_misses_total extracted_bytes_total
+    pool_hot_reads_calls store_bytes_in_total""",
     **COLD,
 )
 def objects_are_read(scene: Scene) -> None:
-    """Two readers share a request, and a later one finds the range in the cache."""
+    """Two readers share a request, and a later one finds the batches in the cache."""
     scene.produce(*[str(number) * 40 for number in range(500)])
     started, proceed = threading.Event(), threading.Event()
 
@@ -281,7 +281,7 @@ def objects_are_read(scene: Scene) -> None:
 
 
 @step(
-    "pool_cold_reads_calls read_ahead_bytes_total read_ahead_total",
+    "cache_hits_total pool_cold_reads_calls read_ahead_bytes_total read_ahead_total",
     hot_window_ms=1,
     index_threshold_bytes=1,
     read_ahead_bytes=10_000,

@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from agent.read.caches.block_cache import BlockCache
+from agent.read.caches.cache_memory import CacheMemory
 from agent.read.catalog_cache import BoundsCache
 from agent.read.hot_tail import HotTail
 from agent.read.memory_reads import MemoryRead
@@ -57,7 +59,9 @@ def _read(
     )
     with bounds.lookup([PartitionId(topic.topic_id, 0)]) as undisturbed:
         bounds.store([state], undisturbed)
-    read = MemoryRead(tail, bounds, clock.monotonic(), 1 << 20, committed_only=committed_only)
+    read = MemoryRead(
+        tail, BlockCache(CacheMemory(0)), bounds, clock.monotonic(), 1 << 20, committed_only=committed_only
+    )
     return read if read.take(topic, [(0, 0, 1 << 20, -1)]) else None
 
 

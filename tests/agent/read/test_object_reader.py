@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.read.caches.range_cache import ByteRange
 from agent.read.object_reader import coalesce
-from agent.read.range_cache import ByteRange
 
 _ranges = st.lists(st.builds(ByteRange, st.sampled_from("ab"), st.integers(0, 200), st.integers(1, 50)))
 

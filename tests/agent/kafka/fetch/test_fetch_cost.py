@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,12 @@ from tests.agent.kafka.wire import Wire
 from tests.agent.write.test_write_path import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from agent.read.fetch_result import FetchResult
+    from agent.read.object_reader import RangeRequest
     from catalog.model import Topic
+    from core.errors import SiltstoneError
     from tests.agent.faulty_store import FaultyStore
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -156,3 +159,73 @@ def test_fetches_of_compacted_topics_look_up_extents_and_read_from_memory(
         assert all(result.next_offset == 2 for result in _fetch(broker, topic, 0))
         assert _new_queries(broker, before) == (number, number)
     assert store.counts.snapshot().of(RequestKind.GET).requests == 0
+
+
+async def _clear_tail(broker: BrokerThread) -> None:
+    broker.agent.tail.clear()
+
+
+def test_readers_of_the_same_objects_share_gets_verification_and_copies(
+    broker: BrokerThread, store: FaultyStore
+) -> None:
+    """Each byte of the log is read, verified and copied once. The responses are views of these copies."""
+    topic = broker.create_topic("t", PARTITIONS)
+    _produce(broker, topic, "a" * 1000, "b" * 1000)
+    size = sum(result.size for result in _fetch(broker, topic, 0))
+    broker.run(_clear_tail(broker))
+    gets = store.counts.snapshot().of(RequestKind.GET).requests
+
+    async def fetch_concurrently() -> list[list[FetchResult]]:
+        wanted = [
+            PartitionFetch(topic=topic, partition=number, offset=0, max_bytes=2**20)
+            for number in range(PARTITIONS)
+        ]
+        path = broker.agent.read_path
+        return await asyncio.gather(*(path.fetch(wanted, max_bytes=2**24, max_wait_ms=50) for _ in range(5)))
+
+    found = [*broker.run(fetch_concurrently()), _fetch(broker, topic, 0)]
+    assert [sum(result.size for result in results) for results in found] == [size] * 6
+    owners = {
+        id(view.obj)
+        for results in found
+        for result in results
+        for view in result.batches
+        if isinstance(view, memoryview)
+    }
+    assert len(owners) == 2 * PARTITIONS  # one for each section of the two files
+    assert broker.agent.metrics.extracted_bytes._value.get() == size
+    assert store.counts.snapshot().of(RequestKind.GET).requests - gets == 2
+
+
+def test_batches_that_were_read_before_a_new_epoch_are_not_cached_in_it(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover may have lost them. The epoch can change while their bytes are read from the store."""
+    topic = broker.create_topic("t", PARTITIONS)
+    _produce(broker, topic, "a")
+    broker.run(_clear_tail(broker))
+    reader, blocks = broker.agent.read_path._reader, broker.agent.blocks
+    read_each = reader.read_each
+
+    async def read_until_the_next_epoch(
+        wanted: Sequence[RangeRequest],
+    ) -> list[memoryview | SiltstoneError]:
+        found = await read_each(wanted)
+        blocks.clear()
+        return found
+
+    monkeypatch.setattr(reader, "read_each", read_until_the_next_epoch)
+    assert [result.next_offset for result in _fetch(broker, topic, 0)] == [1] * PARTITIONS
+    assert not blocks.of_topic(topic.topic_id)
+    monkeypatch.undo()
+    _fetch(broker, topic, 0)
+    assert len(blocks.of_topic(topic.topic_id)) == PARTITIONS
+
+
+def test_batches_of_a_compacted_topic_are_not_cached_as_those_of_the_log(broker: BrokerThread) -> None:
+    """A compaction replaces them, and a fetch that finds them in memory would not notice."""
+    topic = broker.create_topic("t", PARTITIONS, cleanup_policy="compact")
+    _produce(broker, topic, "a")
+    broker.run(_clear_tail(broker))
+    assert [result.next_offset for result in _fetch(broker, topic, 0)] == [1] * PARTITIONS
+    assert not broker.agent.blocks.of_topic(topic.topic_id)

@@ -47,6 +47,7 @@ def start(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> Callable
 
 async def _clear_tail(broker: BrokerThread) -> None:
     broker.agent.tail.clear()
+    broker.agent.blocks.clear()
 
 
 def _produce(wire: Wire, size: int, codec: Codec = Codec.NONE) -> None:

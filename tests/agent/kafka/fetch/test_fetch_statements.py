@@ -48,6 +48,7 @@ def _produce(
 async def _forget(broker: BrokerThread) -> None:
     """Drop the batches, bounds and extents that an agent has in memory."""
     broker.agent.tail.clear()
+    broker.agent.blocks.clear()
     broker.agent.read_path._log.clear()
 
 

@@ -6,14 +6,18 @@ Cached bytes never change: objects are immutable, and readers patch their own co
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
+    from agent.read.caches.cache_memory import CacheMemory
     from object_store.interface import Buffer
+
+
+_EXTRACTED_SHARE = 0.75  # the rest are headers of sections, and gaps between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +43,18 @@ class ByteRange:
 
 
 class RangeCache:
-    """LRU cache of byte ranges with a size limit. A range that is being read is read only once.
+    """The byte ranges that were used last. A range that is being read is read only once.
 
     A range is found if a cached range covers it. Belongs to the event loop.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.size = 0
+    def __init__(self, memory: CacheMemory) -> None:
         self.hits = 0
         self.misses = 0
         self.joined = 0
-        self._ranges: OrderedDict[ByteRange, Buffer] = OrderedDict()
+        self._memory = memory
+        self._ranges: dict[ByteRange, Buffer] = {}
+        self._extracted: dict[ByteRange, int] = {}
         self._by_object: dict[str, list[ByteRange]] = {}
         self._flights: dict[ByteRange, asyncio.Task[Buffer]] = {}
 
@@ -58,7 +62,7 @@ class RangeCache:
         """Return the bytes of `wanted`, read-only, or None."""
         for cached in self._by_object.get(wanted.object_name, ()):
             if cached.covers(wanted):
-                self._ranges.move_to_end(cached)
+                self._memory.use(cached)
                 self.hits += 1
                 return _part(self._ranges[cached], cached, wanted)
         return None
@@ -72,17 +76,29 @@ class RangeCache:
         """Cache `data` if it fits. Its owner must not change it any more."""
         if len(data) != cached.length:
             raise ValueError(f"{len(data)} bytes given for {cached}")
-        if cached.length > self.limit or cached in self._ranges:
+        if cached.length > self._memory.limit or cached in self._ranges:
             return
         self._ranges[cached] = data
         self._by_object.setdefault(cached.object_name, []).append(cached)
-        self.size += cached.length
-        while self.size > self.limit:
-            self._drop(next(iter(self._ranges)))
+        self._memory.add(cached, cached.length, partial(self._drop, cached))
+
+    def extracted(self, parts: Iterable[ByteRange]) -> None:
+        """Note that the batches of these parts are cached elsewhere.
+
+        If most of a cached range was extracted, it becomes the next one to evict.
+        """
+        for part in parts:
+            for cached in self._by_object.get(part.object_name, ()):
+                if cached.covers(part):
+                    taken = self._extracted[cached] = self._extracted.get(cached, 0) + part.length
+                    if taken >= _EXTRACTED_SHARE * cached.length:
+                        self._memory.expire(cached)
+                    break
 
     def invalidate(self, object_name: str) -> None:
         """Remove the ranges of an object that is gone."""
         for cached in list(self._by_object.get(object_name, ())):
+            self._memory.remove(cached)
             self._drop(cached)
 
     async def read(self, wanted: ByteRange, load: Callable[[], Awaitable[Buffer]]) -> memoryview:
@@ -115,7 +131,7 @@ class RangeCache:
 
     def _drop(self, cached: ByteRange) -> None:
         del self._ranges[cached]
-        self.size -= cached.length
+        self._extracted.pop(cached, None)
         ranges = self._by_object[cached.object_name]
         ranges.remove(cached)
         if not ranges:
