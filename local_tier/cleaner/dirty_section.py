@@ -2,21 +2,25 @@
 
 Kafka scans the dirty section from its start with a map from keys to their last offsets. If the map is full,
 the cleaning ends there. This pass scans from the end with a table of fingerprints only, which needs half the
-memory per key. The table must not overflow, so an additional scan from the start first counts how far the
-table suffices, unless the number of records already proves that it does.
+memory per key. The table must not overflow, so additional scans from the start first count how far the table
+suffices, unless the number of offsets already proves that it does. Then the section is read once: the offset
+index says where batches begin.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from local_tier.cleaner.cleaned_transactions import AbortedRanges
+from local_tier.errors import CorruptLogError
 from local_tier.segment.batch_scan import scan_file
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
 from object_format.dedupe.key_table import SLOT_BYTES
+from object_format.errors import Fault
 from object_format.kernels.batches.layout import CONTROL
 from object_format.record_batch.headers import scan_until_malformed
 
@@ -30,13 +34,19 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.record_batch.headers import BatchRows
 
+_MAX_WINDOWS_OF_A_RANGE: Final = 2
+"""Larger ranges are not read at once, unless one batch is so large."""
+
 _MAX_RETAINED_RECORDS: Final = 2**62
 """No limit: a batch range is at most one read or one batch, and is retained as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRange:
-    """A run of adjacent batches in a segment. `records` counts those in data batches that are not aborted."""
+    """A run of adjacent batches in a segment.
+
+    `records` counts those in data batches that are not aborted. It is 0 if they were not counted.
+    """
 
     segment: LogSegment
     position: int
@@ -84,14 +94,17 @@ class DirtySection:
 
         The result covers at least one batch.
         """
-        batch_ranges = list(self._batch_ranges())
-        end_offset = self._end_offset
-        if sum(batch_range.records for batch_range in batch_ranges) > table.capacity:
-            batch_ranges, end_offset, table = self._ranges_that_fit(batch_ranges, table, seed, now_ms)
-        records = sum(batch_range.records for batch_range in batch_ranges)
-        finder = _finder(table, seed, now_ms, records)
-        for batch_range in reversed(batch_ranges):
-            self._feed(finder, batch_range)
+        end_offset, most_records = self._end_offset, self._end_offset - self._first_offset
+        if most_records <= table.capacity:
+            batch_ranges = [each for segment in self._segments for each in self._indexed_ranges(segment)]
+        else:
+            batch_ranges = [each for segment in self._segments for each in self._scanned_ranges(segment)]
+            most_records = sum(batch_range.records for batch_range in batch_ranges)
+            if most_records > table.capacity:
+                batch_ranges, end_offset, table = self._ranges_that_fit(batch_ranges, table, seed, now_ms)
+                most_records = sum(batch_range.records for batch_range in batch_ranges)
+        finder = _finder(table, seed, now_ms, most_records)
+        records = sum(self._feed(finder, batch_range) for batch_range in reversed(batch_ranges))
         return DirtyKeys(
             end_offset=end_offset,
             survivors=finder.finish(),
@@ -101,19 +114,32 @@ class DirtySection:
             table_fill=table.count / table.capacity,
         )
 
-    def _batch_ranges(self) -> Iterator[BatchRange]:
-        for segment in self._segments:
-            start = segment.offset_index.lookup(self._first_offset).position
-            for batches in scan_file(segment.log, start, self._window_bytes, self._check_and_throttle):
-                rows = batches.rows
-                rows = rows[rows["base_offset"] + rows["last_offset_delta"] >= self._first_offset]
-                if rows.size:
-                    yield BatchRange(
-                        segment=segment,
-                        position=batches.position + int(rows["position"][0]),
-                        size=int(rows["size"].sum()),
-                        records=int(rows["record_count"][self._is_data(rows)].sum()),
-                    )
+    def _indexed_ranges(self, segment: LogSegment) -> list[BatchRange]:
+        """Return ranges of about a window without a read, unless the index has too few entries."""
+        index, size = segment.offset_index, segment.log.size
+        start = index.lookup(self._first_offset).position
+        edges = [start, *(each for each in index.positions(start, self._window_bytes) if each < size), size]
+        ranges = [
+            BatchRange(segment=segment, position=position, size=end - position, records=0)
+            for position, end in pairwise(edges)
+        ]
+        if not all(0 < each.size <= _MAX_WINDOWS_OF_A_RANGE * self._window_bytes for each in ranges):
+            return list(self._scanned_ranges(segment))
+        return ranges
+
+    def _scanned_ranges(self, segment: LogSegment) -> Iterator[BatchRange]:
+        """Yield ranges of a window with their numbers of records."""
+        start = segment.offset_index.lookup(self._first_offset).position
+        for batches in scan_file(segment.log, start, self._window_bytes, self._check_and_throttle):
+            rows = batches.rows
+            rows = rows[self._is_dirty(rows)]
+            if rows.size:
+                yield BatchRange(
+                    segment=segment,
+                    position=batches.position + int(rows["position"][0]),
+                    size=int(rows["size"].sum()),
+                    records=int(rows["record_count"][self._is_data(rows)].sum()),
+                )
 
     def _ranges_that_fit(
         self, batch_ranges: list[BatchRange], table: KeyTable, seed: bytes, now_ms: int
@@ -142,14 +168,30 @@ class DirtySection:
                     _feed_rows(finder, data, batch_row, np.ones(1, np.bool_))
         return batch_ranges, self._end_offset, table
 
-    def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> None:
+    def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> int:
+        """Feed the dirty batches of a range; return the number of their records."""
         data, rows = self._read(batch_range)
-        _feed_rows(finder, data, rows, self._is_data(rows))
+        is_data = self._is_data(rows) & self._is_dirty(rows)
+        _feed_rows(finder, data, rows, is_data)
+        return int(rows["record_count"][is_data].sum())
 
     def _read(self, batch_range: BatchRange) -> tuple[Bytes, BatchRows]:
         data = batch_range.segment.log.read(batch_range.position, batch_range.size)
         self._check_and_throttle(data.size)
-        return data, scan_until_malformed(data)[0]
+        rows, fault, position = scan_until_malformed(data)
+        if fault or data.size < batch_range.size:
+            raise CorruptLogError(
+                f"{batch_range.segment.path} has no whole batch at byte {batch_range.position + position}:"
+                f" {Fault(fault or Fault.TRUNCATED).explanation}"
+            )
+        return data, rows
+
+    def _is_dirty(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
+        """Return True for each batch that reaches the dirty section."""
+        is_dirty: npt.NDArray[np.bool_] = (
+            rows["base_offset"] + rows["last_offset_delta"] >= self._first_offset
+        )
+        return is_dirty
 
     def _is_data(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
         """Return True for each data batch that is not aborted."""

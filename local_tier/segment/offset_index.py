@@ -12,6 +12,7 @@ Both fields increase from entry to entry. The index is sparse: it has about one 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from local_tier.segment.mapped_index import MappedIndex
 from object_format.kernels.batches.append import pack_positions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -61,6 +63,22 @@ class OffsetIndex(MappedIndex):
             raise IndexError(f"slot {slot} of {self.path} is out of range: it has {self.entries} entries")
         relative, position = self._entry(slot)
         return OffsetPosition(self.base_offset + relative, position)
+
+    def positions(self, start: int, step: int) -> Iterator[int]:
+        """Yield positions of batches after `start`, ascending, at most `step` apart where entries allow it.
+
+        `start` is the position of a batch.
+        """
+        slots = range(self.entries)
+        slot = bisect_right(slots, start, key=self._position_in)
+        while slot < len(slots):
+            slot = max(bisect_right(slots, start + step, slot, key=self._position_in) - 1, slot)
+            start = self._position_in(slot)
+            yield start
+            slot += 1
+
+    def _position_in(self, slot: int) -> int:
+        return self.entry(slot).position
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry.

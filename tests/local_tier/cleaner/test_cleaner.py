@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from core.clock import ManualClock
 from core.ids import SeededIds
 from local_tier.cleaner.cleaner import Cleaner, Throttler, group_segments
+from local_tier.cleaner.dirty_section import DirtySection
 from local_tier.cleaner.log_to_clean import LogToClean, cleanable_offsets, log_to_clean
 from local_tier.config import LogConfig
 from local_tier.errors import CleaningAbortedError, CorruptLogError
 from local_tier.files.file_system import RealFileSystem
 from object_format.codecs.codec import Codec
 from object_format.dedupe import KeyTable
+from object_format.dedupe.key_table import SLOT_BYTES
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import Record
 from tests.local_tier.cleaner import cleaner_model
@@ -363,6 +365,36 @@ def test_an_aborted_cleaning_leaves_the_log_unchanged_and_no_files(tmp_path: Pat
             cleaner.clean(to_clean(log, None, START))
 
     assert (batches_of(log), harness.names()) == (before, names)
+    log.close_handles()
+
+
+@pytest.mark.parametrize(
+    ("last", "has_index", "reads_once"), [(60, True, True), (60, False, False), (9000, True, False)]
+)
+def test_the_first_pass_reads_the_dirty_section_once(
+    tmp_path: Path, last: int, *, has_index: bool, reads_once: bool
+) -> None:
+    """It reads twice if it does not know where batches begin, or if offsets are more than the table holds.
+
+    Clean batches in the same range are no part of the section.
+    """
+    harness = LogHarness(tmp_path, clock=ManualClock(START))
+    log = harness.open(replace(COMPACTED, index_interval_bytes=300))
+    append(log, [*(many_keys(2, first=first) for first in range(0, 60, 2)), None, many_keys(2, first=last)])
+    log.roll()
+    if not has_index:
+        for segment in log.segments:
+            segment.offset_index.truncate()
+    table, first, read = KeyTable(1024 * SLOT_BYTES), 26, list[int]()
+    start = log.segments[0].offset_index.lookup(first).position
+    keys = DirtySection(
+        log, first, log.log_end_offset, window_bytes=400, check_and_throttle=read.append
+    ).find_survivors(table, bytes(16), START)
+    window = keys.survivors.offset_window.between(0, log.log_end_offset)
+    expected = [*range(first, 60), last, last + 1]
+    assert (window.tolist(), keys.records_read) == (expected, len(expected))
+    once = log.size - start
+    assert sum(read) == once if reads_once else sum(read) > 1.5 * once
     log.close_handles()
 
 
