@@ -7,6 +7,7 @@ worker may be missed; each task of a job therefore compares the kernels again (`
 from __future__ import annotations
 
 import queue
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.errors import PreflightError
@@ -61,10 +62,8 @@ def check_workers(
         ExecutorWatch(spark, clock, executor_wait_seconds) as watch,
     ):
         queries.submit(query)
-        while outcomes.empty():
-            clock.sleep(_POLL_SECONDS)
+        while (outcome := _next(outcomes)) is None:
             watch.check()
-        outcome = outcomes.get()
     if isinstance(outcome, Exception):
         raise PreflightError(
             f"Spark's workers cannot run Siltstone: {reason_of(outcome)}",
@@ -72,6 +71,15 @@ def check_workers(
         ) from outcome
     _require_no_problems(outcome)
     return outcome
+
+
+def _next(
+    outcomes: queue.SimpleQueue[list[WorkerReport] | Exception],
+) -> list[WorkerReport] | Exception | None:
+    """Return the outcome of the query as soon as there is one; None if it takes longer."""
+    with suppress(queue.Empty):
+        return outcomes.get(timeout=_POLL_SECONDS)
+    return None
 
 
 def _require_no_problems(reports: Iterable[WorkerReport]) -> None:

@@ -8,6 +8,7 @@ directory that is removed with it.
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
 import re
@@ -45,6 +46,8 @@ _LOG = "standard-error.log"
 _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15002
 _MIN_SPARK = (4, 1)  # the first version with `repartitionById`
+# The first call of Java imports the former, and the first `mapInArrow` the latter.
+_IMPORTED_LATER = ("pyspark.testing.utils", "pandas")
 _CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
 _ABANDON_SECONDS = 0.1
@@ -83,6 +86,8 @@ _QUERY_CONF = {
 
 # Java only moves bytes here: its second compiler costs several times what it gains.
 _QUICK_COMPILER = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
+
+_WORKER_DAEMON = "spark_jobs.worker_daemon"
 
 # Scratch directories of the sessions of this process, by the gateway to their Java.
 _scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
@@ -145,7 +150,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
-        with _launch_environment(settings, scratch):
+        with _launch_environment(settings, scratch), _imports_of_pyspark():
             spark = _build(settings, _launch_conf(settings, scratch))
     except SparkUnavailableError as error:
         _forget_failed_start()
@@ -297,6 +302,15 @@ def _in_a_thread(build: Callable[[], SparkSession]) -> SparkSession:
             raise
 
 
+@contextmanager
+def _imports_of_pyspark() -> Iterator[None]:
+    """Import in another thread what PySpark's first calls import in any case, while Java starts."""
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-imports") as thread:
+        for module in _IMPORTED_LATER:
+            thread.submit(importlib.import_module, module)
+        yield
+
+
 def _abandon(building: Future[SparkSession]) -> None:
     """Kill a Java process that is still starting: a dead cluster may take minutes to respond."""
     ours = "PYSPARK_GATEWAY_PORT" not in os.environ
@@ -355,6 +369,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.host": _LOOPBACK,
             "spark.local.dir": str(scratch),
+            "spark.python.daemon.module": _WORKER_DAEMON,
         }
     return conf
 

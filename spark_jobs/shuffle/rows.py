@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 import pyarrow as pa
 
+from spark_jobs.arrow_rows import record_batch
 from spark_jobs.report import JobFailure, merge_counts
 
 if TYPE_CHECKING:
@@ -167,14 +168,7 @@ def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.
         pending.append(row)
         size += sum(len(cell) for cell in row if not isinstance(cell, int))
         if size >= _BATCH_BYTES or len(pending) >= _BATCH_ROWS:
-            yield _batch(pending, schema)
+            yield record_batch(pending, schema)
             pending, size = [], 0
     if pending:
-        yield _batch(pending, schema)
-
-
-def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+        yield record_batch(pending, schema)

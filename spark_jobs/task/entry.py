@@ -17,6 +17,7 @@ import pyarrow as pa
 from core.clock import SystemClock
 from core.ids import SystemIds
 from object_store.open import open_store
+from spark_jobs.arrow_rows import record_batch
 from spark_jobs.errors import JobCancelledError, TaskFaultError
 from spark_jobs.report import JobFailure
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
@@ -84,7 +85,7 @@ class JobFunction:
 
 def result_row(number: int, *, done: bool, result: bytes) -> pa.RecordBatch:
     """Return one row of `RESULT_SCHEMA`; `number` is the index of the job in its query, or of the share."""
-    return pa.RecordBatch.from_pylist([{"job": number, "done": done, "result": result}], schema=_ARROW_SCHEMA)
+    return record_batch([(number, done, result)], _ARROW_SCHEMA)
 
 
 def read_result_row(row: dict[str, object]) -> JobResult | JobFailure:

@@ -23,6 +23,7 @@ from object_store.accounting import Purpose
 from object_store.binding import read_identity
 from object_store.names import WRITE_CHECK_NAME
 from object_store.open import open_store
+from spark_jobs.arrow_rows import record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +68,7 @@ class WorkerCheck:
             pass
         report = report_of_this_process()
         report.problems += self._store_problems()
-        yield pa.RecordBatch.from_pylist([{"worker": report.pack()}], schema=_ARROW_SCHEMA)
+        yield record_batch([(report.pack(),)], _ARROW_SCHEMA)
 
     def _store_problems(self) -> Iterator[str]:
         clock = SystemClock()
