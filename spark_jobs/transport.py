@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -56,7 +56,7 @@ def check_kernels(digest: str, origin: str) -> None:
 
 def pack_result(result: JobResult) -> bytes:
     """Return a result as JSON."""
-    return orjson.dumps(asdict(result))
+    return orjson.dumps(result)
 
 
 def unpack_result(data: bytes) -> JobResult:
