@@ -32,7 +32,7 @@ def _multiply(a: Integer, b: Integer) -> Integer:
     return product
 
 
-def _byte_table() -> IntArray:
+def byte_table() -> IntArray:
     """Return the usual table of a bytewise CRC: the effect of a byte in the low bits of the state."""
     table = np.empty(256, np.int64)
     for number in range(256):
@@ -56,7 +56,7 @@ def _length_table() -> IntArray:
     return table
 
 
-_BYTES: Final = _byte_table()
+_BYTES: Final = byte_table()
 _LENGTHS: Final = _length_table()
 
 
