@@ -27,6 +27,8 @@ from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.shares import ShareSizes
 from spark_jobs.shuffle.stages import ShareInput, StageContext, cut_share, judge_buckets, write_share
 from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.small_sections.plan import GroupLimits
+from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +47,7 @@ _PARTITIONS: Final = (
 _LONG_BATCH: Final = 3
 """Partition with a batch that is too large to be filtered at once; pass 1 filters none of its batches."""
 _RECORDS: Final = 300
+_NO_GROUPS: Final = GroupLimits(bytes=0)
 _OFFSETS: Final = 1 << 20
 """Offsets of one extent, most of which have no record."""
 
@@ -55,9 +58,9 @@ def warm_up(directory: Path) -> None:
     ids = SystemIds(clock)
     with closing(LocalStore(directory, ids)) as store:
         inputs = [_write_file(store, number) for number in range(3)]
-        for merge in (True, False):
+        for merge, limits in ((True, _NO_GROUPS), (False, _NO_GROUPS), (True, DEFAULT_LIMITS)):
             spec = _spec(inputs, merge=merge)
-            run_compaction(spec, store, attempt_id=UUID(int=2), clock=clock, ids=ids)
+            run_compaction(spec, store, attempt_id=UUID(int=2), clock=clock, ids=ids, limits=limits)
         _run_shuffled(_spec(inputs, merge=True), store, clock, ids)
 
 

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 _SEED: Final = struct.Struct("<QQ")
 
 
+def seed_words(seed: bytes) -> tuple[np.uint64, np.uint64]:
+    """Return a seed of 16 bytes as kernels take it. Raises InvalidInputError for another length."""
+    if len(seed) != _SEED.size:
+        raise InvalidInputError(f"a fingerprint seed has {_SEED.size} bytes, not {len(seed)}")
+    k0, k1 = _SEED.unpack(seed)
+    return np.uint64(k0), np.uint64(k1)
+
+
 class Columns:
     """Columns of records: the three words of a fingerprint, the absolute offset, and the flags."""
 
@@ -66,10 +74,7 @@ class Fingerprinter:
     """
 
     def __init__(self, seed: bytes, *, now_ms: int, scratch: Scratch | None = None) -> None:
-        if len(seed) != _SEED.size:
-            raise InvalidInputError(f"a fingerprint seed has {_SEED.size} bytes, not {len(seed)}")
-        k0, k1 = _SEED.unpack(seed)
-        self._keys = np.uint64(k0), np.uint64(k1)
+        self._keys = seed_words(seed)
         self._now_ms = now_ms
         self._next_offset = 0
         self.scratch = scratch or Scratch()

@@ -86,6 +86,13 @@ class RangeReader:
                 raise self._checker.corrupt("the file ends before the section's data", self.position)
             self._buffer.advance(passed)
 
+    def peek_to(self, position: int) -> memoryview:
+        """Return the unverified bytes up to byte `position`, or fewer at the end of the file.
+
+        They stay in the buffer, and are valid until the next call.
+        """
+        return self._buffer.peek(self._buffer.ensure(position - self.position))
+
     def skip_to_block(self, position: int, base_offset: int) -> None:
         """Skip to the block at byte `position`, whose stored base offset is `base_offset`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from core.errors import FatalError, InvalidInputError
@@ -201,10 +202,16 @@ class SegmentFileWriter:
         self._block_target = block_target
         self._section: _OpenSection | None = None
         self._entries: list[SectionEntry] = []
+        self._data_bytes = 0
         self._finished = False
         header = FileHeader(kind=kind, file_id=file_id, writer_id=writer_id, created_ms=created_ms)
         self._blocks.put(MAGIC)
         self._blocks.put_block(BlockType.FILE_HEADER, [header.pack()])
+
+    @property
+    def file_id(self) -> UUID:
+        """Identifier of the file."""
+        return self._file_id
 
     @property
     def position(self) -> int:
@@ -214,7 +221,7 @@ class SegmentFileWriter:
     @property
     def data_bytes(self) -> int:
         """Total size of the data of finished sections, which callers use to limit the size of files."""
-        return sum(entry.data_length for entry in self._entries)
+        return self._data_bytes
 
     def begin_section(self, topic_id: UUID, partition: int) -> None:
         """Start the section of a partition, which must sort after the previous one."""
@@ -331,8 +338,33 @@ class SegmentFileWriter:
             index=index,
             holes=bitmap,
         )
-        self._entries.append(entry)
+        self._add_entries([entry])
         return entry
+
+    def append_sections(self, data: memoryview, entries: Sequence[SectionEntry]) -> None:
+        """Write complete sections, whose blocks were written for this file and this position.
+
+        `entries` locate them, without bytes between them.
+        """
+        self._check_open()
+        if self._section is not None:
+            raise InvalidInputError("a section is still open", remedy="end it first")
+        keys = [entry.key for entry in (*self._entries[-1:], *entries)]
+        if any(before >= after for before, after in pairwise(keys)):
+            raise InvalidInputError("the sections do not sort after the previous ones")
+        position = self.position
+        for entry in entries:
+            if entry.position != position:
+                raise InvalidInputError(f"a section at byte {entry.position} instead of {position}")
+            position += entry.length
+        if position != self.position + len(data):
+            raise InvalidInputError(f"{len(data)} bytes do not end at byte {position}")
+        self._blocks.put(data)
+        self._add_entries(entries)
+
+    def _add_entries(self, entries: Sequence[SectionEntry]) -> None:
+        self._entries += entries
+        self._data_bytes += sum(entry.data_length for entry in entries)
 
     def finish(self) -> FileSummary:
         """Write the directory and the trailer, which complete the file."""

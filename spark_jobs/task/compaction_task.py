@@ -9,6 +9,8 @@ For each partition, in the order of sections in segment files:
    partition's cleanup policy. Sections that are not deduplicated are copied. Sections that pass 1 has
    filtered completely are not read again. Records of different retention windows go into different files.
 
+Small partitions go through both passes in groups (`spark_jobs.task.small_sections`), with the same results.
+
 Each pass has one stream per input. It opens a stream at the first section that it needs, and closes it after
 the last one. A thread reads ahead: the next bytes of each stream, and the start of the next input. So each
 input file costs two ranged GETs, however many partitions it has, or one GET if one pass suffices. Memory does
@@ -36,6 +38,7 @@ from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.output_files import OutputFiles, OutputPolicy
 from spark_jobs.task.partition_writer import PartitionWriter, rewriting_of
+from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS, SmallSections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from object_format.dedupe.early_filter import FilteredSection
     from object_store.interface import ObjectStore
     from spark_jobs.task.arrangement import PartitionWork
+    from spark_jobs.task.small_sections.plan import GroupLimits
 
 _STREAM_BUFFERS = 64 << 20  # bytes, shared by all open streams
 _MAX_STREAM_BUFFER = 1 << 20
@@ -86,10 +90,12 @@ def run_compaction(
     ids: Ids,
     hooks: TaskHooks | None = None,
     reader: Executor | None = None,
+    limits: GroupLimits = DEFAULT_LIMITS,
 ) -> JobResult:
     """Run the job and return the result that the catalog publishes.
 
-    `reader` reads ahead, one range at a time; by default it is a thread of the task.
+    `reader` reads ahead, one range at a time; by default it is a thread of the task. `limits` are those of
+    groups of small partitions.
 
     `store` belongs to this task alone, so that its request counts are the job's. Raise InvalidInputError for
     an inconsistent job, CorruptFileError if an input disagrees with the catalog, and the store's errors.
@@ -98,7 +104,7 @@ def run_compaction(
     with ExitStack() as opened:
         if reader is None:
             reader = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="read-ahead"))
-        task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks(), reader)
+        task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks(), reader, limits)
         opened.callback(task.close)
         return task.run()
 
@@ -113,6 +119,7 @@ class _Task:
         ids: Ids,
         hooks: TaskHooks,
         reader: Executor,
+        limits: GroupLimits,
     ) -> None:
         self._spec = spec
         self._attempt_id = attempt_id
@@ -140,26 +147,32 @@ class _Task:
             )
             for uses in (pass1_uses, pass2_uses)
         )
+        self._small_sections = SmallSections(
+            spec,
+            self._work,
+            (self._pass1, self._pass2),
+            self._outputs,
+            self._counts,
+            read_size=buffer_size,
+            key_capacity=self._table.capacity if self._table is not None else 0,
+            limits=limits,
+        )
         self._writer = PartitionWriter(spec, self._pass2, self._outputs, self._counts)
         self._early_filter = EarlyFilter(timers=self._counts.codec_timers)
         self._scratch = Scratch(self._counts.codec_timers)
 
     def run(self) -> JobResult:
         counts = self._counts
-        for position, work in enumerate(self._work):
+        position = 0
+        while position < len(self._work):
             self._hooks.check()
-            survivors = None
-            if work.partition.deduplicate and self._table is not None:
-                with counts.timed("find_survivors_ms"):
-                    survivors = self._find_survivors(work, self._table)
-            with counts.timed("write_ms"):
-                self._write(work, survivors)
-            counts.add("partitions", 1)
-            counts.add_aborted((self._pass2 if survivors is None else self._pass1).aborted_records)
-            self._pass1.aborted_records = self._pass2.aborted_records = 0
-            self._pass1.close_after(position)
-            self._pass2.close_after(position)
-            self._hooks.progress(position + 1, len(self._work))
+            done = self._small_sections.run(position)
+            if not done:
+                self._run_partition(position)
+                done = 1
+            for each in range(position, position + done):
+                self._hooks.progress(each + 1, len(self._work))
+            position += done
         with counts.timed("complete_ms"):
             files = self._outputs.complete()
         read_once = self._inputs - (self._pass1.opened & self._pass2.opened)
@@ -170,6 +183,20 @@ class _Task:
         return JobResult(
             job_id=self._spec.job_id, attempt_id=self._attempt_id, files=files, counts=counts.finish()
         )
+
+    def _run_partition(self, position: int) -> None:
+        work, counts = self._work[position], self._counts
+        survivors = None
+        if work.partition.deduplicate and self._table is not None:
+            with counts.timed("find_survivors_ms"):
+                survivors = self._find_survivors(work, self._table)
+        with counts.timed("write_ms"):
+            self._write(work, survivors)
+        counts.add("partitions", 1)
+        counts.add_aborted((self._pass2 if survivors is None else self._pass1).aborted_records)
+        self._pass1.aborted_records = self._pass2.aborted_records = 0
+        self._pass1.close_after(position)
+        self._pass2.close_after(position)
 
     def close(self) -> None:
         """Close all streams and abort incomplete uploads."""

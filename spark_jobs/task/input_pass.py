@@ -93,6 +93,22 @@ class InputPass:
             with self._proving(part.input_index):
                 yield from self._pieces(work, part, extents)
 
+    def peek(self, part: InputPart, start: int, end: int) -> memoryview | None:
+        """Return the unverified bytes [start, end) of the part's input, which stay in the stream.
+
+        Return None if the stream does not have them. Raise as `read` does if they cannot be read.
+        """
+        self._check()
+        stream = self._streams[part.input_index]
+        with self._proving(part.input_index):
+            found = stream.peek(start, end)
+        self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
+        return found
+
+    def skip_to(self, part: InputPart, position: int) -> None:
+        """Advance the part's input to byte `position`."""
+        self._streams[part.input_index].skip_to(position)
+
     def _pieces(
         self, work: PartitionWork, part: InputPart, extents: list[Extent]
     ) -> Iterator[tuple[Piece, Extent, str]]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import CorruptDataError, InvalidInputError
-from object_format.segment_file import SECTION_START_LENGTH, RangeReader, SectionIndex
+from object_format.segment_file import (
+    SECTION_START_LENGTH,
+    CorruptSegmentError,
+    RangeReader,
+    SectionIndex,
+)
 from object_store.accounting import Purpose
 from spark_jobs.task.read_ahead import ReadAhead
 
@@ -87,6 +92,26 @@ class SectionStream:
         """
         if self.first_offset(partition, part) is not None and part.has_bytes:
             yield from self._opened().blocks(part.read_end)
+
+    def peek(self, start: int, end: int) -> memoryview | None:
+        """Advance to byte `start` and return the unverified bytes up to `end`, which stay in the stream.
+
+        Return None if the stream is after `start`, or ends before `end`. The bytes are valid until the next
+        call.
+        """
+        reader = self._open(start)
+        if reader.position > start:
+            return None
+        try:
+            reader.skip_to(start)
+        except CorruptSegmentError:  # the next reader of the section raises it again, with the right name
+            return None
+        found = reader.peek_to(end)
+        return found if len(found) == end - start else None
+
+    def skip_to(self, position: int) -> None:
+        """Advance to byte `position` without verifying the bytes before it."""
+        self._opened().skip_to(position)
 
     def end_offset(self, part: InputPart) -> int:
         """Return the offset after the part, at which the next byte range starts or the part ends."""

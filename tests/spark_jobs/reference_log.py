@@ -14,7 +14,7 @@ from catalog.model import Extent, FileFormat, FileKind, JobInput, JobPartition, 
 from object_format.codecs.codec import Codec
 from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_format.record_batch.headers import assign_offsets
-from object_format.record_batch.records import Record, decode_batches, encode_batch
+from object_format.record_batch.records import NO_PRODUCER, Record, decode_batches, encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.accounting import Purpose
 from object_store.names import ingestion_name
@@ -36,12 +36,16 @@ _OWN = FileFormat(kernel_digest=KERNEL_DIGEST)
 
 @dataclass(frozen=True)
 class BatchToWrite:
-    """Records as (timestamp, key, value, headers); a rejected batch is in the file, but not in the log."""
+    """Records as (timestamp, key, value, headers); a rejected batch is in the file, but not in the log.
+
+    A batch with a producer id is transactional.
+    """
 
     records: tuple[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]], ...]
     codec: Codec = Codec.NONE
     rejected: bool = False
     control: bool = False
+    producer_id: int | None = None
 
 
 def batch(*pairs: tuple[bytes | None, bytes | None], **options: object) -> BatchToWrite:
@@ -336,5 +340,6 @@ def encode(each: BatchToWrite) -> bytes:
         [record[3] for record in each.records],
         codec=each.codec,
         is_control=each.control,
-        is_transactional=each.control,
+        is_transactional=each.control or each.producer_id is not None,
+        producer=NO_PRODUCER if each.producer_id is None else (each.producer_id, 0, 0),
     )

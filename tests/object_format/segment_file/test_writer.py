@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -329,6 +330,29 @@ def test_sections_must_be_sorted() -> None:
         with pytest.raises(InvalidInputError, match="is not in 0"):
             writer.begin_section(TOPIC, partition)
     writer.begin_section(TOPIC, 6)
+
+
+def test_complete_sections_must_continue_the_file() -> None:
+    writer = make_writer(len, kind=SegmentKind.COMPACTED)
+    writer.begin_section(TOPIC, 5)
+    writer.append(_batches(1))
+    with pytest.raises(InvalidInputError, match="a section is still open"):
+        writer.append_sections(memoryview(b""), [])
+    _end(writer, 1)
+    (entry,) = writer._entries
+    following = replace(entry, partition=6, position=writer.position)
+    data = memoryview(bytes(entry.length))
+
+    with pytest.raises(InvalidInputError, match="do not sort"):
+        writer.append_sections(data, [replace(following, partition=5)])
+    with pytest.raises(InvalidInputError, match="a section at byte"):
+        writer.append_sections(data, [replace(following, position=writer.position + 1)])
+    with pytest.raises(InvalidInputError, match="do not end"):
+        writer.append_sections(data[:-1], [following])
+    before = writer.data_bytes
+    writer.append_sections(data, [following])
+    assert writer.data_bytes == before + following.data_length
+    assert writer.position == following.position + following.length
 
 
 def test_calls_in_the_wrong_order_are_rejected() -> None:

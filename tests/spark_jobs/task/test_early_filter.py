@@ -18,6 +18,7 @@ from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.task import compaction_task
 from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.small_sections.plan import GroupLimits
 from tests.object_format.scratch_memory import limit_scratch_memory
 from tests.spark_jobs.reference_log import BatchToWrite, ReferenceLog, batch
 
@@ -60,7 +61,12 @@ class EarlyFilterHarness:
                 ),
             )
             result = run_compaction(
-                spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+                spec,
+                store,
+                attempt_id=self.ids.new_uuid(),
+                clock=self.clock,
+                ids=self.ids,
+                limits=GroupLimits(bytes=0),  # groups of small partitions have no early filter
             )
         store.close()
         self.log.publish(spec, result)

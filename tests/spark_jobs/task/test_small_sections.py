@@ -1,0 +1,334 @@
+"""Groups of small partitions give the results and errors of partitions that are processed one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import AbortedTransaction, PartitionId
+from core.clock import ManualClock
+from core.errors import CorruptFileError, SiltstoneError
+from core.ids import SeededIds
+from object_format.codecs.codec import Codec
+from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
+from object_format.segment_file import SegmentKind
+from object_store.accounting import Purpose
+from object_store.local.store import LocalStore
+from spark_jobs.task import compaction_task
+from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.input_pass import InputPass
+from spark_jobs.task.small_sections.plan import GroupLimits
+from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from catalog.model import JobResult, JobSpec
+
+ONE_BY_ONE = GroupLimits(bytes=0)
+UNLIKE = {"peak_rss_bytes", "largest_buffer_bytes", "bytes_in"}
+"""Counts that depend on how the work is done: memory, and how much of a stream was read when a job failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a job: objects, extents and counts, or an error with its evidence."""
+
+    objects: dict[str, bytes]
+    extents: tuple[object, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()
+    error: tuple[object, ...] = ()
+
+
+def outcome(harness: CompactionHarness, spec: JobSpec, limits: GroupLimits) -> Outcome:
+    """Run a job whose ids and time do not depend on other runs, and delete its objects."""
+    clock = ManualClock()
+    ids = SeededIds(99, clock)
+    before = set(harness.objects())
+    store = LocalStore(harness.directory, ids)
+    try:
+        result = run_compaction(spec, store, attempt_id=ids.new_uuid(), clock=clock, ids=ids, limits=limits)
+    except SiltstoneError as error:
+        file_id = error.file_id if isinstance(error, CorruptFileError) else None
+        return Outcome({}, error=(type(error), str(error), error.remedy, file_id))
+    finally:
+        store.close()
+    names = sorted(set(harness.objects()) - before)
+    objects = {name: (harness.directory / name).read_bytes() for name in names}
+    harness.log.store.delete(names, purpose=Purpose.GC)
+    return Outcome(objects, tuple(file.extents for file in result.files), counts_of(result))
+
+
+def counts_of(result: JobResult) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        sorted(
+            (name, count)
+            for name, count in result.counts.items()
+            if name not in UNLIKE and not name.endswith("_ms") and count
+        )
+    )
+
+
+def check_both(harness: CompactionHarness, spec: JobSpec, limits: GroupLimits = DEFAULT_LIMITS) -> Outcome:
+    """Return the outcome with groups, which must be that without them."""
+    found = outcome(harness, spec, limits)
+    assert found == outcome(harness, spec, ONE_BY_ONE)
+    return found
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> CompactionHarness:
+    return CompactionHarness(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CompactionHarness]:
+    """Return a function that makes a harness for each example of a property test."""
+    return lambda: CompactionHarness(tmp_path_factory.mktemp("harness"))
+
+
+def write_wide_files(
+    harness: CompactionHarness, *, files: int = 3, partitions: int = 20, codec: Codec = Codec.NONE
+) -> JobSpec:
+    topic = harness.topic()
+    for number in range(files):
+        pairs = [(b"%d" % key, b"%d-%d" % (number, key)) for key in range(number % 2, 8)]
+        harness.log.ingest(
+            {PartitionId(topic, index): [batch(*pairs, codec=codec)] for index in range(partitions)}
+        )
+    return harness.log.job()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+def test_small_sections_are_not_entered_one_by_one(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    spec = write_wide_files(harness, codec=codec)
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("a section is processed on its own")
+
+    monkeypatch.setattr(compaction_task, "SurvivorFinder", refuse)
+    monkeypatch.setattr(InputPass, "pieces", refuse)
+    result = harness.run(spec)
+
+    harness.log.publish(spec, result)
+    harness.log.check()
+    assert result.counts["get_requests"] == (6 if codec is Codec.NONE else 3)
+    assert result.counts["partitions"] == 20
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        DEFAULT_LIMITS,
+        GroupLimits(bytes=2000),
+        GroupLimits(records=60),
+        GroupLimits(partition_bytes=400),
+        GroupLimits(partition_records=10),
+    ],
+)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4])
+def test_the_size_of_groups_does_not_matter(
+    harness: CompactionHarness, codec: Codec, limits: GroupLimits
+) -> None:
+    spec = write_wide_files(harness, codec=codec)
+
+    assert len(check_both(harness, spec, limits).extents[0]) == 20  # type: ignore[arg-type]  # a tuple
+
+
+def test_output_files_end_at_the_same_partitions(harness: CompactionHarness) -> None:
+    spec = write_wide_files(harness)
+    length = spec.inputs[0].extents[0].length
+
+    found = check_both(harness, replace(spec, output_bytes=3 * length))
+
+    assert len(found.objects) > 3
+
+
+def test_a_section_of_many_blocks_is_cut_at_the_same_batches(harness: CompactionHarness) -> None:
+    """Outputs are longer than the target of a block, from sections that are shorter."""
+    topic = harness.topic("delete"), harness.topic("compact")
+    for number in range(5):
+        batches = [batch((b"%d-%d" % (number, each), bytes(9000))) for each in range(9)]
+        harness.log.ingest({PartitionId(each, index): batches for each in topic for index in (0, 1)})
+
+    check_both(harness, harness.log.job())
+
+
+@pytest.mark.parametrize("field", ["base_offset", "upper_offset", "record_count"])
+def test_a_catalog_that_disagrees_leads_to_the_same_error(harness: CompactionHarness, field: str) -> None:
+    spec = write_wide_files(harness)
+    (first, *others) = spec.inputs
+    extents = list(first.extents)
+    if field == "record_count":
+        extents[7] = replace(extents[7], record_count=5)
+    elif field == "base_offset":
+        extents[7] = replace(extents[7], offset_shift=1)
+    else:
+        extents[7] = replace(extents[7], length=extents[7].length - 1)
+
+    found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
+
+    assert found.error[0] is CorruptFileError
+    assert found.error[3] == first.file_id
+
+
+def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -> None:
+    spec = write_wide_files(harness)
+    (first, *others) = spec.inputs
+    extents = list(first.extents)
+    extents[7] = replace(extents[7], position=extents[8].position, length=extents[8].length)
+    extents[8] = replace(extents[8], position=extents[9].position, length=extents[9].length)
+
+    found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
+
+    assert found.error[0] is CorruptFileError
+
+
+@given(st.integers(0, 2), st.integers(0, 10**6), st.integers(0, 7), st.sampled_from([Codec.NONE, Codec.LZ4]))
+def test_a_changed_bit_gives_the_same_evidence(
+    new_harness: Callable[[], CompactionHarness], file: int, position: int, bit: int, codec: Codec
+) -> None:
+    harness = new_harness()
+    spec = write_wide_files(harness, codec=codec, partitions=6)
+    path = harness.directory / spec.inputs[file].object_name
+    damaged = bytearray(path.read_bytes())
+    damaged[position % len(damaged)] ^= 1 << bit
+    path.write_bytes(damaged)
+
+    found = check_both(harness, spec)
+
+    if found.error:
+        assert found.error[3] == spec.inputs[file].file_id
+
+
+@given(st.integers(0, 10**6))
+def test_a_truncated_file_gives_the_same_evidence(
+    new_harness: Callable[[], CompactionHarness], length: int
+) -> None:
+    harness = new_harness()
+    spec = write_wide_files(harness, partitions=6)
+    path = harness.directory / spec.inputs[1].object_name
+    data = path.read_bytes()
+    path.write_bytes(data[: length % len(data)])
+
+    check_both(harness, spec)
+
+
+KEYS = st.one_of(st.none(), st.integers(0, 6).map(lambda key: b"key-%d" % key))
+VALUES = st.one_of(st.none(), st.binary(max_size=12))
+RECORDS = st.tuples(st.integers(0, 10**13), KEYS, VALUES, st.just(()))
+CODECS = st.one_of(st.just(Codec.NONE), st.just(Codec.LZ4), st.sampled_from(Codec))
+BATCHES = st.builds(
+    BatchToWrite,
+    records=st.lists(RECORDS, min_size=1, max_size=6).map(tuple),
+    codec=CODECS,
+    rejected=st.integers(0, 7).map(lambda draw: draw == 0),
+    producer_id=st.one_of(st.none(), st.integers(1, 2)),
+    control=st.integers(0, 9).map(lambda draw: draw == 0),
+)
+FILES = st.dictionaries(st.integers(0, 5), st.lists(BATCHES, min_size=1, max_size=5), min_size=1)
+ABORTED = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 20), st.integers(0, 6)), max_size=3)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "compression_type": st.sampled_from(["producer", "uncompressed", "lz4", "gzip"]),
+        "max_message_bytes": st.sampled_from([200, 1 << 20]),
+        "reaches_log_start": st.booleans(),
+    }
+)
+
+
+def with_aborted(spec: JobSpec, aborted: Sequence[tuple[int, int, int]]) -> JobSpec:
+    """Return the job with these transactions in all partitions; those of one producer do not overlap."""
+    found: list[AbortedTransaction] = []
+    for producer_id, first, length in aborted:
+        if all(each.producer_id != producer_id for each in found):
+            found.append(AbortedTransaction(producer_id, first, first + length))
+    return replace(spec, partitions=tuple(replace(each, aborted=tuple(found)) for each in spec.partitions))
+
+
+@given(st.lists(FILES, min_size=1, max_size=5), ABORTED, OPTIONS, st.sampled_from([60, 200, 4096]), st.data())
+def test_random_files_have_the_same_outcome(
+    new_harness: Callable[[], CompactionHarness],
+    files: Sequence[dict[int, list[BatchToWrite]]],
+    aborted: Sequence[tuple[int, int, int]],
+    options: dict[str, Any],
+    block_target: int,
+    data: st.DataObject,
+) -> None:
+    """All codecs, tombstones, transactions, holes, rejected batches and leader epochs, in several rounds."""
+    harness = new_harness()
+    topics = harness.topic("compact"), harness.topic("delete"), harness.topic("compact,delete")
+    limits = data.draw(st.sampled_from([DEFAULT_LIMITS, GroupLimits(bytes=800), GroupLimits(records=9)]))
+    for number, file in enumerate(files):
+        harness.log.ingest(
+            {PartitionId(topics[key % 3], key // 3): batches for key, batches in file.items()},
+            block_target=block_target,
+        )
+        if number % 2:
+            harness.clock.advance(data.draw(st.sampled_from([1, DELETE_RETENTION_MS / 1000])))
+            check_both(harness, harness.log.job(), limits)
+            harness.compact()
+    spec = harness.log.job()
+    spec = replace(
+        spec,
+        partitions=tuple(replace(each, **options) for each in spec.partitions),
+        merge_batches=data.draw(st.booleans()),
+        inputs=tuple(
+            replace(
+                each,
+                extents=tuple(
+                    replace(extent, leader_epoch=data.draw(st.sampled_from([KEEP_LEADER_EPOCH, 0, 7])))
+                    for extent in each.extents
+                ),
+            )
+            for each in spec.inputs
+        ),
+    )
+
+    check_both(harness, with_aborted(spec, aborted), limits)
+
+
+def test_compacted_files_with_many_containers_of_holes(harness: CompactionHarness) -> None:
+    """Holes that span containers, in a partition of few records."""
+    topic = harness.topic()
+    ids = [PartitionId(topic, index) for index in range(3)]
+    for number in range(3):
+        harness.log.ingest({each: [batch((b"a", b"%d" % number), (b"b", b"x"))] for each in ids})
+        for each in ids:
+            harness.log.ends[each] += 70_000
+    extents = {
+        each: [replace(extent, last_offset=extent.last_offset) for extent in harness.log.extents[each]]
+        for each in ids
+    }
+    assert all(len(found) == 3 for found in extents.values())
+    spec = harness.log.job(extents)
+    wide = tuple(
+        replace(
+            each, extents=tuple(replace(one, last_offset=one.base_offset + 70_001) for one in each.extents)
+        )
+        for each in spec.inputs
+    )
+    upper = [replace(each, upper_offset=each.upper_offset + 70_000) for each in spec.partitions]
+
+    found = check_both(harness, replace(spec, inputs=wide, partitions=tuple(upper)))
+
+    assert found.objects
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.INGESTION, SegmentKind.COMPACTED])
+def test_inputs_of_both_kinds_are_read_in_groups(harness: CompactionHarness, kind: SegmentKind) -> None:
+    topic = harness.topic()
+    for number in range(2):
+        pairs = [(b"%d" % key, b"%d" % number) for key in range(5)]
+        harness.log.ingest({PartitionId(topic, index): [batch(*pairs)] for index in range(4)}, kind=kind)
+
+    assert check_both(harness, harness.log.job()).objects
