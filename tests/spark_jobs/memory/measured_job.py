@@ -36,6 +36,7 @@ from spark_jobs.shuffle.rows import (
 from spark_jobs.shuffle.stages import ShareInput, StageContext, cut_share, judge_buckets, write_share
 from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.counts import peak_rss_bytes, reset_peak
+from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
 from tests.spark_jobs.memory.generated_store import GeneratedFile, GeneratedStore
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from catalog.model import JobSpec
     from object_store.interface import ObjectStore
+    from spark_jobs.task.small_sections.plan import GroupLimits
 
 SPEC = "job.json"
 TABLE_BYTES = 1 << 20
@@ -83,11 +85,16 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_AS, (NO_LIMIT, NO_LIMIT))
             store.close()
 
-    def run_task(self) -> dict[str, int]:
+    def run_task(self, limits: GroupLimits = DEFAULT_LIMITS) -> dict[str, int]:
         """Run the job as one task and return its counts."""
         with self.task("task") as store:
             result = run_compaction(
-                self.spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+                self.spec,
+                store,
+                attempt_id=self.ids.new_uuid(),
+                clock=self.clock,
+                ids=self.ids,
+                limits=limits,
             )
         return result.counts
 
@@ -148,6 +155,8 @@ def _survivor_rows(
 
 def main(plan: str, warm_up: str, case: str, limit: str) -> None:
     """Print the counts and the memory of the second job."""
+    if plan == "task":
+        Worker(warm_up, None).run_task(DEFAULT_LIMITS._replace(bytes=0))  # the code without groups
     _run(Worker(warm_up, None), plan)
     worker = Worker(case, int(limit))
     report: dict[str, Any] = {"counts": _run(worker, plan), "used": worker.used}
