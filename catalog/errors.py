@@ -66,13 +66,18 @@ class TransactionRefusal(StrEnum):
     INVALID_PRODUCER_ID_MAPPING = "invalid_producer_id_mapping"
     PRODUCER_FENCED = "producer_fenced"
     INVALID_TXN_STATE = "invalid_txn_state"
+    CONCURRENT_TRANSACTIONS = "concurrent_transactions"
 
 
 class TransactionRefusedError(StaleStateError):
-    """The producer is not the current one of its transactional id, or has no transaction that allows this."""
+    """The producer is not the current one of its transactional id, or has no transaction that allows this.
+
+    CONCURRENT_TRANSACTIONS: its last transaction is not complete yet; the request may be repeated.
+    """
 
     def __init__(self, refusal: TransactionRefusal, message: str) -> None:
-        super().__init__(message, remedy="initialize the producer again")
+        retries = refusal is TransactionRefusal.CONCURRENT_TRANSACTIONS
+        super().__init__(message, remedy="retry" if retries else "initialize the producer again")
         self.refusal = refusal
 
 

@@ -358,6 +358,19 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
 
 
+class OpenTransaction(NamedTuple):
+    """Transaction that is open in the log of a local partition.
+
+    Its first batch has `producer_epoch`, `first_sequence` and `first_offset`.
+    """
+
+    partition: PartitionId
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    first_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPartition:
     """Work of a job on one partition, frozen when the job is planned.

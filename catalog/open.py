@@ -43,6 +43,7 @@ from catalog.topics.history import TopicHistory
 from catalog.topics.leader_epochs import LeaderEpochs
 from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
+from catalog.transactions.local_partitions import LocalPartitions
 from catalog.transactions.logged_batches import LoggedBatches
 from catalog.transactions.repository import Transactions
 
@@ -93,6 +94,7 @@ class Catalog:
         self.commits = Commits(database, self.incarnations)
         self.producers = Producers(database, self.incarnations)
         self.transactions = Transactions(database, self.incarnations)
+        self.local_transactions = LocalPartitions(database, self.transactions)
         self.logged_batches = LoggedBatches(database)
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)

@@ -126,6 +126,8 @@ def _abort(catalog: Catalog, found: TimedOutTransaction, report: GarbageReport) 
             found.transactional_id, found.producer, started_ms=found.started_ms
         )
         catalog.commits.announce(ended.partitions, _NO_ORIGIN)
+        if ended.leaders:
+            catalog.local_transactions.announce()
     except SiltstoneError as error:
         _log.warning(
             "a transaction could not be aborted",

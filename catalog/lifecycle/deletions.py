@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database, Transaction
     from catalog.database.sql_files import Query
     from catalog.lifecycle.incarnation import Incarnations
+    from catalog.model import OpenTransaction
 
 T = TypeVar("T")
 _SQL = load_queries("deletions")
@@ -98,6 +99,26 @@ class Deletions:
             return {each: each in known for each in topic_ids if known.get(each, True)}
 
         return self._confirm("deletions.confirm_gone_topics", work)
+
+    def confirm_unknown_transactions(self, transactions: Sequence[OpenTransaction]) -> list[OpenTransaction]:
+        """Return those open transactions of local logs that the catalog does not know.
+
+        A failover has lost them. The catalog knows a transaction before its first batch is appended, and
+        until its marker is durable in the log.
+        """
+        params = {
+            "producer_ids": arrays.bigints([each.producer_id for each in transactions]),
+            "topic_ids": arrays.uuids(each.partition.topic_id for each in transactions),
+            "partitions": arrays.integers([each.partition.partition for each in transactions]),
+            "epochs": arrays.integers([each.producer_epoch for each in transactions]),
+            "first_sequences": arrays.integers([each.first_sequence for each in transactions]),
+        }
+
+        def work(transaction: Transaction) -> list[OpenTransaction]:
+            rows = transaction.rows(_SQL["unknown_local_transactions"], params)
+            return [transactions[row.number - 1] for row in rows]
+
+        return self._confirm("deletions.confirm_unknown_transactions", work)
 
     def _confirm(self, operation: str, decide: Callable[[Transaction], T]) -> T:
         """Return what `decide` returns in a transaction that writes durably.

@@ -302,7 +302,9 @@ CREATE TABLE producers (
 -- Transactional ids: the state of a producer and of its current or last transaction. A row is all that a
 -- coordinator knows, so any agent may serve any id. last_epoch and last_producer_id are those before the last change
 -- of the epoch, so that a retry of the request that changed it gets the same response; last_epoch is -1 if there is
--- no such request. bumps_epoch: the last transaction ended with a new epoch (KIP-890).
+-- no such request. bumps_epoch: the last transaction ended with a new epoch (KIP-890). has_local_partitions: the
+-- ongoing transaction has rows in local_transaction_partitions, so its end must decide about these, too; code that does
+-- not know them cannot end it.
 CREATE TABLE transactional_ids (
     transactional_id text COLLATE "C" PRIMARY KEY,
     producer_id bigint NOT NULL UNIQUE,
@@ -314,7 +316,9 @@ CREATE TABLE transactional_ids (
     bumps_epoch boolean NOT NULL DEFAULT false,
     started_ms bigint,
     updated_ms bigint NOT NULL,
-    CONSTRAINT ongoing_has_start CHECK (state <> 'ongoing' OR started_ms IS NOT NULL)
+    has_local_partitions boolean NOT NULL DEFAULT false,
+    CONSTRAINT ongoing_has_start CHECK (state <> 'ongoing' OR started_ms IS NOT NULL),
+    CONSTRAINT only_ongoing_has_local_partitions CHECK (NOT has_local_partitions OR state = 'ongoing')
 ) WITH (fillfactor = 50);
 CREATE INDEX transactional_ids_timeout ON transactional_ids ((started_ms + timeout_ms)) WHERE state = 'ongoing';
 CREATE INDEX transactional_ids_idle ON transactional_ids (updated_ms) WHERE state <> 'ongoing';
@@ -329,6 +333,28 @@ CREATE TABLE transaction_partitions (
 );
 CREATE INDEX transaction_partitions_open ON transaction_partitions (topic_id, partition, first_offset)
     WHERE first_offset IS NOT NULL;
+
+-- Partitions of local topics in transactions. While commits is null, the transaction is ongoing. Afterwards the row is
+-- a pending marker: the leader appends it to its log, makes it durable, and deletes the row. producer_epoch and
+-- first_sequence are those of the transaction's first batch in the partition, by which the leader recognizes the
+-- transaction in its log; null until the leader has verified that batch. number distinguishes the rows of one producer
+-- and partition.
+CREATE TABLE local_transaction_partitions (
+    producer_id bigint NOT NULL,
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    number bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    producer_epoch smallint,
+    first_sequence integer,
+    commits boolean,
+    marker_epoch smallint,
+    coordinator_epoch integer,
+    ended_ms bigint,
+    PRIMARY KEY (producer_id, topic_id, partition),
+    FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
+);
+CREATE INDEX local_transaction_partitions_partition ON local_transaction_partitions (topic_id, partition);
+CREATE INDEX local_transaction_partitions_pending ON local_transaction_partitions (number) WHERE commits IS NOT NULL;
 
 -- Aborted transactions by partition: the first offset of their batches, the offset of the control batch, and the last
 -- stable offset after it. All transactions that ended later began at or after that.

@@ -9,6 +9,9 @@ database, of three statements for any number of partitions:
 2. Lock the partitions in (topic id, partition) order.
 3. Write the control batches, aborted offsets, last stable offsets, group offsets and the state.
 
+If the transaction has partitions of local topics, another statement leaves a pending marker in each
+(`local_partitions.py`).
+
 Each call is idempotent, as far as Kafka's protocol allows a retry. Locks are taken in this order:
 transactional id, partitions, groups.
 """
@@ -56,8 +59,9 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("transactions")
 _PRODUCER_SQL = load_queries("producers")
-_KNOWS_TRANSACTIONS: Final = 32
-"""The oldest schema version whose agents and planners respect transactions."""
+_LOCAL_SQL = load_queries("local_transactions")
+_KNOWS_TRANSACTIONS: Final = 35
+"""The oldest schema version whose agents and planners respect transactions, those in local topics, too."""
 
 
 class EndRequest(NamedTuple):
@@ -70,10 +74,14 @@ class EndRequest(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """Result of an end: the producer's new identity, and the extents of the control batches that it wrote."""
+    """Result of an end: the producer's new identity, and the extents of the control batches that it wrote.
+
+    `leaders` are the nodes that have markers to append to the logs of local partitions.
+    """
 
     producer: ProducerIdentity
     controls: tuple[Extent, ...] = ()
+    leaders: frozenset[int] = frozenset()
 
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
@@ -93,9 +101,15 @@ class _SentEnd(NamedTuple):
     """An `end_transaction` whose result arrives with that of COMMIT."""
 
     rows: Rows
+    leaders: Rows | None
     control: ControlBatch
     epoch: int
     now_ms: int
+
+    def result(self, producer: ProducerIdentity) -> EndedTransaction:
+        """Return the result for the producer's new identity."""
+        leaders = () if self.leaders is None else self.leaders.fetchall()
+        return EndedTransaction(producer, self.controls(), frozenset(node_id for (node_id,) in leaders))
 
     def controls(self) -> tuple[Extent, ...]:
         """Return the extents that it wrote."""
@@ -113,7 +127,7 @@ class _Sent(NamedTuple):
 
     def received(self) -> EndedTransaction:
         """Return the result, after the transaction."""
-        return EndedTransaction(self.producer, () if self.ended is None else self.ended.controls())
+        return EndedTransaction(self.producer) if self.ended is None else self.ended.result(self.producer)
 
 
 class TimedOutTransaction(NamedTuple):
@@ -131,10 +145,11 @@ class OngoingTransactions(NamedTuple):
     oldest_ms: int
 
 
-class _Locked(NamedTuple):
+class LockedId(NamedTuple):
     """A locked transactional id, with the catalog's time and epoch."""
 
     producer: TransactionalProducer
+    has_local_partitions: bool
     now_ms: int
     epoch: int
 
@@ -188,9 +203,17 @@ class Transactions:
         return self._database.transact("transactions.initialize", work).received()
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[PartitionId],
+        local_partitions: Collection[PartitionId] = (),
     ) -> None:
-        """Add partitions to the producer's transaction, and begin it if there is none."""
+        """Add partitions to the producer's transaction, and begin it if there is none.
+
+        `local_partitions` are those of local topics. TransactionRefusedError (CONCURRENT_TRANSACTIONS): the
+        leader of one of them has not completed the last transaction of the producer.
+        """
         params = {
             "producer_id": producer.producer_id,
             "topic_ids": arrays.uuids(each.topic_id for each in partitions),
@@ -199,7 +222,10 @@ class Transactions:
 
         def work(transaction: Transaction) -> None:
             self._begin(transaction, transactional_id, producer)
-            transaction.send(_SQL["add_partitions"], params)
+            if partitions:
+                transaction.send(_SQL["add_partitions"], params)
+            if local_partitions:
+                _add_local_partitions(transaction, producer.producer_id, local_partitions)
 
         self._database.transact("transactions.add_partitions", work)
 
@@ -252,7 +278,7 @@ class Transactions:
         }
 
         def work(transaction: Transaction) -> OffsetCommit:
-            locked = self._require(transaction, transactional_id, producer.producer_id)
+            locked = self.require(transaction, transactional_id, producer.producer_id)
             require_current(locked.producer, producer)
             rows = transaction.rows(_SQL["lock_group"], params)
             if not rows:
@@ -261,7 +287,7 @@ class Transactions:
             if generation is not None and found.generation > generation:
                 return OffsetCommit(CommitOutcome.STALE_GENERATION)
             if adds_group:
-                self._begin_locked(transaction, transactional_id, locked, producer)
+                self.begin_locked(transaction, transactional_id, locked, producer)
                 transaction.send(_SQL["add_group"], params)
             elif locked.producer.state is not TransactionState.ONGOING or not found.is_added:
                 raise TransactionRefusedError(
@@ -312,7 +338,7 @@ class Transactions:
         return [each.received() if isinstance(each, _Sent) else each for each in results]
 
     def _end_locked(
-        self, transaction: Transaction, locked: _Locked | None, request: EndRequest
+        self, transaction: Transaction, locked: LockedId | None, request: EndRequest
     ) -> _Sent | TransactionRefusedError:
         try:
             if locked is None:
@@ -441,7 +467,15 @@ class Transactions:
             )
             for row in self._database.read("transactions.wrong_aborted", _SQL["wrong_aborted"], params)
         ]
-        return bounds + aborted
+        local = [
+            Contradiction(
+                PartitionId(row.topic_id, row.partition),
+                "a local partition of a transaction that is ongoing, or has a pending marker",
+                f"one of producer {row.producer_id}, whose transaction has ended without a marker",
+            )
+            for row in self._database.read("transactions.wrong_local", _LOCAL_SQL["wrong_partitions"], params)
+        ]
+        return bounds + aborted + local
 
     def page(self, after: str = "", *, limit: int = 1000) -> list[tuple[str, TransactionalProducer]]:
         """Return the first `limit` transactional ids after `after`, by name, with their states."""
@@ -512,11 +546,12 @@ class Transactions:
             "last_commit": evidence.last_commit,
         }
 
-    def _lock(self, transaction: Transaction, transactional_id: str) -> _Locked | None:
+    def _lock(self, transaction: Transaction, transactional_id: str) -> LockedId | None:
         rows = transaction.rows(_SQL["lock_transactional_ids"], self._lock_params(transactional_id))
         return _locked(rows).get(transactional_id)
 
-    def _require(self, transaction: Transaction, transactional_id: str, producer_id: int) -> _Locked:
+    def require(self, transaction: Transaction, transactional_id: str, producer_id: int) -> LockedId:
+        """Lock a transactional id; raise TransactionRefusedError if it does not exist."""
         locked = self._lock(transaction, transactional_id)
         if locked is None:
             raise unknown_producer(producer_id)
@@ -541,12 +576,13 @@ class Transactions:
         return int(rows[0].producer_id)
 
     def _begin(self, transaction: Transaction, transactional_id: str, producer: ProducerIdentity) -> None:
-        locked = self._require(transaction, transactional_id, producer.producer_id)
-        self._begin_locked(transaction, transactional_id, locked, producer)
+        locked = self.require(transaction, transactional_id, producer.producer_id)
+        self.begin_locked(transaction, transactional_id, locked, producer)
 
-    def _begin_locked(
-        self, transaction: Transaction, transactional_id: str, locked: _Locked, producer: ProducerIdentity
+    def begin_locked(
+        self, transaction: Transaction, transactional_id: str, locked: LockedId, producer: ProducerIdentity
     ) -> None:
+        """Begin the transaction of a locked transactional id, unless it is ongoing."""
         begun = begin(locked.producer, producer, locked.now_ms)
         if begun is not locked.producer:
             self._update(transaction, transactional_id, begun, locked.now_ms)
@@ -564,7 +600,7 @@ class Transactions:
         transaction.send(_SQL["update_transactional_id"], params)
 
     def _end(
-        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
+        self, transaction: Transaction, transactional_id: str, locked: LockedId, ending: Ending
     ) -> _SentEnd:
         transaction.send(
             _SQL["lock_partitions"], {"producer_ids": arrays.bigints([locked.producer.producer_id])}
@@ -572,7 +608,7 @@ class Transactions:
         return self._write_end(transaction, transactional_id, locked, ending)
 
     def _write_end(
-        self, transaction: Transaction, transactional_id: str, locked: _Locked, ending: Ending
+        self, transaction: Transaction, transactional_id: str, locked: LockedId, ending: Ending
     ) -> _SentEnd:
         params = {
             "transactional_id": transactional_id,
@@ -586,8 +622,10 @@ class Transactions:
             **_state_params(ending.next),
         }
         rows = transaction.send(_SQL["end_transaction"], params)
+        has_local = locked.has_local_partitions
+        leaders = transaction.send(_LOCAL_SQL["end_partitions"], params) if has_local else None
         control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
-        return _SentEnd(rows, control, locked.epoch, locked.now_ms)
+        return _SentEnd(rows, leaders, control, locked.epoch, locked.now_ms)
 
 
 def _exclude_earlier_releases(transaction: Transaction) -> None:
@@ -611,16 +649,33 @@ def _exclude_earlier_releases(transaction: Transaction) -> None:
         transaction.send(_SQL["exclude_earlier_releases"], params)
 
 
-def _locked(rows: Sequence[TupleRow]) -> dict[str, _Locked]:
+def _locked(rows: Sequence[TupleRow]) -> dict[str, LockedId]:
     """Convert the rows of `lock_transactional_ids`; raise CatalogReplacedError after a loss of commits."""
     locked = {}
-    for transactional_id, *fields, now_ms, epoch, is_current in rows:
+    for transactional_id, *fields, has_local_partitions, now_ms, epoch, is_current in rows:
         if not is_current:
             raise replaced_error(
                 "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
             )
-        locked[transactional_id] = _Locked(_producer(*fields), now_ms, epoch)
+        locked[transactional_id] = LockedId(_producer(*fields), has_local_partitions, now_ms, epoch)
     return locked
+
+
+def _add_local_partitions(
+    transaction: Transaction, producer_id: int, partitions: Collection[PartitionId]
+) -> None:
+    """Add local partitions to a locked transaction, unless the marker of the last one is pending in one."""
+    params = {
+        "producer_id": producer_id,
+        "topic_ids": arrays.uuids(each.topic_id for each in partitions),
+        "partitions": arrays.integers([each.partition for each in partitions]),
+    }
+    transaction.send(_LOCAL_SQL["add_partitions"], params)
+    if transaction.rows(_LOCAL_SQL["pending_of_producer"], params):
+        raise TransactionRefusedError(
+            TransactionRefusal.CONCURRENT_TRANSACTIONS,
+            f"the last transaction of producer {producer_id} is not complete in a local partition yet",
+        )
 
 
 def _state_params(producer: TransactionalProducer) -> dict[str, object]:

@@ -52,3 +52,17 @@ SELECT topic_id, deleted_ms IS NOT NULL AS is_deleted FROM topics
 WHERE topic_id = ANY (%(topic_ids)s::uuid[])
 ORDER BY topic_id
 FOR SHARE;
+
+-- name: unknown_local_transactions
+-- Return the ordinals (from 1) of open transactions in local logs that the catalog does not know: neither ongoing with
+-- that first batch, nor ended with a pending marker.
+SELECT open.number
+FROM unnest(
+    %(producer_ids)s::bigint[], %(topic_ids)s::uuid[], %(partitions)s::integer[], %(epochs)s::integer[],
+    %(first_sequences)s::integer[]
+) WITH ORDINALITY AS open (producer_id, topic_id, partition, producer_epoch, first_sequence, number)
+WHERE NOT EXISTS (
+    SELECT FROM local_transaction_partitions AS t
+    WHERE t.producer_id = open.producer_id AND t.topic_id = open.topic_id AND t.partition = open.partition
+      AND t.producer_epoch = open.producer_epoch AND t.first_sequence = open.first_sequence
+);

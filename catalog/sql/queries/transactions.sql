@@ -3,7 +3,7 @@
 -- that do not exist. Also return the catalog's time, its epoch, and whether the server continues the history that the
 -- epoch belongs to, as `lock_session` does.
 SELECT t.transactional_id, t.producer_id, t.producer_epoch, t.last_producer_id, t.last_epoch, t.timeout_ms, t.state, t.bumps_epoch,
-       t.started_ms,
+       t.started_ms, t.has_local_partitions,
        coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
        c.epoch,
        c.is_current AND c.inserted >= %(flushed)s AND (
@@ -57,7 +57,9 @@ ON CONFLICT DO NOTHING;
 
 -- name: added_partitions
 -- Return the partitions of an ongoing transaction.
-SELECT topic_id, partition FROM transaction_partitions WHERE producer_id = %(producer_id)s;
+SELECT topic_id, partition FROM transaction_partitions WHERE producer_id = %(producer_id)s
+UNION ALL
+SELECT topic_id, partition FROM local_transaction_partitions WHERE producer_id = %(producer_id)s AND commits IS NULL;
 
 -- name: add_group
 -- Add a group to an ongoing transaction.
@@ -190,7 +192,8 @@ updated AS (
     UPDATE transactional_ids
     SET producer_id = %(new_producer_id)s, producer_epoch = %(new_producer_epoch)s,
         last_producer_id = %(last_producer_id)s, last_epoch = %(last_epoch)s, timeout_ms = %(timeout_ms)s,
-        state = %(state)s, bumps_epoch = %(bumps_epoch)s, started_ms = %(started_ms)s, updated_ms = %(now_ms)s
+        state = %(state)s, bumps_epoch = %(bumps_epoch)s, started_ms = %(started_ms)s, updated_ms = %(now_ms)s,
+        has_local_partitions = false
     WHERE transactional_id = %(transactional_id)s
 )
 SELECT topic_id, partition, end_offset FROM moved ORDER BY topic_id, partition;
@@ -347,8 +350,15 @@ LIMIT %(limit)s;
 -- name: partitions_of
 -- Return the partitions of ongoing transactions, by producer, name and partition.
 SELECT p.producer_id, t.name AS topic_name, p.partition
-FROM transaction_partitions AS p JOIN topics AS t USING (topic_id)
-WHERE p.producer_id = ANY (%(producer_ids)s::bigint[]) AND t.deleted_ms IS NULL
+FROM (
+    SELECT producer_id, topic_id, partition FROM transaction_partitions
+    WHERE producer_id = ANY (%(producer_ids)s::bigint[])
+    UNION ALL
+    SELECT producer_id, topic_id, partition FROM local_transaction_partitions
+    WHERE producer_id = ANY (%(producer_ids)s::bigint[]) AND commits IS NULL
+) AS p
+JOIN topics AS t USING (topic_id)
+WHERE t.deleted_ms IS NULL
 ORDER BY p.producer_id, t.name, p.partition;
 
 -- name: open_in
