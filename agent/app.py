@@ -77,6 +77,7 @@ from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.loss_recovery import LossRecovery
 from agent.write.write_path import WritePath
 from catalog.security.acls import ACL_CHANNEL
+from catalog.transactions.local_partitions import MARKER_CHANNEL
 from core.outage import Outage
 from object_store.binding import probe as probe_identity
 
@@ -212,11 +213,6 @@ class Agent:
             partial(catalog.commits.announce, origin=origin), self.pools.catalog
         )
         self.acl_follower = self._follow_acls()
-        self.commit_notifier = CommitNotifier(
-            catalog.watcher(ignored_origin=origin, listeners=self._listeners()),
-            bounds_cache,
-            outage=Outage("notifications of commits", clock=clock, ids=ids),
-        )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
         )
@@ -228,6 +224,11 @@ class Agent:
             clock=clock,
             ids=ids,
             epoch=self.epoch,
+        )
+        self.commit_notifier = CommitNotifier(
+            catalog.watcher(ignored_origin=origin, listeners=self._listeners()),
+            bounds_cache,
+            outage=Outage("notifications of commits", clock=clock, ids=ids),
         )
         self.write_path = WritePath(
             settings=settings,
@@ -463,6 +464,8 @@ class Agent:
         health.require_running("commits", lambda: self.write_path.is_running)
         health.require_running("notifications", lambda: self.commit_notifier.is_running)
         health.require_running("quotas", lambda: self.quotas.is_running)
+        if (markers := self.local_logs.markers) is not None:
+            health.require_running("transaction_markers", lambda: markers.is_running)
         if (follower := self.acl_follower) is not None:
             health.require_running("acls", lambda: follower.is_running)
         health.require_running("maintenance", lambda: self._maintenance.is_running)
@@ -579,6 +582,7 @@ class Agent:
                 self.commit_notifier.wake,
                 self._announcer.announce,
             ),
+            on_pending_markers=self.local_logs.announce_markers,
         )
 
     def _follow_acls(self) -> AclFollower | None:
@@ -612,7 +616,12 @@ class Agent:
 
     def _listeners(self) -> dict[str, Callable[[], None]]:
         """Return the functions to call for notifications of other channels than those of commits."""
-        return {} if self.acl_follower is None else {ACL_CHANNEL: self.acl_follower.notify}
+        listeners: dict[str, Callable[[], None]] = {}
+        if self.acl_follower is not None:
+            listeners[ACL_CHANNEL] = self.acl_follower.notify
+        if self.settings.local_root is not None or self.settings.local_directories:
+            listeners[MARKER_CHANNEL] = self.local_logs.notify_markers
+        return listeners
 
     def _stop_excluded(self, error: SchemaVersionError) -> None:
         """Let the process stop this agent, because a migration excludes this version of Siltstone."""

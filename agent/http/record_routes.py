@@ -163,7 +163,7 @@ async def _fetch_records(
     while True:
         fetched = await context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
         size = fetched.size
-        if fetched.has_transactions and size:
+        if size and (fetched.has_transactions or wanted.topic.is_local):  # a local log does not know it
             drop = partial(drop_unread, fetched.batches, fetched.aborted)
             fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
         if fetched.batches or fetched.is_at_end or skipped == _MAX_SKIPPED_RESULTS:

@@ -4,15 +4,17 @@ One node leads a partition as long as its log lies there. It acknowledges an app
 durable by the topic's `flush.messages`. An append that must be durable shares its fsync with all appends that
 arrived during the previous one. Offsets do not involve the catalog, only leadership does.
 
-The appends of a partition are written in the order in which they were enqueued. The bytes that wait are
-bounded for each log directory. Beyond the bound, producers must retry. A disk that hangs holds up its own
-partitions only.
+The appends of a partition are written in the order in which they were enqueued, except that those of each
+transactional producer have a queue of their own: the first batch of a transaction waits for the catalog, and
+must not hold up other producers. The bytes that wait are bounded for each log directory. Beyond the bound,
+producers must retry. A disk that hangs holds up its own partitions only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -26,19 +28,22 @@ from agent.read.hot_tail import TailRead
 from agent.runtime.errors import StoppingError
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
-from catalog.model import PartitionId, PartitionState, RunRefusal
+from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.model import AbortedTransaction, PartitionId, PartitionState, RunRefusal
 from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
 from local_tier.errors import (
     InvalidProducerEpochError,
+    InvalidTransactionError,
     LogClosedError,
     LogDirectoryOfflineError,
     OutOfOrderSequenceError,
 )
+from local_tier.log.unified_log import Isolation
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -47,12 +52,13 @@ if TYPE_CHECKING:
     from agent.local_topics.leaders import LeaderDirectory
     from agent.local_topics.log_mover import LogMover
     from agent.local_topics.partition_locks import PartitionLocks
+    from agent.local_topics.transaction_verifier import TransactionVerifier
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.work_pool import WorkPool
     from agent.write.validation import ValidatedAppend
-    from catalog.model import Topic
+    from catalog.model import ProducerStamp, Topic
     from catalog.topics.local_leaders import LocalLeader
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
@@ -62,6 +68,12 @@ _log = structlog.get_logger(__name__)
 _REFUSALS = {
     OutOfOrderSequenceError: RunRefusal.OUT_OF_ORDER_SEQUENCE,
     InvalidProducerEpochError: RunRefusal.INVALID_PRODUCER_EPOCH,
+    InvalidTransactionError: RunRefusal.INVALID_TXN_STATE,
+}
+_VERIFICATION_REFUSALS = {
+    TransactionRefusal.INVALID_PRODUCER_ID_MAPPING: RunRefusal.INVALID_PRODUCER_ID_MAPPING,
+    TransactionRefusal.PRODUCER_FENCED: RunRefusal.INVALID_PRODUCER_EPOCH,
+    TransactionRefusal.INVALID_TXN_STATE: RunRefusal.INVALID_TXN_STATE,
 }
 
 
@@ -72,6 +84,12 @@ class _Item:
     validated: ValidatedAppend
     pending: PendingAppend
     budget: ByteBudget
+
+    @property
+    def transactional(self) -> ProducerStamp | None:
+        """The transactional producer, if it has one."""
+        stamp = self.validated.batches[0].producer if self.validated.batches else None
+        return stamp if stamp is not None and stamp.is_transactional else None
 
 
 def no_local_disks_error(name: str) -> NotLeaderError:
@@ -96,6 +114,7 @@ class LocalTopics:
         commit_notifier: CommitNotifier,
         changes: PartitionLocks,
         mover: LogMover,
+        verifier: TransactionVerifier,
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
@@ -106,7 +125,8 @@ class LocalTopics:
         self._commit_notifier = commit_notifier
         self._changes = changes
         self.mover = mover
-        self._queues: dict[PartitionId, deque[_Item]] = {}
+        self._verifier = verifier
+        self._queues: dict[tuple[PartitionId, int | None], deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
 
@@ -203,39 +223,101 @@ class LocalTopics:
         budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
         partition = PartitionId(topic.topic_id, validated.partition)
-        queue = self._queues.get(partition)
+        key = partition, validated.producer_id if validated.is_transactional else None
+        queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[partition] = deque()
+            queue = self._queues[key] = deque()
             task = asyncio.get_running_loop().create_task(
-                self._drain(topic, partition, queue), name="local appends"
+                self._drain(topic, key, queue), name="local appends"
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         queue.append(_Item(validated, pending, budget))
         return pending
 
-    async def _drain(self, topic: Topic, partition: PartitionId, queue: deque[_Item]) -> None:
+    async def _drain(self, topic: Topic, key: tuple[PartitionId, int | None], queue: deque[_Item]) -> None:
+        partition, _ = key
         while queue:
-            items = list(queue)
-            queue.clear()
-            try:
-                async with self._changes.hold(partition):
-                    log, epoch = await self._log_to_change(topic, partition)
-                    outcomes = await self._disks.of(log).run(partial(_append_all, log, epoch, items))
-            except SiltstoneError as error:
-                outcomes = [[AppendResult(error=error)] * len(each.validated.batches) for each in items]
-            except Exception:  # noqa: BLE001  # producers must get a result after any failure
-                where = f"{topic.name}-{partition.partition}"
-                _log.exception("an append to a local topic failed", partition=where)
-                failure = AppendFailedError(
-                    f"the append to {where} failed; the agent's log says why", remedy="retry it"
-                )
-                outcomes = [[AppendResult(error=failure)] * len(each.validated.batches) for each in items]
+            items = self._take(partition, queue)
+            outcomes = await self._outcomes(topic, partition, items)
+            if outcomes is None:
+                queue.extendleft(reversed(items))
+                continue
             for item, results in zip(items, outcomes, strict=True):
                 item.pending.complete(0, results)
                 item.budget.release(len(item.validated.data))
             self._commit_notifier.wake([partition])
-        del self._queues[partition]
+        del self._queues[key]
+
+    def _take(self, partition: PartitionId, queue: deque[_Item]) -> list[_Item]:
+        """Return the first item, and those that follow if none of them needs verification.
+
+        The first batch that is appended identifies the transaction, so it is appended alone.
+        """
+        items = [queue.popleft()]
+        if not self._needs_verification(partition, items[0]):
+            while queue and not self._needs_verification(partition, queue[0]):
+                items.append(queue.popleft())
+        return items
+
+    def _needs_verification(self, partition: PartitionId, item: _Item) -> bool:
+        stamp = item.transactional
+        return stamp is not None and self._verifier.needs_verification(partition, stamp)
+
+    async def _outcomes(
+        self, topic: Topic, partition: PartitionId, items: Sequence[_Item]
+    ) -> list[list[AppendResult]] | None:
+        """Append the items of `_take`; None if a marker made verification necessary meanwhile."""
+        try:
+            if self._needs_verification(partition, items[0]):
+                return [await self._append_verified(topic, partition, items[0])]
+            return await self._append(topic, partition, items)
+        except TransactionRefusedError as error:
+            refusal = _VERIFICATION_REFUSALS.get(error.refusal, RunRefusal.INVALID_TXN_STATE)
+            result = AppendResult(refusal=refusal, detail=error.message)
+        except SiltstoneError as error:
+            result = AppendResult(error=error)
+        except Exception:  # noqa: BLE001  # producers must get a result after any failure
+            where = f"{topic.name}-{partition.partition}"
+            _log.exception("an append to a local topic failed", partition=where)
+            failure = AppendFailedError(
+                f"the append to {where} failed; the agent's log says why", remedy="retry it"
+            )
+            result = AppendResult(error=failure)
+        return [[result] * len(each.validated.batches) for each in items]
+
+    async def _append(
+        self, topic: Topic, partition: PartitionId, items: Sequence[_Item]
+    ) -> list[list[AppendResult]] | None:
+        async with self.changing(topic, partition) as (log, epoch):
+            if any(self._needs_verification(partition, each) for each in items):
+                return None
+            return await self._disks.of(log).run(partial(_append_all, log, epoch, items))
+
+    async def _append_verified(self, topic: Topic, partition: PartitionId, item: _Item) -> list[AppendResult]:
+        """Verify the transaction of an item, and append it unless a marker was written meanwhile."""
+        stamp = item.transactional
+        assert stamp is not None
+        key = partition, stamp.producer_id
+        while True:
+            log, _ = await self.log(topic, partition.partition)
+            token = await self._verifier.verify(partition, log, stamp)
+            try:
+                async with self.changing(topic, partition) as (log, epoch):
+                    if not self._verifier.is_valid(key, token):
+                        continue
+                    (results,) = await self._disks.of(log).run(partial(_append_all, log, epoch, [item]))
+                    token.is_open = token.is_open or (results[0].appended and not results[0].duplicate)
+                    return results
+            finally:
+                if not token.is_open:
+                    self._verifier.drop(key, token)
+
+    @asynccontextmanager
+    async def changing(self, topic: Topic, partition: PartitionId) -> AsyncIterator[tuple[UnifiedLog, int]]:
+        """Yield the log and its leader epoch to a writer, under the lock of the partition."""
+        async with self._changes.hold(partition):
+            yield await self._log_to_change(topic, partition)
 
     async def _log_to_change(self, topic: Topic, partition: PartitionId) -> tuple[UnifiedLog, int]:
         """Return the log and its leader epoch for a writer, which holds the lock of the partition.
@@ -284,20 +366,26 @@ class LocalTopics:
     async def serve(self, cursor: Cursor, max_bytes: int) -> None:
         """Serve records from the cursor's position on. The cursor is done afterwards in any case."""
         fetch, offset = cursor.fetch, cursor.served.next_offset
+        isolation = Isolation.TXN_COMMITTED if fetch.committed_only else Isolation.HIGH_WATERMARK
         try:
-            found = await self.query(fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes))
+            found = await self.query(
+                fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes, isolation)
+            )
         except SiltstoneError as error:
             cursor.error = error
             return
         if found.data:
             cursor.served.take(TailRead([found.data], len(found.data), found.next_offset))
+            cursor.aborted = [
+                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
+                for each in found.aborted
+            ]
         cursor.served.is_cut = True
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Delete the records below an offset (-1: all), durably; return the new log start offset."""
         partition_id = PartitionId(topic.topic_id, partition)
-        async with self._changes.hold(partition_id):
-            log, _ = await self._log_to_change(topic, partition_id)
+        async with self.changing(topic, partition_id) as (log, _):
             delete = partial(self._manager.delete_records, log.topic_partition, before_offset)
             return await self._disks.of(log).run(delete)
 
@@ -316,7 +404,7 @@ class LocalTopics:
 
 def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[list[AppendResult]]:
     """Append in order, make all durable together, then advance the high watermark. For the pool."""
-    outcomes = [_append(log, epoch, item.validated) for item in items]
+    outcomes = [_append_one(log, epoch, item.validated) for item in items]
     try:
         log.flush_appended()
     except SiltstoneError as error:
@@ -325,11 +413,11 @@ def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[lis
     return outcomes
 
 
-def _append(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list[AppendResult]:
+def _append_one(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list[AppendResult]:
     try:
         rules = append_rules_of(validated.topic.config)
         appended = log.append_as_leader(validated.data, epoch, validated_by=rules, flush=False)
-    except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
+    except (OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError) as error:
         rejected = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
         return [rejected] * len(validated.batches)
     except SiltstoneError as error:

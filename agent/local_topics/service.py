@@ -6,23 +6,29 @@ Without log directories it serves no local topic and caches no tail.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.disk_pools import DiskPools
 from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
 from agent.local_topics.log_mover import LogMover
+from agent.local_topics.marker_writer import MarkerWriter
 from agent.local_topics.move_throttle import MoveThrottle
 from agent.local_topics.partition_locks import PartitionLocks
 from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.tail_cache import TailCache
-from core.errors import InvalidInputError
+from agent.local_topics.transaction_verifier import TransactionVerifier
+from core.errors import InvalidInputError, SiltstoneError
+from core.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from agent.cluster.brokers import Brokers
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from local_tier.manager.config import LogManagerMetrics
 
 _TRIES = 4
+_log = structlog.get_logger(__name__)
 
 
 class LocalLogService:
@@ -67,6 +74,12 @@ class LocalLogService:
         self.storage: LocalStorage | None = None
         self._opening: LocalStorage | None = None
         self._local: LocalTopics | None = None
+        self._directory = directory
+        self._epoch = epoch
+        self._loop = asyncio.get_running_loop()
+        self._announcing: asyncio.Task[None] | None = None
+        self._announces_again = False
+        self.markers: MarkerWriter | None = None
         self.node_id = -1
         self.tail_cache = TailCache(
             directory, max_pending_bytes=settings.max_tail_cache_pending_bytes, epoch=epoch
@@ -148,6 +161,9 @@ class LocalLogService:
             clock=self._clock,
             ids=self._ids,
         )
+        verifier = TransactionVerifier(
+            self._catalog.local_transactions, pool=self._pools.catalog, disks=self._disks
+        )
         self._local = LocalTopics(
             manager,
             leaders,
@@ -157,13 +173,63 @@ class LocalLogService:
             commit_notifier=commit_notifier,
             changes=changes,
             mover=mover,
+            verifier=verifier,
             recorded_directories=recorded,
         )
+        self.markers = MarkerWriter(
+            self._catalog.local_transactions,
+            self._catalog.deletions,
+            table,
+            node_id=self.node_id,
+            manager=manager,
+            local_topics=self._local,
+            verifier=verifier,
+            directory=self._directory,
+            pool=self._pools.catalog,
+            disks=self._disks,
+            commit_notifier=commit_notifier,
+            clock=self._clock,
+            outage=Outage("markers of transactions in local logs", clock=self._clock, ids=self._ids),
+        )
+        self._epoch.on_change(self.markers.check_again)
+        self.markers.start()
         self.reader.local_topics = self._appends.local_topics = self._local
         return leaders
 
+    def notify_markers(self) -> None:
+        """Note that markers may be pending. May be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wake_markers)
+
+    def _wake_markers(self) -> None:
+        if self.markers is not None:
+            self.markers.wake()
+
+    def announce_markers(self, leaders: Collection[int]) -> None:
+        """Let the nodes look for pending markers. Announcements that wait are sent as one."""
+        if self.node_id in leaders:
+            self._wake_markers()
+        if any(each != self.node_id for each in leaders):
+            self._announces_again = True
+            if self._announcing is None:
+                self._announcing = self._loop.create_task(self._announce(), name="announce markers")
+
+    async def _announce(self) -> None:
+        try:
+            while self._announces_again:
+                self._announces_again = False
+                await self._pools.catalog.run(self._catalog.local_transactions.announce)
+        except SiltstoneError as error:
+            _log.warning("pending markers could not be announced", reason=error.message)  # leaders also poll
+        finally:
+            self._announcing = None
+
     async def stop(self) -> None:
         """Complete the pending appends, write the tail cache, and close the logs."""
+        if self._announcing is not None:
+            await self._announcing
+        if self.markers is not None:
+            await self.markers.stop()
         if self._local is not None:
             await self._local.mover.stop()
             await self._local.stop()
@@ -213,6 +279,14 @@ class LocalLogService:
             "siltstone_local_moved_bytes": (
                 "Bytes that moves of logs have copied",
                 lambda: 0 if self._local is None else self._local.mover.moved_bytes,
+            ),
+            "siltstone_local_transaction_markers": (
+                "Markers of transactions that were appended to local logs",
+                lambda: 0 if self.markers is None else self.markers.written_markers,
+            ),
+            "siltstone_local_unknown_transactions": (
+                "Transactions that the catalog has lost, and that were aborted in local logs",
+                lambda: 0 if self.markers is None else self.markers.aborted_unknown,
             ),
             "siltstone_local_failed_moves": (
                 "Moves of logs that have failed; the log stays where it was",

@@ -13,7 +13,7 @@ from object_format.segment_file import VERSION, SectionIndex, UnsupportedFormatE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from catalog.model import Extent, PartitionState, Topic
+    from catalog.model import AbortedTransaction, Extent, PartitionState, Topic
     from core.errors import SiltstoneError
 
 
@@ -59,6 +59,8 @@ class Cursor:
     error: SiltstoneError | None = None
     extents: Sequence[Extent] = ()
     used: list[Extent] = field(default_factory=list)
+    # Of a local topic; those of an object topic are looked up when all cursors are done.
+    aborted: Sequence[AbortedTransaction] = ()
     limit: int = 0
     # The offset up to which batches were read from objects, which may be more than is served.
     extracted: int = -1

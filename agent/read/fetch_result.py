@@ -96,6 +96,7 @@ def result_of(cursor: Cursor) -> FetchResult:
         log_start_offset=state.log_start_offset,
         last_stable_offset=state.last_stable_offset,
         high_watermark=state.high_watermark,
+        aborted=cursor.aborted,
     )
 
 

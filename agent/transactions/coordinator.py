@@ -2,7 +2,8 @@
 
 The catalog has the whole state of a transactional id and locks it, so any agent may coordinate any id. This
 agent keeps nothing. After the end of a transaction it adds the control batches to its tail, drops cached
-bounds, wakes its own readers, and announces the partitions to other agents.
+bounds, wakes its own readers, and announces the partitions to other agents. It also wakes the leaders of
+local partitions, which append the markers to their logs.
 """
 
 from __future__ import annotations
@@ -41,9 +42,14 @@ class TransactionTable(Protocol):
         ...
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId], /
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[PartitionId],
+        local_partitions: Collection[PartitionId],
+        /,
     ) -> None:
-        """Add partitions to the producer's transaction."""
+        """Add partitions to the producer's transaction; those of local topics are given apart."""
         ...
 
     def added_partitions(
@@ -96,8 +102,13 @@ class TransactionCoordinator:
         epoch: CatalogEpoch,
         metrics: AgentMetrics,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
+        on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
     ) -> None:
-        """Call each of `on_change` with the partitions of a transaction that has ended."""
+        """Call each of `on_change` with the partitions of a transaction that has ended.
+
+        Call `on_pending_markers` with the nodes that have markers to append to local logs.
+        """
+        self._on_pending_markers = on_pending_markers
         self._table = table
         self._epoch = epoch
         self._pool = pool
@@ -123,10 +134,15 @@ class TransactionCoordinator:
         return True
 
     async def add_partitions(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[PartitionId]
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[PartitionId],
+        local_partitions: Collection[PartitionId] = (),
     ) -> None:
-        """Add partitions to the producer's transaction."""
-        await self._pool.run(partial(self._table.add_partitions, transactional_id, producer, partitions))
+        """Add partitions to the producer's transaction; those of local topics are given apart."""
+        add = partial(self._table.add_partitions, transactional_id, producer, partitions, local_partitions)
+        await self._pool.run(add)
 
     async def added_partitions(
         self, transactional_id: str, producer: ProducerIdentity
@@ -192,4 +208,6 @@ class TransactionCoordinator:
         if ended.controls:
             for change in self._on_change:
                 change(ended.partitions)
+        if ended.leaders:
+            self._on_pending_markers(ended.leaders)
         return ended.producer

@@ -36,7 +36,7 @@ from local_tier.log.segment_replacement import (
     replace_segments,
     split_segment,
 )
-from local_tier.producers.producer_state_entry import AppendOrigin, LastRecord
+from local_tier.producers.producer_state_entry import AppendOrigin, LastRecord, OpenTxn
 from local_tier.segment.log_segment import RollParams
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 
@@ -266,6 +266,25 @@ class UnifiedLog:
         """Return the known producers by id."""
         with self._lock:
             return dict(self._producer_states.producers)
+
+    def open_transactions(self) -> list[OpenTxn]:
+        """Return the transactions whose marker is not in the log yet."""
+        with self._lock:
+            return [
+                OpenTxn(producer_id, first_offset, state.producer_epoch, state.coordinator_epoch)
+                for producer_id, state in self._producer_states.producers.items()
+                if (first_offset := state.current_txn_first_offset) is not None
+            ]
+
+    def open_transaction(self, producer_id: int) -> OpenTxn | None:
+        """Return the transaction of a producer whose marker is not in the log yet, or None."""
+        with self._lock:
+            state = self._producer_states.producers.get(producer_id)
+            if state is None or state.current_txn_first_offset is None:
+                return None
+            return OpenTxn(
+                producer_id, state.current_txn_first_offset, state.producer_epoch, state.coordinator_epoch
+            )
 
     def last_records_of_producers(self) -> dict[int, LastRecord]:
         """Return the last record of each known producer, by id.

@@ -220,3 +220,12 @@ class ProducerAppendInfo:
             f"producer {batch.producer_id} sent sequence {batch.base_sequence} to {self._log_name}, "
             f"expected {expected}"
         )
+
+
+class OpenTxn(NamedTuple):
+    """A transaction without a marker: its first offset, and the epochs of its producer and coordinator."""
+
+    producer_id: int
+    first_offset: int
+    producer_epoch: int
+    coordinator_epoch: int

@@ -17,7 +17,7 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND.
 A transactional batch must belong to a partition that was added to its producer's transaction. From version 12
 on, it adds the partition itself (KIP-890). Its producer must be that of the request's transactional id, which
 the commit verifies. As in Kafka, a request with transactional batches is refused as a whole if it names no
-transactional id, or if these batches have several producers. Local topics reject transactional batches.
+transactional id, or if these batches have several producers.
 
 Batches are validated in the kernel pool, or on the event loop if they are small, and enqueued in the order of
 the connection's requests. The next request does not wait for the commit.
@@ -215,7 +215,7 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
 
 
 def _check_transactions(items: Sequence[_Item], transactional_id: str | None) -> None:
-    """Refuse transactional batches without authorization, of several producers, or in local topics."""
+    """Refuse transactional batches without authorization, or of several producers."""
     transactional = [each for each in items if each.validated is not None and each.validated.is_transactional]
     if not transactional:
         return
@@ -223,13 +223,6 @@ def _check_transactions(items: Sequence[_Item], transactional_id: str | None) ->
     if refused is not None:
         for item in items:
             item.error = item.error or refused
-        return
-    for item in transactional:
-        if item.topic is not None and item.topic.is_local:
-            item.error = KafkaError(
-                ErrorCode.invalid_txn_state,
-                f"topic {item.topic.name} has storage.mode=local, which has no transactions",
-            )
 
 
 def _refusal_of_transactions(items: Sequence[_Item], transactional_id: str | None) -> KafkaError | None:

@@ -2,8 +2,10 @@
 
 Versions 0 to 5. Version 2 added PRODUCER_FENCED. From version 4 on, which Kafka's brokers send, a request has
 many transactions, and may only verify that partitions were added. As in Kafka, either all partitions of a
-transaction are added or none. Partitions of local topics are rejected, because their records and those of the
-object store would not become visible together.
+transaction are added or none.
+
+A partition of a local topic is CONCURRENT_TRANSACTIONS until its leader has written the marker of the
+producer's last transaction there. Clients retry this.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from catalog.transactions.rules import ProducerIdentity
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
 
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Topic
@@ -86,7 +89,12 @@ async def _results(transaction: _Transaction, context: RequestContext) -> list[S
             for key in codes
             if not isinstance(topic := found[key[0]], SiltstoneError)
         }
-        codes = await _add_or_verify(transaction, ids, context)
+        local = {
+            topic.topic_id
+            for topic in found.values()
+            if not isinstance(topic, SiltstoneError) and topic.is_local
+        }
+        codes = await _add_or_verify(transaction, ids, local, context)
     return _rendered(topics, codes.__getitem__)
 
 
@@ -106,11 +114,14 @@ def _rendered(topics: Sequence[Struct], code_of: Callable[[tuple[str, int]], Err
 def _check(topic: Topic | SiltstoneError, partition: int) -> ErrorCode:
     if isinstance(topic, SiltstoneError) or not 0 <= partition < topic.partition_count:
         return ErrorCode.unknown_topic_or_partition
-    return ErrorCode.invalid_request if topic.is_local else ErrorCode.none
+    return ErrorCode.none
 
 
 async def _add_or_verify(
-    transaction: _Transaction, ids: Mapping[tuple[str, int], PartitionId], context: RequestContext
+    transaction: _Transaction,
+    ids: Mapping[tuple[str, int], PartitionId],
+    local_topic_ids: Collection[UUID],
+    context: RequestContext,
 ) -> dict[tuple[str, int], ErrorCode]:
     transactions = context.services.transactions
     try:
@@ -122,8 +133,12 @@ async def _add_or_verify(
                 key: ErrorCode.none if each in added else ErrorCode.transaction_abortable
                 for key, each in ids.items()
             }
-        partitions = list(ids.values())
-        await transactions.add_partitions(transaction.transactional_id, transaction.producer, partitions)
+        await transactions.add_partitions(
+            transaction.transactional_id,
+            transaction.producer,
+            [each for each in ids.values() if each.topic_id not in local_topic_ids],
+            [each for each in ids.values() if each.topic_id in local_topic_ids],
+        )
     except SiltstoneError as error:
         knows_fencing = context.version >= _FENCING_SINCE
         return dict.fromkeys(ids, transaction_code_of(error, knows_fencing=knows_fencing))

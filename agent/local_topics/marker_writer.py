@@ -1,0 +1,281 @@
+"""The markers that end transactions in the local logs of this agent.
+
+The end of a transaction leaves a pending marker in the catalog for each local partition. Its leader appends
+the marker to the log, makes it durable, and only then completes it in the catalog. If the agent dies between
+these steps, the next one finds the marker pending, and the transaction ended in the log.
+
+The leader looks for pending markers when it starts, when a coordinator announces some, when a producer needs
+one, and once a second while a transaction is open. A partition whose disk is away keeps its markers in the
+catalog and holds up no other.
+
+A transaction that is open in a log, and that the catalog does not know, was lost by a failover. No one else
+can end it, so the leader aborts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from agent.local_topics.log_transactions import UNKNOWN_SEQUENCE, abort, open_transactions, write_markers
+from agent.runtime.cooperative_yield import map_bounded
+from agent.runtime.health import start_essential_task
+from catalog.model import PartitionId
+from core.errors import NotFoundError, SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.local_topics.disk_pools import DiskPools
+    from agent.local_topics.local_topics import LocalTopics
+    from agent.local_topics.transaction_verifier import TransactionVerifier
+    from agent.read.commit_notifier import CommitNotifier
+    from agent.runtime.work_pool import WorkPool
+    from catalog.model import OpenTransaction
+    from catalog.transactions.local_partitions import PendingMarker
+    from core.clock import Clock
+    from core.outage import Outage
+    from local_tier.manager.log_manager import LogManager
+
+_log = structlog.get_logger(__name__)
+_POLL_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 30.0
+"""Interval between checks that the catalog knows the open transactions."""
+_MAX_CHECKED: Final = 1_000
+_MAX_PARTITIONS_AT_ONCE: Final = 8
+
+
+class MarkerTable(Protocol):
+    """The pending markers in the catalog. The calls block."""
+
+    def pending(self, node_id: int, *, after: int = 0) -> Sequence[PendingMarker]:
+        """Return a page of the markers that a node must write, oldest first."""
+        ...
+
+    def complete(self, markers: Sequence[PendingMarker], /) -> None:
+        """Delete markers that are durable in their logs."""
+        ...
+
+
+class UnknownTransactions(Protocol):
+    """The catalog's confirmation that it does not know transactions. The call blocks."""
+
+    def confirm_unknown_transactions(
+        self, transactions: Sequence[OpenTransaction], /
+    ) -> Sequence[OpenTransaction]:
+        """Return those of the transactions that the catalog does not know."""
+        ...
+
+
+class LedPartitions(Protocol):
+    """The partitions of a node in the catalog. The call blocks."""
+
+    def directories_of(self, node_id: int, /) -> Mapping[PartitionId, UUID | None]:
+        """Return the partitions that a node leads, with their directories."""
+        ...
+
+
+class MarkerWriter:
+    """The task that writes markers. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        table: MarkerTable,
+        unknown: UnknownTransactions,
+        led: LedPartitions,
+        *,
+        node_id: int,
+        manager: LogManager,
+        local_topics: LocalTopics,
+        verifier: TransactionVerifier,
+        directory: TopicDirectory,
+        pool: WorkPool,
+        disks: DiskPools,
+        commit_notifier: CommitNotifier,
+        clock: Clock,
+        outage: Outage,
+    ) -> None:
+        self._table = table
+        self._unknown = unknown
+        self._led = led
+        self._node_id = node_id
+        self._manager = manager
+        self._local_topics = local_topics
+        self._verifier = verifier
+        self._directory = directory
+        self._pool = pool
+        self._disks = disks
+        self._commit_notifier = commit_notifier
+        self._clock = clock
+        self._outage = outage
+        self._woken = asyncio.Event()
+        self._passing = asyncio.Lock()
+        self._passes = 0
+        self._failed: SiltstoneError | None = None
+        self._check_at = float("-inf")
+        self._found_open = False
+        self._task: asyncio.Task[None] | None = None
+        self.written_markers = 0
+        self.aborted_unknown = 0
+        verifier.end_earlier = self._end_earlier
+
+    def start(self) -> None:
+        """Start the task."""
+        self._task = start_essential_task(self._run(), name="transaction markers")
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the task runs."""
+        return self._task is not None and not self._task.done()
+
+    async def stop(self) -> None:
+        """Stop the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Look for pending markers now."""
+        self._woken.set()
+
+    def check_again(self) -> None:
+        """Check the open transactions now, because the catalog may have lost some."""
+        self._verifier.verify_again()
+        self._check_at = float("-inf")
+        self._woken.set()
+
+    async def write_pending(self) -> None:
+        """Write the markers that are pending now. Callers that wait for the same pass share it."""
+        wanted = self._passes + 1  # a pass that runs already may have looked before
+        async with self._passing:
+            if self._passes < wanted:
+                self._passes += 1
+                await self._write_all()
+
+    async def _run(self) -> None:
+        pause = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
+            is_due = self._woken.is_set() or not self._found_open or self._failed is not None
+            self._woken.clear()
+            pause = _POLL_SECONDS
+            try:
+                if not self._found_open:
+                    await self._find_open()
+                if is_due or self._verifier.keys:
+                    await self.write_pending()
+                if self._verifier.keys and self._clock.monotonic() >= self._check_at:
+                    await self._check_open()
+            except SiltstoneError as error:
+                self._failed = error
+            except Exception as error:  # noqa: BLE001  # the task must survive any failure
+                _log.exception("the markers of transactions could not be written")
+                self._failed = SiltstoneError(f"an unexpected failure: {error!r}")
+            if self._failed is None:
+                self._outage.succeeded()
+            else:
+                pause = max(self._outage.failed(self._failed), pause)
+
+    async def _find_open(self) -> None:
+        """Watch the transactions that are open in the logs when the agent starts."""
+        led = await self._pool.run(partial(self._led.directories_of, self._node_id))
+        for partition in self._partitions_of_logs():
+            if partition in led:
+                for each in await self._open_in([partition]):
+                    self._verifier.watch((partition, each.producer_id))
+        self._found_open = True
+
+    def _partitions_of_logs(self) -> list[PartitionId]:
+        return [
+            PartitionId(log.topic_id, log.topic_partition.partition)
+            for log in self._manager.logs()
+            if log.topic_id is not None
+        ]
+
+    async def _write_all(self) -> None:
+        self._failed = None
+        after = 0
+        while page := await self._pool.run(partial(self._table.pending, self._node_id, after=after)):
+            after = page[-1].number
+            in_order = sorted(page, key=attrgetter("partition", "number"))
+            groups = [list(group) for _, group in groupby(in_order, key=attrgetter("partition"))]
+            written = await map_bounded(self._write, groups, limit=_MAX_PARTITIONS_AT_ONCE)
+            complete = [marker for markers in written for marker in markers]
+            if complete:
+                await self._pool.run(partial(self._table.complete, complete))
+
+    async def _write(self, markers: Sequence[PendingMarker]) -> Sequence[PendingMarker]:
+        """Write the markers of a partition durably; return those that are complete, none after a failure."""
+        partition = markers[0].partition
+        try:
+            topic = await self._directory.get_by_id(partition.topic_id)
+            async with self._local_topics.changing(topic, partition) as (log, epoch):
+                for each in markers:
+                    self._verifier.void((partition, each.producer_id))
+                self.written_markers += await self._disks.of(log).run(
+                    partial(write_markers, log, epoch, markers)
+                )
+            self._commit_notifier.wake([partition])
+            await self._disks.of(log).run(log.flush)
+        except NotFoundError:
+            return []  # the topic was deleted with its markers
+        except SiltstoneError as error:
+            self._failed = error
+            return []
+        return markers
+
+    async def _check_open(self) -> None:
+        """Abort the open transactions that the catalog does not know."""
+        self._check_at = self._clock.monotonic() + _CHECK_SECONDS
+        watched = self._verifier.open_transactions()
+        found = await self._open_in({partition for partition, _ in watched})
+        is_open = {(each.partition, each.producer_id) for each in found}
+        known = [each for each in found if each.first_sequence != UNKNOWN_SEQUENCE]
+        for start in range(0, len(known), _MAX_CHECKED):
+            await self._abort_unknown(known[start : start + _MAX_CHECKED])
+        for key in watched.keys() - is_open:
+            self._verifier.drop(key, watched[key])
+
+    async def _open_in(self, partitions: Iterable[PartitionId]) -> list[OpenTransaction]:
+        wanted = set(partitions)
+        found: list[OpenTransaction] = []
+        for log in self._manager.logs():
+            if log.topic_id is None or log.is_offline:
+                continue
+            partition = PartitionId(log.topic_id, log.topic_partition.partition)
+            if partition in wanted:
+                found += await self._disks.of(log).run(partial(open_transactions, log, partition))
+        return found
+
+    async def _abort_unknown(self, found: Sequence[OpenTransaction]) -> None:
+        confirm = partial(self._unknown.confirm_unknown_transactions, found)
+        for unknown in await self._pool.run(confirm):
+            topic = await self._directory.get_by_id(unknown.partition.topic_id)
+            async with self._local_topics.changing(topic, unknown.partition) as (log, epoch):
+                self._verifier.void((unknown.partition, unknown.producer_id))
+                was_open = await self._disks.of(log).run(
+                    partial(abort, log, epoch, unknown, self._clock.now_ms())
+                )
+            if was_open:
+                self.aborted_unknown += 1
+                _log.warning(
+                    "a transaction that the catalog has lost was aborted in a local log",
+                    partition=f"{topic.name}-{unknown.partition.partition}",
+                    producer_id=unknown.producer_id,
+                    first_offset=unknown.first_offset,
+                )
+                self._commit_notifier.wake([unknown.partition])
+
+    async def _end_earlier(self, earlier: OpenTransaction | None) -> None:
+        await self.write_pending()
+        if earlier is not None and earlier.first_sequence != UNKNOWN_SEQUENCE:
+            await self._abort_unknown([earlier])

@@ -1,0 +1,381 @@
+"""Races between the end of a transaction and the leader of its local partition, with scripted requests."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx
+import psycopg
+import pytest
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from catalog.errors import CatalogUnavailableError
+from catalog.model import PartitionId
+from object_format.record_batch.headers import iter_headers
+from tests.agent.kafka.apis.test_transactions import (
+    add,
+    end,
+    fetch,
+    init,
+    offsets,
+    produce,
+)
+from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from catalog.transactions.local_partitions import FirstBatch, PendingMarker, Verification
+    from catalog.transactions.rules import ProducerIdentity
+    from tests.agent.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+_TOPIC = "granite"
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_FIRST_OF_VERSION_2, _END_2 = 12, 5
+
+
+@dataclass
+class Table:
+    """The catalog's table, with a pause after a verification, and faults of markers."""
+
+    catalog: Catalog
+    finds_markers: bool = True
+    completes: bool = True
+    verified: threading.Event = field(default_factory=threading.Event)
+    may_append: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_append.set()
+
+    def verify(self, transactional_id: str, producer: ProducerIdentity, batch: FirstBatch, /) -> Verification:
+        found = self.catalog.local_transactions.verify(transactional_id, producer, batch)
+        self.verified.set()
+        assert self.may_append.wait(60)
+        return found
+
+    def pending(self, node_id: int, *, after: int = 0) -> Sequence[PendingMarker]:
+        return self.catalog.local_transactions.pending(node_id, after=after) if self.finds_markers else []
+
+    def complete(self, markers: Sequence[PendingMarker], /) -> None:
+        if not self.completes:
+            raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1.0)
+        self.catalog.local_transactions.complete(markers)
+
+
+@dataclass
+class Scene:
+    """An agent that leads partition 0 of a local topic."""
+
+    start: Callable[[], BrokerThread]
+    catalog: Catalog
+    broker: BrokerThread
+    table: Table
+    key: PartitionId
+
+    def restart(self) -> None:
+        """Stop the agent and start it again on the same disk, without faults."""
+        self.broker.stop()
+        self.broker = self.start()
+
+    def use(self, table: Table) -> None:
+        """Let the agent use a table with faults."""
+        markers = self.broker.agent.local_logs.markers
+        assert markers is not None
+        markers._table = table
+        markers._verifier._table = table
+
+    def pending(self) -> list[PendingMarker]:
+        return self.catalog.local_transactions.pending(self.broker.agent.local_logs.node_id)
+
+    def wire(self) -> Wire:
+        return Wire(self.broker.host_and_port)
+
+
+@pytest.fixture
+def scene(start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path) -> Iterator[Scene]:
+    def start() -> BrokerThread:
+        return start_broker(local_directories=(tmp_path / "disk",))
+
+    broker = start()
+    topic = broker.create_topic(_TOPIC, 2, storage_mode="local")
+    scene = Scene(start, catalog, broker, Table(catalog), PartitionId(topic.topic_id, 0))
+    scene.use(scene.table)
+    yield scene
+    scene.table.may_append.set()
+
+
+def controls(wire: Wire) -> list[int]:
+    """Return the offsets of the control batches, which may be in several segments."""
+    found, position = [], 0
+    while records := fetch(wire, position, isolation=_READ_UNCOMMITTED).records:
+        for _, header in iter_headers(records):
+            position = header.next_offset
+            if header.is_control:
+                found.append(header.base_offset)
+    return found
+
+
+def test_a_batch_that_was_verified_before_the_end_is_not_appended_after_the_marker(scene: Scene) -> None:
+    with scene.wire() as wire, scene.wire() as other:
+        producer = init(wire)
+        add(wire, producer, 0)
+        scene.table.may_append.clear()
+        results: list[Struct] = []
+        late = threading.Thread(target=lambda: results.append(produce(other, producer, 0, b"late")))
+        late.start()
+        assert scene.table.verified.wait(60)
+        assert end(wire, producer, commits=False).error_code == ErrorCode.none
+        until(lambda: not scene.pending())
+        scene.table.may_append.set()
+        late.join()
+        (result,) = results
+        assert result.error_code == ErrorCode.invalid_txn_state
+        assert offsets(wire, _READ_UNCOMMITTED) == 0
+
+
+def test_a_batch_that_was_verified_before_the_end_is_in_the_transaction_if_the_marker_is_late(
+    scene: Scene,
+) -> None:
+    with scene.wire() as wire, scene.wire() as other:
+        producer = init(wire)
+        add(wire, producer, 0)
+        scene.table.may_append.clear()
+        scene.table.finds_markers = False
+        results: list[Struct] = []
+        late = threading.Thread(target=lambda: results.append(produce(other, producer, 0, b"late")))
+        late.start()
+        assert scene.table.verified.wait(60)
+        end(wire, producer, commits=False)
+        scene.table.may_append.set()
+        late.join()
+        assert results[0].error_code == ErrorCode.none
+        assert offsets(wire, _READ_COMMITTED) == 0
+        scene.table.finds_markers = True
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+        (aborted,) = fetch(wire, 0).aborted_transactions
+        assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 0)
+
+
+def test_a_crash_between_the_append_of_a_marker_and_its_completion_does_not_repeat_it(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        scene.table.completes = False
+        end(wire, producer, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+        assert [each.commits for each in scene.pending()] == [True]
+        assert add(wire, producer, 0) == [ErrorCode.concurrent_transactions]
+    scene.restart()
+    until(lambda: not scene.pending())
+    with scene.wire() as wire:
+        assert controls(wire) == [1]
+        assert add(wire, producer, 0) == [ErrorCode.none]
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.none
+
+
+def test_a_transaction_that_ended_while_its_leader_was_away_is_completed_at_the_start(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        scene.table.finds_markers = False
+        end(wire, producer, commits=True)
+        assert offsets(wire, _READ_COMMITTED) == 0
+        assert fetch(wire, 0).records == b""
+    assert len(scene.pending()) == 1
+    scene.restart()
+    with scene.wire() as wire:
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+    until(lambda: not scene.pending())
+
+
+def test_a_producer_of_version_2_waits_for_the_marker_of_its_last_transaction(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        assert produce(wire, producer, 0, b"a", version=_FIRST_OF_VERSION_2).error_code == ErrorCode.none
+        scene.table.finds_markers = False
+        producer = end(wire, producer, commits=True, version=_END_2)
+        refused = produce(wire, producer, 0, b"b", version=_FIRST_OF_VERSION_2)
+        assert refused.error_code == ErrorCode.request_timed_out  # the producer retries
+        scene.table.finds_markers = True
+        assert produce(wire, producer, 0, b"b", version=_FIRST_OF_VERSION_2).error_code == ErrorCode.none
+        end(wire, producer, commits=False, version=_END_2)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 4)
+        assert controls(wire) == [1, 3]
+
+
+def test_a_zombie_writes_nothing_after_its_transaction_was_aborted(scene: Scene) -> None:
+    with scene.wire() as wire:
+        zombie = init(wire)
+        add(wire, zombie, 0)
+        produce(wire, zombie, 0, b"a")
+        current = init(wire)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+        for sequence in (0, 1):
+            refused = produce(wire, zombie, sequence, b"z")
+            assert refused.error_code == ErrorCode.invalid_producer_epoch
+        add(wire, current, 0)
+        assert produce(wire, current, 0, b"b").base_offset == 2
+        assert end(wire, zombie, commits=True).error_code == ErrorCode.producer_fenced
+        end(wire, current, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 4)
+
+
+def test_a_stranger_with_the_id_of_a_producer_writes_nothing(scene: Scene) -> None:
+    with scene.wire() as wire:
+        victim, stranger = init(wire), init(wire, name="stranger")
+        add(wire, victim, 0)
+        produce(wire, victim, 0, b"a")
+        assert stranger.producer_id != victim.producer_id
+        forged = Struct(producer_id=stranger.producer_id, producer_epoch=0)  # names the victim's id
+        refused = produce(wire, forged, 0, b"x")
+        assert refused.error_code == ErrorCode.invalid_producer_id_mapping
+        assert offsets(wire, _READ_UNCOMMITTED) == 1
+
+
+def test_a_partition_must_be_added_before_the_first_batch(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        assert produce(wire, producer, 0, b"a").error_code == ErrorCode.invalid_txn_state
+        add(wire, producer, 1)
+        assert produce(wire, producer, 0, b"a").error_code == ErrorCode.invalid_txn_state
+        assert produce(wire, producer, 0, b"a", index=1).error_code == ErrorCode.none
+        assert offsets(wire, _READ_UNCOMMITTED) == 0
+
+
+def test_a_transaction_that_the_catalog_has_lost_is_aborted_in_the_log(
+    scene: Scene, catalog_url: str
+) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"lost")
+        with psycopg.connect(catalog_url) as connection:
+            connection.execute("DELETE FROM siltstone.local_transaction_partitions")
+        markers = scene.broker.agent.local_logs.markers
+        assert markers is not None
+        scene.broker.agent._loop.call_soon_threadsafe(markers.check_again)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+        assert markers.aborted_unknown == 1
+        refused = produce(wire, producer, 1, b"more")
+        assert refused.error_code == ErrorCode.invalid_txn_state
+
+
+def test_a_lost_transaction_is_aborted_before_the_next_one_of_its_producer(
+    scene: Scene, catalog_url: str
+) -> None:
+    """Otherwise the log would take both for one transaction."""
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"lost")
+        with psycopg.connect(catalog_url) as connection:
+            connection.execute("DELETE FROM siltstone.local_transaction_partitions")
+        successor = init(wire)
+        assert produce(wire, successor, 0, b"b", version=_FIRST_OF_VERSION_2).base_offset == 2
+        end(wire, successor, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 4)
+        (aborted,) = fetch(wire, 0).aborted_transactions
+        assert aborted.first_offset == 0
+
+
+def test_a_waiting_reader_wakes_up_when_the_transaction_ends(scene: Scene) -> None:
+    with scene.wire() as wire, scene.wire() as reader:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        results: list[Struct] = []
+        waiting = threading.Thread(target=lambda: results.append(fetch(reader, 0, max_wait=30_000)))
+        waiting.start()
+        end(wire, producer, commits=True)
+        waiting.join()
+        (result,) = results
+        assert next(iter_headers(result.records))[1].base_offset == 0
+        assert (result.last_stable_offset, result.high_watermark) == (2, 2)
+
+
+def test_administrators_and_http_clients_see_transactions_of_local_topics(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        topic = Struct(name=_TOPIC, partition_indexes=[0])
+        (described,) = wire.ask("describe_producers", 0, Struct(topics=[topic])).topics[0].partitions
+        (active,) = described.active_producers
+        assert (active.producer_id, active.current_txn_start_offset) == (producer.producer_id, 0)
+        ids = Struct(transactional_ids=["t"])
+        (state,) = wire.ask("describe_transactions", 0, ids).transaction_states
+        assert (state.transaction_state, state.topics[0].partitions) == ("Ongoing", [0])
+
+        def read(isolation: str) -> list[str]:
+            url = f"http://{scene.broker.http_address}/v1/topics/{_TOPIC}/partitions/0/records"
+            values: list[str] = []
+            offset, end_offset = 0, offsets(wire, _READ_COMMITTED if "un" not in isolation else 0)
+            while offset < end_offset:
+                parameters: dict[str, str | int] = {"isolation": isolation, "offset": offset}
+                body = httpx.get(url, params=parameters, timeout=60).raise_for_status().json()
+                values += [each["value"] for each in body["records"]]
+                offset = body["next_offset"]
+            return values
+
+        assert (read("read_uncommitted"), read("read_committed")) == (["a"], [])
+        end(wire, producer, commits=False)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+        add(wire, producer, 0)
+        produce(wire, producer, 1, b"b")
+        end(wire, producer, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 4)
+        assert read("read_committed") == ["b"]
+
+
+def test_an_administrator_aborts_an_open_transaction(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        marker = Struct(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=False,
+            topics=[Struct(name=_TOPIC, partition_indexes=[0])],
+            coordinator_epoch=0,
+        )
+        (result,) = wire.ask("write_txn_markers", 1, Struct(markers=[marker])).markers
+        assert result.topics[0].partitions[0].error_code == ErrorCode.none
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+
+
+def test_a_deleted_topic_takes_its_markers_along(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        scene.table.finds_markers = False
+        end(wire, producer, commits=True)
+        assert len(scene.pending()) == 1
+        scene.catalog.topics.delete(_TOPIC)
+        assert scene.pending() == []
+        scene.table.finds_markers = True
+        topic = scene.broker.create_topic("basalt", 1, storage_mode="local")
+        assert add(wire, producer, 0, topic=topic.name) == [ErrorCode.none]
+
+
+def test_the_end_on_another_agent_wakes_the_leader(
+    scene: Scene, start_broker: Callable[..., BrokerThread]
+) -> None:
+    other = start_broker()
+    with scene.wire() as wire, Wire(other.host_and_port) as coordinator:
+        producer = init(coordinator)
+        add(coordinator, producer, 0)
+        produce(wire, producer, 0, b"a")
+        end(coordinator, producer, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
+    until(lambda: not scene.pending())
