@@ -57,6 +57,7 @@ class Size:
     client_pause: tuple[float, float] = (0.2, 1.0)
     at_least: int = 2
     transactions: int = 40
+    are_topics_local: bool = False
 
 
 @dataclass
@@ -78,12 +79,18 @@ class Scenario:
         self.agents = [
             Child(
                 child_processes.run_agent,
-                replace(self.config, kafka_port=port, log=self.directory / f"agent-{port}.log"),
+                replace(
+                    self.config,
+                    kafka_port=port,
+                    log=self.directory / f"agent-{port}.log",
+                    disks=(self.directory / f"disk-{port}",) if self.size.are_topics_local else (),
+                ),
             )
             for port in ports
         ]
+        mode = "local" if self.size.are_topics_local else "object"
         for topic in (SOURCE, SINK):
-            self.catalog.topics.create(topic, PARTITIONS, {"retention.ms": "-1"})
+            self.catalog.topics.create(topic, PARTITIONS, {"retention.ms": "-1", "storage.mode": mode})
         self.history_directory = self.directory / "history"
         self.history_directory.mkdir()
         self._writers = self._make("writer", self.size.writers)

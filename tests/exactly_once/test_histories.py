@@ -59,11 +59,13 @@ def _check(size: Size, pair: PostgresPair, directory: Path, seed: int) -> Histor
 
 
 @pytest.mark.timeout(600)  # each wait has a deadline of 240 s or less
+@pytest.mark.parametrize("are_topics_local", [False, True], ids=["object", "local"])
 def test_transactions_survive_kills_freezes_zombies_and_failovers(
-    postgres_pair: PostgresPair, tmp_path: Path
+    postgres_pair: PostgresPair, tmp_path: Path, are_topics_local: bool
 ) -> None:
     """Four seconds of faults, at least two in each lane, whose order is fixed."""
-    history = _check(Size(seconds=4), postgres_pair, tmp_path / "run", seed=5)
+    size = Size(seconds=4, are_topics_local=are_topics_local)
+    history = _check(size, postgres_pair, tmp_path / "run", seed=5)
     assert any(each.reads and each.outcome is Outcome.COMMITTED for each in history.transactions.values())
 
 
@@ -84,6 +86,7 @@ def test_long_histories(new_postgres_pair: Callable[[], PostgresPair], tmp_path:
             pause=(1.0, 8.0),
             client_pause=(4.0, 16.0),
             transactions=100,
+            are_topics_local=bool(number % 2),
         )
         with contextlib.closing(new_postgres_pair()) as pair:
             _check(size, pair, tmp_path / f"run-{number}", SEED + number)

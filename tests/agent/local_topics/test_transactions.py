@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS
 from tests.agent.kafka.waiting import until
+from tests.fixtures import kafka_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,3 +118,33 @@ def test_an_open_transaction_hides_what_follows_in_a_local_topic_until_it_ends(b
     until(lambda: end_offset(broker.address, "rock", IsolationLevel.READ_UNCOMMITTED) == 3)
     slow.commit_transaction(TIMEOUT_SECONDS)
     assert read(broker.address, "rock", 2) == [b"slow", b"fast"]
+
+
+@pytest.mark.skipif(not kafka_tools.are_installed(), reason="needs Kafka's command line tools")
+def test_a_java_producer_commits_and_kafkas_tool_finds_the_markers_in_the_log(
+    broker: BrokerThread, catalog: Catalog, tmp_path: Path
+) -> None:
+    arguments = "--num-records 30 --record-size 10 --throughput 20 --transaction-duration-ms 500"
+    kafka_tools.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", "rock", "--transactional-id", "java", "--bootstrap-server", broker.address),
+        *arguments.split(),
+    )
+    ended = catalog.transactions.find(["java"])["java"]
+    assert ended.bumps_epoch  # KIP-890
+    assert len(read(broker.address, "rock", 30)) == 30
+    count = ended.producer_epoch
+    assert count > 1
+    until(lambda: end_offset(broker.address, "rock", IsolationLevel.READ_COMMITTED) == 30 + count)
+    run(transactional(broker.address), [b"aborted"], ["rock"], commits=False)
+    until(lambda: end_offset(broker.address, "rock", IsolationLevel.READ_COMMITTED) == 32 + count)
+    broker.stop()
+    paths = sorted((tmp_path / "disk" / "rock-0").glob("*.*[gx]"))
+    text = kafka_tools.run(
+        "org.apache.kafka.tools.DumpLogSegments",
+        *("--deep-iteration", "--files", ",".join(map(str, paths))),
+    )
+    markers = re.findall(r"endTxnMarker: (\w+)", text)
+    assert markers == ["COMMIT"] * count + ["ABORT"]
+    complaints = r"(?im)^.*(mismatch|out of order|corrupt|invalid|isvalid: false|exception).*$"
+    assert re.findall(complaints, text) == []
