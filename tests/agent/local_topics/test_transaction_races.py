@@ -13,7 +13,6 @@ import pytest
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from catalog.errors import CatalogUnavailableError
-from catalog.model import PartitionId
 from object_format.record_batch.headers import iter_headers
 from tests.agent.kafka.apis.test_transactions import (
     add,
@@ -77,7 +76,6 @@ class Scene:
     catalog: Catalog
     broker: BrokerThread
     table: Table
-    key: PartitionId
 
     def restart(self) -> None:
         """Stop the agent and start it again on the same disk, without faults."""
@@ -104,8 +102,8 @@ def scene(start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path:
         return start_broker(local_directories=(tmp_path / "disk",))
 
     broker = start()
-    topic = broker.create_topic(_TOPIC, 2, storage_mode="local")
-    scene = Scene(start, catalog, broker, Table(catalog), PartitionId(topic.topic_id, 0))
+    broker.create_topic(_TOPIC, 2, storage_mode="local")
+    scene = Scene(start, catalog, broker, Table(catalog))
     scene.use(scene.table)
     yield scene
     scene.table.may_append.set()
