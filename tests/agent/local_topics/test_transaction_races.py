@@ -220,7 +220,8 @@ def test_a_zombie_writes_nothing_after_its_transaction_was_aborted(scene: Scene)
         for sequence in (0, 1):
             refused = produce(wire, zombie, sequence, b"z")
             assert refused.error_code == ErrorCode.invalid_producer_epoch
-        add(wire, current, 0)
+        until(lambda: not scene.pending())
+        assert add(wire, current, 0) == [ErrorCode.none]
         assert produce(wire, current, 0, b"b").base_offset == 2
         assert end(wire, zombie, commits=True).error_code == ErrorCode.producer_fenced
         end(wire, current, commits=True)
@@ -326,8 +327,8 @@ def test_administrators_and_http_clients_see_transactions_of_local_topics(scene:
 
         assert (read("read_uncommitted"), read("read_committed")) == (["a"], [])
         end(wire, producer, commits=False)
-        until(lambda: offsets(wire, _READ_COMMITTED) == 2)
-        add(wire, producer, 0)
+        until(lambda: not scene.pending())
+        assert add(wire, producer, 0) == [ErrorCode.none]
         produce(wire, producer, 1, b"b")
         end(wire, producer, commits=True)
         until(lambda: offsets(wire, _READ_COMMITTED) == 4)
