@@ -14,6 +14,8 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import structlog
+
 from agent.read.batch_slicing import render_control_batch
 from catalog.model import PartitionId
 from catalog.transactions.repository import EndRequest
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
 
+_log = structlog.get_logger(__name__)
 _MAX_ENDS: Final = 64
 
 
@@ -182,12 +185,19 @@ class TransactionCoordinator:
                     results = [error] * len(batch)
                 for each, result in zip(batch, results, strict=True):
                     if not isinstance(result, Exception):
-                        self._ended(result)
-                        outcome = "committed" if each.request.commits else "aborted"
-                        self._metrics.ended_transactions.labels(outcome).inc()
+                        self._has_ended(each.request, result)
                     each.received(result)
         finally:
             self._ending = None
+
+    def _has_ended(self, request: EndRequest, ended: EndedTransaction) -> None:
+        self._metrics.ended_transactions.labels("committed" if request.commits else "aborted").inc()
+        try:
+            self._ended(ended)
+        except Exception:  # noqa: BLE001  # it has ended, and the clients of the others wait
+            _log.exception(
+                "readers were not woken after a transaction", transactional_id=request.transactional_id
+            )
 
     def _next_batch(self) -> list[_WaitingEnd]:
         """Return the first of those that wait. Another end of the same transactional id waits for it."""

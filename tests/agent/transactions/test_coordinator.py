@@ -19,7 +19,7 @@ from catalog.transactions.repository import EndedTransaction
 from catalog.transactions.rules import ProducerIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from agent.transactions.coordinator import TransactionTable
     from catalog.transactions.repository import EndRequest
@@ -45,17 +45,26 @@ class Table:
             TransactionRefusedError(TransactionRefusal.PRODUCER_FENCED, "another producer")
             if each.transactional_id == _FENCED
             else EndedTransaction(
-                ProducerIdentity(each.producer.producer_id, each.producer.producer_epoch + 1)
+                ProducerIdentity(each.producer.producer_id, each.producer.producer_epoch + 1),
+                leaders=frozenset({7}),
             )
             for each in requests
         ]
 
 
 @asynccontextmanager
-async def coordinating() -> AsyncIterator[tuple[TransactionCoordinator, Table]]:
+async def coordinating(
+    on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
+) -> AsyncIterator[tuple[TransactionCoordinator, Table]]:
     table, pool = Table(), WorkPool("commits", threads=2, max_waiting=10)
     coordinator = TransactionCoordinator(
-        cast("TransactionTable", table), pool, HotTail(0), CatalogEpoch(), AgentMetrics(), ()
+        cast("TransactionTable", table),
+        pool,
+        HotTail(0),
+        CatalogEpoch(),
+        AgentMetrics(),
+        (),
+        on_pending_markers,
     )
     try:
         yield coordinator, table
@@ -95,6 +104,18 @@ async def test_a_client_that_goes_delays_nobody() -> None:
         await asyncio.wait([gone])
         table.gate.set()
         assert [(await each).producer_id for each in (first, second)] == [2, 3]
+
+
+async def test_a_reader_that_cannot_be_woken_delays_no_client() -> None:
+    """The transactions have ended in the catalog; readers look again by themselves."""
+
+    def fail(_: Collection[int]) -> None:
+        raise RuntimeError("no notification")
+
+    async with coordinating(fail) as (coordinator, table):
+        table.gate.set()
+        ended = await asyncio.gather(*(ending(coordinator, name, 1) for name in "abc"))
+        assert ended == [ProducerIdentity(1, 1)] * 3
 
 
 async def test_an_outage_reaches_every_client_and_ends_nothing_else() -> None:
