@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.read.caches.block_cache import VerifiedBlock
 from object_format.buffers import readable
+from object_format.kernels.batches.layout import TRANSACTIONAL
 from object_format.record_batch.headers import patch_offsets, scan_batches, trim_batches
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import parse_data_blocks
@@ -135,7 +136,14 @@ def verified_blocks(part: ExtentPart, data: memoryview, *, first_offset: int) ->
         is_last = part.reaches_end and position >= part.range.end
         covered = extent.last_offset + 1 if is_last else lasts[-1] + 1
         starts = [*rows["position"].tolist(), len(batches)]
-        yield VerifiedBlock(first, covered, memoryview(batches).toreadonly(), starts, lasts)
+        yield VerifiedBlock(
+            first,
+            covered,
+            memoryview(batches).toreadonly(),
+            starts,
+            lasts,
+            has_transactions=bool((rows["attributes"] & TRANSACTIONAL).any()),
+        )
 
 
 def render_control_batch(extent: Extent, control: ControlBatch) -> bytes:

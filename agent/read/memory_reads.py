@@ -281,7 +281,9 @@ class MemoryRead:
                 left = min(max_bytes, remaining)
                 if tail is not None and not (committed_only and tail.has_transactions):
                     read = read_partition(tail, offset, left)
-                read = read or self._blocks.read(blocks.get(partition), offset, left, end)
+                read = read or self._blocks.read(
+                    blocks.get(partition), offset, left, end, plain_only=committed_only
+                )
                 if read is not None and read.size > left and remaining != limit:
                     self.is_cut = True
                     self.found.append((state, None))

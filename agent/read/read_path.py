@@ -377,7 +377,8 @@ class ReadPath:
         cached = self._blocks.of_topic(fetch.topic.topic_id).get(fetch.partition)
         if found is not None or cursor.state is None:
             return found
-        return self._blocks.read(cached, offset, limit, fetch.end_of(cursor.state))
+        end = fetch.end_of(cursor.state)
+        return self._blocks.read(cached, offset, limit, end, plain_only=fetch.committed_only)
 
     def _serve_from_files(self, cursor: Cursor) -> bool:
         """Serve batches in the tail from the files of the cursor's extents; return False if it has none."""

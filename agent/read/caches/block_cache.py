@@ -3,8 +3,9 @@
 A block of batches is verified, copied and patched by the first fetch that reads it. All later fetches get
 views of that copy, like views of the hot tail. The same rule of validity holds as for the tail: committed
 records never change, so cached batches are those of the log as long as the topic is not compacted and the
-leader epoch lasts. A reader of committed records must not get them once its partition has transactions. The
-log start offset and the end of the log are checked by the caller.
+leader epoch lasts. A compaction may remove transactional batches, and the partition then has no transactions
+any more. So readers of committed records get only blocks without such batches, and none while the partition
+has transactions. The caller checks the latter, the log start offset and the end of the log.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class VerifiedBlock:
     """Consecutive batches with their final offsets, which have been verified.
 
     They are all batches of [first_offset, next_offset). `starts` are their positions in `data` and the size
-    of `data`, and `lasts` their last offsets.
+    of `data`, and `lasts` their last offsets. `has_transactions` is True if some of them are transactional.
     """
 
     first_offset: int
@@ -45,6 +46,7 @@ class VerifiedBlock:
     data: memoryview
     starts: list[int]
     lasts: list[int]
+    has_transactions: bool = False
 
     def select(self, offset: int, max_bytes: int) -> tuple[int, int]:
         """Return the number of the first batch from `offset` on, and that of the first one that is too much.
@@ -111,10 +113,19 @@ class BlockCache:
         """Return the cached blocks of a topic's partitions. They change with the next read."""
         return self._topics.get(topic_id, _NONE)
 
-    def read(self, cached: PartitionBlocks | None, offset: int, max_bytes: int, end: int) -> TailRead | None:
+    def read(
+        self,
+        cached: PartitionBlocks | None,
+        offset: int,
+        max_bytes: int,
+        end: int,
+        *,
+        plain_only: bool = False,
+    ) -> TailRead | None:
         """Return batches from the one with `offset` on: at least one, and about `max_bytes`.
 
-        It reads only blocks that end at or before the offset `end`. Returns None if there is no such batch.
+        It reads only blocks that end at or before the offset `end`, and with `plain_only` only those without
+        transactional batches. Returns None if there is no such batch.
         """
         if cached is None:
             return None
@@ -125,6 +136,8 @@ class BlockCache:
             if at < 0 or not offset < cached.blocks[at].next_offset <= end:
                 break
             block = cached.blocks[at]
+            if plain_only and block.has_transactions:
+                break
             first, stop = block.select(offset, max(max_bytes - size, 0))
             count = len(block.lasts)
             if stop == first < count:

@@ -150,3 +150,23 @@ def test_what_is_kept_in_memory_or_on_disk_shows_no_aborted_record_after_a_compa
         for max_wait in (0, 50, 50):
             assert committed(wire, max_wait=max_wait) == [b"first"]
             assert visible(scripted.fetch(wire, 2, max_wait=max_wait)) == []
+
+
+def test_blocks_of_an_uncommitted_reader_show_no_aborted_record_after_a_compaction(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """The partition has no transactions any more, and the cached blocks have those of before."""
+    broker = start_broker(tail_bytes=0)
+    broker.create_topic(_TOPIC, cleanup_policy="delete")
+    with Wire(broker.host_and_port) as wire:
+        producer = scripted.init(wire)
+        transact(wire, producer, 0, b"first", commits=True)
+        transact(wire, producer, 1, b"aborted", commits=False)
+        assert b"aborted" in bytes(scripted.fetch(wire, 0, isolation=0, max_wait=50).records)
+        assert broker.agent.blocks.of_topic(broker.catalog.topics.get(_TOPIC).topic_id)
+        assert compact(broker) == 1
+        assert broker.catalog.transactions.settle(0) == 1
+        broker.agent.read_path._log.clear()
+        for max_wait in (0, 50, 50):
+            assert visible(scripted.fetch(wire, 2, max_wait=max_wait)) == []
+            assert committed(wire, max_wait=max_wait) == [b"first"]
