@@ -41,6 +41,7 @@ from object_store.s3.client import S3Limits
 from object_store.s3.store import S3Store
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.groups.classic_harness import encode_subscription
+from tests.agent.kafka.apis import test_transactions as transactions
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.connection.test_connection import produce_request
 from tests.agent.kafka.in_process_clients import produce
@@ -388,6 +389,33 @@ def a_transaction_ends(scene: Scene) -> None:
         producer = {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
         wire.ask("add_offsets_to_txn", 3, Struct(transactional_id="t", **producer, group_id="g"))
         wire.ask("end_txn", 3, Struct(transactional_id="t", **producer, committed=True))
+
+
+def _transact(scene: Scene, wire: Wire) -> Struct:
+    """Begin a transaction with a batch in a local topic; return its producer."""
+    scene.catalog.topics.create("granite", 1, {"storage.mode": "local"})
+    producer = transactions.init(wire)
+    transactions.add(wire, producer, 0)
+    transactions.produce(wire, producer, 0, b"x")
+    return producer
+
+
+@step("local_transaction_markers_total")
+def a_transaction_of_a_local_topic_ends(scene: Scene) -> None:
+    with scene.wire() as wire:
+        transactions.end(wire, _transact(scene, wire), commits=True)
+        scene.until_moved()
+
+
+@step("local_unknown_transactions_total")
+def the_catalog_loses_a_transaction_of_a_local_topic(scene: Scene) -> None:
+    with scene.wire() as wire:
+        _transact(scene, wire)
+        with psycopg.connect(scene.catalog._database.conninfo) as connection:
+            connection.execute("DELETE FROM siltstone.local_transaction_partitions")
+        markers = scene.broker.agent.local_logs.markers
+        assert markers is not None
+        scene.until_moved(lambda: scene.broker.agent._loop.call_soon_threadsafe(markers.check_again))
 
 
 @step("kafka_connections_closed_total", kafka_max_connections_per_ip=1)
