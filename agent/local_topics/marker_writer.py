@@ -5,8 +5,8 @@ the marker to the log, makes it durable, and only then completes it in the catal
 these steps, the next one finds the marker pending, and the transaction ended in the log.
 
 The leader looks for pending markers when it starts, when a coordinator announces some, when a producer needs
-one, and once a second while a transaction is open. A partition whose disk is away keeps its markers in the
-catalog and holds up no other.
+one, once a second while a transaction is open, and every 30 s otherwise, because an announcement may be lost.
+A partition whose disk is away keeps its markers in the catalog and holds up no other.
 
 A transaction that is open in a log, and that the catalog does not know, was lost by a failover. No one else
 can end it, so the leader aborts it.
@@ -19,7 +19,7 @@ import contextlib
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
@@ -30,7 +30,7 @@ from catalog.model import PartitionId
 from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from agent.cluster.topic_directory import TopicDirectory
@@ -43,12 +43,14 @@ if TYPE_CHECKING:
     from catalog.transactions.local_partitions import PendingMarker
     from core.clock import Clock
     from core.outage import Outage
+    from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 30.0
-"""Interval between checks that the catalog knows the open transactions."""
+"""Interval between checks that the catalog knows the open transactions, and between looks for markers."""
 _MAX_CHECKED: Final = 1_000
 _MAX_PARTITIONS_AT_ONCE: Final = 8
 
@@ -120,7 +122,7 @@ class MarkerWriter:
         self._passing = asyncio.Lock()
         self._passes = 0
         self._failed: SiltstoneError | None = None
-        self._check_at = float("-inf")
+        self._check_at = self._look_at = float("-inf")
         self._found_open = False
         self._task: asyncio.Task[None] | None = None
         self.written_markers = 0
@@ -158,51 +160,50 @@ class MarkerWriter:
         async with self._passing:
             if self._passes < wanted:
                 self._passes += 1
-                await self._write_all()
+                self._failed = None
+                self._look_at = self._clock.monotonic() + _CHECK_SECONDS
+                try:
+                    await self._write_all()
+                except Exception as error:
+                    self._fail(error)  # the task repeats the pass, also if a producer waited for it
+                    raise
 
     async def _run(self) -> None:
         pause = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
-            is_due = self._woken.is_set() or not self._found_open or self._failed is not None
+            is_due = self._woken.is_set() or self._failed is not None
             self._woken.clear()
             pause = _POLL_SECONDS
             try:
+                if is_due or self._verifier.keys or self._clock.monotonic() >= self._look_at:
+                    await self.write_pending()
                 if not self._found_open:
                     await self._find_open()
-                if is_due or self._verifier.keys:
-                    await self.write_pending()
                 if self._verifier.keys and self._clock.monotonic() >= self._check_at:
                     await self._check_open()
-            except SiltstoneError as error:
-                self._failed = error
             except Exception as error:  # noqa: BLE001  # the task must survive any failure
-                _log.exception("the markers of transactions could not be written")
-                self._failed = SiltstoneError(f"an unexpected failure: {error!r}")
+                self._fail(error)
             if self._failed is None:
                 self._outage.succeeded()
             else:
                 pause = max(self._outage.failed(self._failed), pause)
 
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, SiltstoneError):
+            _log.error("the markers of transactions could not be written", exc_info=error)
+            error = SiltstoneError(f"an unexpected failure: {error!r}")
+        self._failed = error
+
     async def _find_open(self) -> None:
         """Watch the transactions that are open in the logs when the agent starts."""
         led = await self._pool.run(partial(self._led.directories_of, self._node_id))
-        for partition in self._partitions_of_logs():
-            if partition in led:
-                for each in await self._open_in([partition]):
-                    self._verifier.watch((partition, each.producer_id))
+        for each in await self._open_in(led):
+            self._verifier.watch((each.partition, each.producer_id))
         self._found_open = True
 
-    def _partitions_of_logs(self) -> list[PartitionId]:
-        return [
-            PartitionId(log.topic_id, log.topic_partition.partition)
-            for log in self._manager.logs()
-            if log.topic_id is not None
-        ]
-
     async def _write_all(self) -> None:
-        self._failed = None
         after = 0
         while page := await self._pool.run(partial(self._table.pending, self._node_id, after=after)):
             after = page[-1].number
@@ -219,10 +220,11 @@ class MarkerWriter:
         try:
             topic = await self._directory.get_by_id(partition.topic_id)
             async with self._local_topics.changing(topic, partition) as (log, epoch):
-                for each in markers:
-                    self._verifier.void((partition, each.producer_id))
-                self.written_markers += await self._disks.of(log).run(
-                    partial(write_markers, log, epoch, markers)
+                self.written_markers += await self._end_in(
+                    log,
+                    partition,
+                    {each.producer_id for each in markers},
+                    partial(write_markers, log, epoch, markers),
                 )
             self._commit_notifier.wake([partition])
             await self._disks.of(log).run(log.flush)
@@ -232,6 +234,26 @@ class MarkerWriter:
             self._failed = error
             return []
         return markers
+
+    async def _end_in(
+        self, log: UnifiedLog, partition: PartitionId, producer_ids: Collection[int], end: Callable[[], T]
+    ) -> T:
+        """Let `end` append markers of these producers, under the lock of the partition.
+
+        It voids their verifications afterwards, so also those that began meanwhile. A transaction that is
+        still open is not that of its marker: another one of the producer, which must stay watched.
+        """
+        open_after = set(producer_ids)  # after a failure it is not known
+
+        def end_and_look() -> tuple[T, set[int]]:
+            return end(), {each for each in producer_ids if log.open_transaction(each) is not None}
+
+        try:
+            ended, open_after = await self._disks.of(log).run(end_and_look)
+        finally:
+            for each in producer_ids:
+                self._verifier.void((partition, each), is_open=each in open_after)
+        return ended
 
     async def _check_open(self) -> None:
         """Abort the open transactions that the catalog does not know."""
@@ -259,21 +281,28 @@ class MarkerWriter:
     async def _abort_unknown(self, found: Sequence[OpenTransaction]) -> None:
         confirm = partial(self._unknown.confirm_unknown_transactions, found)
         for unknown in await self._pool.run(confirm):
-            topic = await self._directory.get_by_id(unknown.partition.topic_id)
-            async with self._local_topics.changing(topic, unknown.partition) as (log, epoch):
-                self._verifier.void((unknown.partition, unknown.producer_id))
-                was_open = await self._disks.of(log).run(
-                    partial(abort, log, epoch, unknown, self._clock.now_ms())
-                )
-            if was_open:
-                self.aborted_unknown += 1
-                _log.warning(
-                    "a transaction that the catalog has lost was aborted in a local log",
-                    partition=f"{topic.name}-{unknown.partition.partition}",
-                    producer_id=unknown.producer_id,
-                    first_offset=unknown.first_offset,
-                )
-                self._commit_notifier.wake([unknown.partition])
+            try:
+                await self._abort_in_log(unknown)
+            except NotFoundError:
+                pass  # the topic was deleted with its transactions
+            except SiltstoneError as error:
+                self._failed = error  # the next check repeats it; other partitions must not wait
+
+    async def _abort_in_log(self, unknown: OpenTransaction) -> None:
+        partition = unknown.partition
+        topic = await self._directory.get_by_id(partition.topic_id)
+        async with self._local_topics.changing(topic, partition) as (log, epoch):
+            end = partial(abort, log, epoch, unknown, self._clock.now_ms())
+            was_open = await self._end_in(log, partition, {unknown.producer_id}, end)
+        if was_open:
+            self.aborted_unknown += 1
+            _log.warning(
+                "a transaction that the catalog has lost was aborted in a local log",
+                partition=f"{topic.name}-{partition.partition}",
+                producer_id=unknown.producer_id,
+                first_offset=unknown.first_offset,
+            )
+            self._commit_notifier.wake([partition])
 
     async def _end_earlier(self, earlier: OpenTransaction | None) -> None:
         await self.write_pending()

@@ -138,9 +138,12 @@ class TransactionVerifier:
         """Note a transaction that is open in the log, and not verified by this process."""
         self._entries.setdefault(key, Verified(is_open=True))
 
-    def void(self, key: Key) -> None:
-        """Void the verification, because the log may get a marker of the producer."""
-        self._entries.pop(key, None)
+    def void(self, key: Key, *, is_open: bool) -> None:
+        """Void the verification, because the log may have got a marker; `is_open`: watch the transaction."""
+        if is_open:
+            self._entries[key] = Verified(is_open=True)
+        else:
+            self._entries.pop(key, None)
 
     def verify_again(self) -> None:
         """Let every transaction be verified again: the catalog may have lost it."""

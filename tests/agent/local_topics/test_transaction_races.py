@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,7 +13,11 @@ import pytest
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.local_topics import marker_writer
 from catalog.errors import CatalogUnavailableError
+from catalog.model import PartitionId
+from catalog.transactions.local_partitions import FirstBatch
+from catalog.transactions.rules import ProducerIdentity
 from object_format.record_batch.headers import iter_headers
 from tests.agent.kafka.apis.test_transactions import (
     add,
@@ -30,8 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from catalog.open import Catalog
-    from catalog.transactions.local_partitions import FirstBatch, PendingMarker, Verification
-    from catalog.transactions.rules import ProducerIdentity
+    from catalog.transactions.local_partitions import PendingMarker, Verification
     from tests.agent.kafka.brokers import BrokerThread
 
 pytestmark = pytest.mark.integration
@@ -378,3 +382,68 @@ def test_the_end_on_another_agent_wakes_the_leader(
         end(coordinator, producer, commits=True)
         until(lambda: offsets(wire, _READ_COMMITTED) == 2)
     until(lambda: not scene.pending())
+
+
+def test_a_marker_that_a_failover_brings_back_leaves_the_next_transaction_watched(
+    scene: Scene, catalog_url: str
+) -> None:
+    """The failover has lost the next transaction, too, so only the leader can end it."""
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        end(wire, producer, commits=True)
+        until(lambda: not scene.pending())
+        assert add(wire, producer, 0) == [ErrorCode.none]
+        produce(wire, producer, 1, b"b")
+        with psycopg.connect(catalog_url) as connection:
+            connection.execute(
+                "UPDATE siltstone.local_transaction_partitions SET first_sequence = 0, commits = true,"
+                " marker_epoch = producer_epoch, coordinator_epoch = 1, ended_ms = 1"
+            )
+        markers = scene.broker.agent.local_logs.markers
+        assert markers is not None
+        scene.broker.agent._loop.call_soon_threadsafe(markers.check_again)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 4)
+        (aborted,) = fetch(wire, 2).aborted_transactions
+        assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 2)
+
+
+def test_a_marker_is_completed_without_an_announcement_and_without_an_open_transaction(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch was verified and rejected, and the coordinator died before it announced the end."""
+    monkeypatch.setattr(marker_writer, "_CHECK_SECONDS", 0.0)
+    scene.broker.agent.local_logs.notify_markers()
+    with scene.wire() as wire:
+        found = init(wire)
+        add(wire, found, 0)
+        produce(wire, found, 0, b"a")
+        end(wire, found, commits=True)
+        until(lambda: not scene.pending())
+        assert add(wire, found, 0) == [ErrorCode.none]
+        producer = ProducerIdentity(found.producer_id, found.producer_epoch)
+        partition = PartitionId(scene.catalog.topics.get(_TOPIC).topic_id, 0)
+        scene.catalog.local_transactions.verify("t", producer, FirstBatch(partition, 1, adds_partition=False))
+        scene.table.finds_markers = False
+        scene.catalog.transactions.end("t", producer, commits=False)
+        assert len(scene.pending()) == 1
+        scene.table.finds_markers = True
+        until(lambda: not scene.pending())
+        assert add(wire, found, 0) == [ErrorCode.none]
+
+
+def test_a_pass_that_a_producer_has_caused_is_repeated_after_a_failure(scene: Scene) -> None:
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        scene.table.finds_markers = False
+        end(wire, producer, commits=True)
+        markers, loop = scene.broker.agent.local_logs.markers, scene.broker.agent._loop
+        assert markers is not None
+        scene.table.completes, scene.table.finds_markers = False, True
+        with pytest.raises(CatalogUnavailableError):
+            asyncio.run_coroutine_threadsafe(markers.write_pending(), loop).result(60)
+        scene.table.completes = True
+        until(lambda: not scene.pending())
