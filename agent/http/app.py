@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from agent.http import documentation, errors, operation_routes, record_routes, topic_routes
 from agent.http.browser_check import BrowserCheck
+from agent.http.relative_redirects import RelativeRedirects
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,6 +40,7 @@ def create_app(context: HttpContext) -> FastAPI:
     app.include_router(operation_routes.router(context))
     documentation.install(app)
     errors.install(app, context.ids)
+    app.add_middleware(RelativeRedirects)
     app.add_middleware(BrowserCheck, allowed_hosts=context.settings.http_allowed_hosts)
     app.add_middleware(RequestCounter, metrics=context.metrics)
     return app

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent.listeners import HttpListener
 
 _log = structlog.get_logger(__name__)
-_MAX_HEAD_BYTES = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024  # also of the trailer of a chunked body
 _MAX_HEADERS = 256
 _MAX_PIPELINED = 32
 
@@ -55,7 +55,9 @@ class LimitedProtocol(HttpToolsProtocol):
     stalled: asyncio.TimerHandle | None = None
     head_timeout: asyncio.TimerHandle | None = None
     is_in_head = False
+    is_after_chunk_size = False  # the trailer of the body may follow
     head_bytes = 0
+    read_bytes = 0
     is_known_http = False
 
     @override
@@ -80,23 +82,28 @@ class LimitedProtocol(HttpToolsProtocol):
                 _log.warning("a client of the HTTP listener is disconnected", client=host, reason=sent)
                 self.transport.abort()
                 return
+        self.read_bytes = len(data)
         super().data_received(data)
-        if self.is_in_head:
+        if self.is_in_head or self.is_after_chunk_size:
             self.head_bytes += len(data)
             if self.head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too large.")
+                part = "head" if self.is_in_head else "trailer"
+                self.send_400_response(f"The {part} of the request is too large.")
 
     @override
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise RequestHeadError("too many requests without a response")
         self.is_in_head = True
+        self.is_after_chunk_size = False
         self.head_bytes = 0
         super().on_message_begin()
         self.scope["state"].update(listener=self.listener, client=self.identity, is_local=self.is_local)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_in_head:
+            return  # a field of a trailer: it must not count as a header (RFC 9110, 6.5.1)
         if len(self.headers) >= _MAX_HEADERS:
             raise RequestHeadError("too many headers")
         super().on_header(name, value)
@@ -107,8 +114,18 @@ class LimitedProtocol(HttpToolsProtocol):
         self.end_head()
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        """Count what follows the size of a chunk until a byte of the chunk arrives: it may be a trailer."""
+        self.is_after_chunk_size = True
+        self.head_bytes = -self.read_bytes  # the chunks before it may be in the same bytes
+
+    def on_chunk_complete(self) -> None:
+        """Note the end of a chunk, or of the trailer."""
+        self.is_after_chunk_size = False
+
     @override
     def on_body(self, body: bytes) -> None:
+        self.is_after_chunk_size = False
         if self.scope["method"] == "POST":  # other bodies have no meaning, and no route would read them
             super().on_body(body)
 
