@@ -254,7 +254,8 @@ class MemoryRead:
     def take(self, topic: Topic, parts: Sequence[PartitionReadTuple]) -> bool:
         """Read partitions of one topic; return False if memory is not sufficient.
 
-        It is sufficient if the bounds are in the cache and the offset lies within them.
+        It is sufficient if the bounds are in the cache and the offset lies within them, behind all that was
+        ever deduplicated: memory may have records of a time before the topic was compacted.
         """
         if topic.config.compacts:
             return False
@@ -273,7 +274,7 @@ class MemoryRead:
             if until < now or state is None or (committed_only and state.has_transactions):
                 return False
             end = state.high_watermark
-            if not state.log_start_offset <= offset <= end:
+            if not max(state.log_start_offset, state.first_dirty_offset) <= offset <= end:
                 return False
             read = None
             if offset < end and (remaining > 0 or remaining == limit):

@@ -373,6 +373,8 @@ class ReadPath:
 
     def _read_partition_from_memory(self, cursor: Cursor, limit: int) -> TailRead | None:
         fetch, offset = cursor.fetch, cursor.served.next_offset
+        if cursor.state is not None and offset < cursor.state.first_dirty_offset:
+            return None  # memory may have records that a compaction has removed since
         found = self._tail.read(fetch.partition_id, offset, limit, plain_only=fetch.committed_only)
         cached = self._blocks.of_topic(fetch.topic.topic_id).get(fetch.partition)
         if found is not None or cursor.state is None:

@@ -140,6 +140,25 @@ async def test_the_tail_of_a_compacted_topic_shows_no_superseded_record(
                 assert agents.requests(RequestKind.GET) == gets
 
 
+@pytest.mark.parametrize("tail_bytes", [0, 1 << 20])
+async def test_memory_has_no_record_that_was_removed_while_the_topic_was_compacted(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids, tail_bytes: int
+) -> None:
+    """The policy is delete again, so memory is used, and it has what was read or written before."""
+    async with agents.running(tail_bytes=tail_bytes, topic_cache_ms=1) as running:
+        await running.create_topic("t", 1)
+        await running.produce("t", *({"key": "k", "value": str(number)} for number in range(4)))
+        assert len(await _all(running, "t")) == 4
+        catalog.topics.alter_config("t", {"cleanup.policy": "compact"})
+        compact(catalog, store, ids, catalog.topics.get("t"), keep=partial(_is_among, {3}))
+        catalog.topics.alter_config("t", {"cleanup.policy": "delete"})
+        running.agent.read_path._log.clear()
+        for _ in range(2):
+            assert [record["offset"] for record in await _all(running, "t")] == [3]
+        await running.produce("t", {"key": "k", "value": "4"})
+        assert [record["offset"] for record in await _all(running, "t")] == [3, 4]
+
+
 async def test_the_tail_serves_an_extent_only_up_to_its_end(agents: Agents, catalog: Catalog) -> None:
     """A compaction may have replaced the following extent of the same file."""
     async with agents.running(flush_interval_ms=500) as running:
