@@ -1,21 +1,28 @@
-"""Threads and memory for the requests of each log directory.
+"""Threads, memory and tasks for the work on each log directory.
 
-A disk that hangs holds up its own threads and its own share of the memory. Requests for other disks have
+A disk that hangs holds up its own threads, its own share of the memory and its own tasks. Other disks have
 theirs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.work_pool import WorkPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from local_tier.log.unified_log import UnifiedLog
+
+    DirectoryWork = Callable[[], Coroutine[Any, Any, None]]
+
+PATIENCE_SECONDS: Final = 2.0
+"""How long callers wait for the task of a directory: longer than most take, and shorter than clients wait."""
 
 
 class DiskPools:
@@ -60,3 +67,57 @@ class DiskPools:
         """Cancel the calls that have not started, and wait for the others."""
         for pool in self._pools.values():
             pool.close()
+
+
+class DiskTasks:
+    """At most one task for each log directory. Belongs to the event loop.
+
+    `ended_late` is called when a task ends that its caller has not waited for, with its error if it has one.
+    The directory None stands for work whose directory is not known.
+    """
+
+    def __init__(self, name: str, *, ended_late: Callable[[BaseException | None], None]) -> None:
+        self._name = name
+        self._ended_late = ended_late
+        self._running: dict[Path | None, asyncio.Task[None]] = {}
+
+    async def run(self, work: Mapping[Path | None, DirectoryWork]) -> set[Path | None]:
+        """Run the work of each directory, and return the directories that did not respond in time.
+
+        Their work continues, unless `stop` cancels it. A directory whose last task still runs gets no new one
+        and does not respond either. Raises the error of a task after the others have ended or are late.
+        """
+        tasks = {path: self._start(path, call) for path, call in work.items() if path not in self._running}
+        ended: set[asyncio.Task[None]] = set()
+        if tasks:
+            ended, late = await asyncio.wait(tasks.values(), timeout=PATIENCE_SECONDS)
+            for task in late:
+                task.add_done_callback(self._note_late)
+        ended = {task for task in ended if not task.cancelled()}
+        if errors := [error for task in ended if (error := task.exception()) is not None]:
+            raise errors[0]
+        return {path for path in work if tasks.get(path) not in ended}
+
+    async def settle(self, path: Path | None) -> None:
+        """Wait until the task of a directory has ended, as long as `run` does."""
+        if (task := self._running.get(path)) is not None:
+            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+
+    async def stop(self) -> None:
+        """Cancel all tasks. Calls of threads that have begun run to their end."""
+        running = [*self._running.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _start(self, path: Path | None, call: DirectoryWork) -> asyncio.Task[None]:
+        task = self._running[path] = asyncio.create_task(call(), name=self._name)
+        task.add_done_callback(partial(self._ended, path))
+        return task
+
+    def _ended(self, path: Path | None, _: asyncio.Task[None]) -> None:
+        del self._running[path]
+
+    def _note_late(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._ended_late(task.exception())

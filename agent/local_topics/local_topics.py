@@ -270,7 +270,7 @@ class LocalTopics:
         """Append the items of `_take`; None if a marker made verification necessary meanwhile."""
         try:
             if self._needs_verification(partition, items[0]):
-                return [await self._append_verified(topic, partition, items[0])]
+                return [await self._append_first(topic, partition, items[0])]
             return await self._append(topic, partition, items)
         except TransactionRefusedError as error:
             refusal = _VERIFICATION_REFUSALS.get(error.refusal, RunRefusal.INVALID_TXN_STATE)
@@ -294,11 +294,28 @@ class LocalTopics:
                 return None
             return await self._disks.of(log).run(partial(_append_all, log, epoch, items))
 
-    async def _append_verified(self, topic: Topic, partition: PartitionId, item: _Item) -> list[AppendResult]:
-        """Verify the transaction of an item, and append it unless a marker was written meanwhile."""
+    async def _append_first(self, topic: Topic, partition: PartitionId, item: _Item) -> list[AppendResult]:
+        """Append what may be the first batch of a transaction, after the earlier ones of its producer."""
         stamp = item.transactional
         assert stamp is not None
         key = partition, stamp.producer_id
+        if self._verifier.follows_failed(key, stamp):
+            detail = "an earlier batch of the producer has failed, and must be repeated first"
+            result = AppendResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail=detail)
+            return [result] * len(item.validated.batches)
+        try:
+            return await self._append_verified(topic, key, item, stamp)
+        except TransactionRefusedError:
+            raise
+        except SiltstoneError:
+            self._verifier.note_failure(key, stamp)
+            raise
+
+    async def _append_verified(
+        self, topic: Topic, key: tuple[PartitionId, int], item: _Item, stamp: ProducerStamp
+    ) -> list[AppendResult]:
+        """Verify the transaction of an item, and append it unless a marker was written meanwhile."""
+        partition, producer_id = key
         while True:
             log, _ = await self.log(topic, partition.partition)
             token = await self._verifier.verify(partition, log, stamp)
@@ -306,8 +323,9 @@ class LocalTopics:
                 async with self.changing(topic, partition) as (log, epoch):
                     if not self._verifier.is_valid(key, token):
                         continue
-                    (results,) = await self._disks.of(log).run(partial(_append_all, log, epoch, [item]))
-                    token.is_open = token.is_open or (results[0].appended and not results[0].duplicate)
+                    append = partial(_append_and_look, log, epoch, item, producer_id)
+                    results, is_open = await self._disks.of(log).run(append)
+                    self._verifier.appended(key, token, is_open=is_open)
                     return results
             finally:
                 if not token.is_open:
@@ -411,6 +429,17 @@ def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[lis
         return [[AppendResult(error=error)] * len(results) for results in outcomes]
     log.update_high_watermark(log.log_end_offset)
     return outcomes
+
+
+def _append_and_look(
+    log: UnifiedLog, epoch: int, item: _Item, producer_id: int
+) -> tuple[list[AppendResult], bool]:
+    """Append a batch that was verified; also return whether its producer has an open transaction then.
+
+    A batch whose flush has failed may be in the log.
+    """
+    (results,) = _append_all(log, epoch, [item])
+    return results, log.open_transaction(producer_id) is not None
 
 
 def _append_one(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list[AppendResult]:

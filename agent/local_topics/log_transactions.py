@@ -71,9 +71,13 @@ def write_markers(log: UnifiedLog, leader_epoch: int, markers: Sequence[PendingM
 
 
 def abort(log: UnifiedLog, leader_epoch: int, unknown: OpenTransaction, now_ms: int) -> bool:
-    """Abort a transaction that the catalog does not know, if it is still open; return whether it was."""
+    """Abort a transaction that the catalog does not know, if it is still open; return whether it was.
+
+    If its first batch was deleted meanwhile, the catalog must be asked again: the transaction may have been
+    verified with a later batch.
+    """
     found = log.open_transaction(unknown.producer_id)
-    if found is None or found.first_offset != unknown.first_offset:
+    if found is None or _with_first_batch(log, unknown.partition, found) != unknown:
         return False
     _append(
         log,

@@ -6,7 +6,8 @@ these steps, the next one finds the marker pending, and the transaction ended in
 
 The leader looks for pending markers when it starts, when a coordinator announces some, when a producer needs
 one, once a second while a transaction is open, and every 30 s otherwise, because an announcement may be lost.
-A partition whose disk is away keeps its markers in the catalog and holds up no other.
+A partition whose disk is away keeps its markers in the catalog and holds up no other. A disk that hangs holds
+up its own partitions only.
 
 A transaction that is open in a log, and that the catalog does not know, was lost by a failover. No one else
 can end it, so the leader aborts it.
@@ -23,14 +24,17 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from agent.local_topics.log_transactions import UNKNOWN_SEQUENCE, abort, open_transactions, write_markers
+from agent.local_topics.disk_pools import DiskTasks
+from agent.local_topics.log_transactions import abort, open_transactions, write_markers
 from agent.runtime.cooperative_yield import map_bounded
 from agent.runtime.health import start_essential_task
 from catalog.model import PartitionId
-from core.errors import NotFoundError, SiltstoneError
+from core.errors import NotFoundError, RetryableError, SiltstoneError
+from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
     from uuid import UUID
 
     from agent.cluster.topic_directory import TopicDirectory
@@ -123,7 +127,9 @@ class MarkerWriter:
         self._passes = 0
         self._failed: SiltstoneError | None = None
         self._check_at = self._look_at = float("-inf")
-        self._found_open = False
+        self._to_find: set[PartitionId] | None = None
+        self._writes = DiskTasks("write markers", ended_late=self._ended_late)
+        self._checks = DiskTasks("check open transactions", ended_late=self._ended_late)
         self._task: asyncio.Task[None] | None = None
         self.written_markers = 0
         self.aborted_unknown = 0
@@ -143,6 +149,8 @@ class MarkerWriter:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._writes.stop()
+        await self._checks.stop()
 
     def wake(self) -> None:
         """Look for pending markers now."""
@@ -179,7 +187,7 @@ class MarkerWriter:
             try:
                 if is_due or self._verifier.keys or self._clock.monotonic() >= self._look_at:
                     await self.write_pending()
-                if not self._found_open:
+                if self._to_find is None or self._to_find:
                     await self._find_open()
                 if self._verifier.keys and self._clock.monotonic() >= self._check_at:
                     await self._check_open()
@@ -196,23 +204,63 @@ class MarkerWriter:
             error = SiltstoneError(f"an unexpected failure: {error!r}")
         self._failed = error
 
+    def _ended_late(self, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            self._fail(error)
+        self._woken.set()  # passes have skipped the directory meanwhile
+
     async def _find_open(self) -> None:
         """Watch the transactions that are open in the logs when the agent starts."""
-        led = await self._pool.run(partial(self._led.directories_of, self._node_id))
-        for each in await self._open_in(led):
-            self._verifier.watch((each.partition, each.producer_id))
-        self._found_open = True
+        if self._to_find is None:
+            self._to_find = set(await self._pool.run(partial(self._led.directories_of, self._node_id)))
+        logs = self._logs_of(self._to_find)
+        self._to_find = {partition for each in logs.values() for partition in each}
+        self._note_hung(
+            await self._checks.run({path: partial(self._find_in, each) for path, each in logs.items()})
+        )
+
+    async def _find_in(self, logs: Mapping[PartitionId, UnifiedLog]) -> None:
+        assert self._to_find is not None
+        for partition in logs:
+            for each in await self._read(logs[partition], partition):
+                self._verifier.watch((partition, each.producer_id))
+            self._to_find.discard(partition)
 
     async def _write_all(self) -> None:
         after = 0
         while page := await self._pool.run(partial(self._table.pending, self._node_id, after=after)):
             after = page[-1].number
             in_order = sorted(page, key=attrgetter("partition", "number"))
-            groups = [list(group) for _, group in groupby(in_order, key=attrgetter("partition"))]
-            written = await map_bounded(self._write, groups, limit=_MAX_PARTITIONS_AT_ONCE)
-            complete = [marker for markers in written for marker in markers]
-            if complete:
-                await self._pool.run(partial(self._table.complete, complete))
+            by_directory: dict[Path | None, list[list[PendingMarker]]] = {}
+            for partition, markers in groupby(in_order, key=attrgetter("partition")):
+                directory = await self._directory_of(partition)
+                by_directory.setdefault(directory, []).append(list(markers))
+            work = {path: partial(self._write_in, groups) for path, groups in by_directory.items()}
+            self._note_hung(await self._writes.run(work))
+
+    async def _directory_of(self, partition: PartitionId) -> Path | None:
+        """Return the log directory of a partition, if it is known."""
+        try:
+            topic = await self._directory.get_by_id(partition.topic_id)
+        except SiltstoneError:
+            return None  # the write says why
+        log = self._manager.get(TopicPartition(topic.name, partition.partition))
+        return None if log is None else log.directory.parent
+
+    def _note_hung(self, directories: Collection[Path | None]) -> None:
+        if directories:
+            names = ", ".join(sorted(str(each or "without a log") for each in directories))
+            self._failed = RetryableError(
+                f"log directories do not respond, and their partitions wait for markers: {names}",
+                remedy="check the disks; restart the agent if they work",
+            )
+
+    async def _write_in(self, groups: Sequence[Sequence[PendingMarker]]) -> None:
+        """Write the markers of the partitions of a directory, and complete those that are durable."""
+        written = await map_bounded(self._write, groups, limit=_MAX_PARTITIONS_AT_ONCE)
+        complete = [marker for markers in written for marker in markers]
+        if complete:
+            await self._pool.run(partial(self._table.complete, complete))
 
     async def _write(self, markers: Sequence[PendingMarker]) -> Sequence[PendingMarker]:
         """Write the markers of a partition durably; return those that are complete, none after a failure."""
@@ -220,12 +268,9 @@ class MarkerWriter:
         try:
             topic = await self._directory.get_by_id(partition.topic_id)
             async with self._local_topics.changing(topic, partition) as (log, epoch):
-                self.written_markers += await self._end_in(
-                    log,
-                    partition,
-                    {each.producer_id for each in markers},
-                    partial(write_markers, log, epoch, markers),
-                )
+                write = partial(write_markers, log, epoch, markers)
+                written = await self._end_in(log, partition, {each.producer_id for each in markers}, write)
+                self.written_markers += written  # not before the call has ended: others count meanwhile
             self._commit_notifier.wake([partition])
             await self._disks.of(log).run(log.flush)
         except NotFoundError:
@@ -259,24 +304,38 @@ class MarkerWriter:
         """Abort the open transactions that the catalog does not know."""
         self._check_at = self._clock.monotonic() + _CHECK_SECONDS
         watched = self._verifier.open_transactions()
-        found = await self._open_in({partition for partition, _ in watched})
-        is_open = {(each.partition, each.producer_id) for each in found}
-        known = [each for each in found if each.first_sequence != UNKNOWN_SEQUENCE]
-        for start in range(0, len(known), _MAX_CHECKED):
-            await self._abort_unknown(known[start : start + _MAX_CHECKED])
-        for key in watched.keys() - is_open:
+        logs = self._logs_of({partition for partition, _ in watched})
+        known = {partition for each in logs.values() for partition in each}
+        for key in watched:
+            if key[0] not in known:
+                self._verifier.drop(key, watched[key])
+        self._note_hung(
+            await self._checks.run({path: partial(self._check_in, each) for path, each in logs.items()})
+        )
+
+    async def _check_in(self, logs: Mapping[PartitionId, UnifiedLog]) -> None:
+        watched = {key: each for key, each in self._verifier.open_transactions().items() if key[0] in logs}
+        found = [each for partition, log in logs.items() for each in await self._read(log, partition)]
+        for start in range(0, len(found), _MAX_CHECKED):
+            await self._abort_unknown(found[start : start + _MAX_CHECKED])
+        for key in watched.keys() - {(each.partition, each.producer_id) for each in found}:
             self._verifier.drop(key, watched[key])
 
-    async def _open_in(self, partitions: Iterable[PartitionId]) -> list[OpenTransaction]:
-        wanted = set(partitions)
-        found: list[OpenTransaction] = []
+    def _logs_of(
+        self, partitions: Collection[PartitionId]
+    ) -> dict[Path | None, dict[PartitionId, UnifiedLog]]:
+        """Return the logs of these partitions that are open, by log directory."""
+        logs: dict[Path | None, dict[PartitionId, UnifiedLog]] = {}
         for log in self._manager.logs():
             if log.topic_id is None or log.is_offline:
                 continue
             partition = PartitionId(log.topic_id, log.topic_partition.partition)
-            if partition in wanted:
-                found += await self._disks.of(log).run(partial(open_transactions, log, partition))
-        return found
+            if partition in partitions:
+                logs.setdefault(log.directory.parent, {})[partition] = log
+        return logs
+
+    async def _read(self, log: UnifiedLog, partition: PartitionId) -> list[OpenTransaction]:
+        return await self._disks.of(log).run(partial(open_transactions, log, partition))
 
     async def _abort_unknown(self, found: Sequence[OpenTransaction]) -> None:
         confirm = partial(self._unknown.confirm_unknown_transactions, found)
@@ -304,7 +363,8 @@ class MarkerWriter:
             )
             self._commit_notifier.wake([partition])
 
-    async def _end_earlier(self, earlier: OpenTransaction | None) -> None:
+    async def _end_earlier(self, partition: PartitionId, earlier: OpenTransaction | None) -> None:
         await self.write_pending()
-        if earlier is not None and earlier.first_sequence != UNKNOWN_SEQUENCE:
+        await self._writes.settle(await self._directory_of(partition))
+        if earlier is not None:
             await self._abort_unknown([earlier])

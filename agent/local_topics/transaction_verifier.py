@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
 
 _TRIES: Final = 5
+_MAX_FAILED: Final = 10_000
 Key = tuple["PartitionId", int]
 """Partition and producer id."""
 
@@ -61,7 +62,8 @@ class TransactionVerifier:
         self._pool = pool
         self._disks = disks
         self._entries: dict[Key, Verified] = {}
-        self.end_earlier: Callable[[OpenTransaction | None], Awaitable[None]] | None = None
+        self._failed: dict[Key, tuple[int, int]] = {}
+        self.end_earlier: Callable[[PartitionId, OpenTransaction | None], Awaitable[None]] | None = None
 
     @property
     def keys(self) -> list[Key]:
@@ -104,7 +106,7 @@ class TransactionVerifier:
                 raise
             self._entries[key] = Verified(is_open=True)  # look for markers meanwhile
             if self.end_earlier is not None:
-                await self.end_earlier(found if is_earlier else None)
+                await self.end_earlier(partition, found if is_earlier else None)
         raise RetryableError(
             f"the last transaction of producer {stamp.producer_id} is not complete in the log yet",
             remedy="retry",
@@ -125,9 +127,36 @@ class TransactionVerifier:
         )
         return await self._pool.run(verify) is Verification.VERIFIED
 
+    def note_failure(self, key: Key, stamp: ProducerStamp) -> None:
+        """Note that a batch was not appended, and that its producer will repeat it.
+
+        Of more than 10,000 such producers and partitions, the oldest are forgotten.
+        """
+        failed = self._failed.pop(key, None)
+        epoch, sequence = stamp.producer_epoch, stamp.base_sequence
+        if failed is not None and failed[0] == epoch:
+            sequence = min(sequence, failed[1])
+        self._failed[key] = epoch, sequence
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+
+    def follows_failed(self, key: Key, stamp: ProducerStamp) -> bool:
+        """Return True if an earlier batch of the producer has failed and was not repeated yet.
+
+        The log refuses such a gap itself, except if it has no state of the producer: then any sequence may be
+        the first. Source: the lowest sequence of VerificationStateEntry in Kafka.
+        """
+        epoch, sequence = self._failed.get(key, (-1, 0))
+        return epoch == stamp.producer_epoch and stamp.base_sequence > sequence
+
     def is_valid(self, key: Key, token: Verified) -> bool:
         """Return True if no marker of the producer was written since the verification began."""
         return self._entries.get(key) is token
+
+    def appended(self, key: Key, token: Verified, *, is_open: bool) -> None:
+        """Note that a verified batch was appended; `is_open`: its transaction is open in the log now."""
+        token.is_open = is_open
+        self._failed.pop(key, None)
 
     def drop(self, key: Key, token: Verified) -> None:
         """Forget a verification whose batch was not appended, or whose transaction is not open any more."""

@@ -168,3 +168,17 @@ def test_only_the_transaction_that_was_checked_is_aborted(log: UnifiedLog) -> No
     assert abort(log, 4, current, now_ms=5)
     assert [key for _, key, _ in _controls(log)] == [b"\0\0\0\1", b"\0\0\0\0"]
     assert log.last_stable_offset == 4
+
+
+def test_a_transaction_whose_first_batch_was_deleted_after_the_check_is_not_aborted(log: UnifiedLog) -> None:
+    """It may have been verified with a later batch meanwhile."""
+    _append(log, 0)
+    _append(log, 1)
+    checked = open_transaction(log, _KEY, _PRODUCER)
+    assert checked is not None
+    log.delete_records(1)
+    assert not abort(log, 4, checked, now_ms=5)
+    current = open_transaction(log, _KEY, _PRODUCER)
+    assert current is not None
+    assert abort(log, 4, current, now_ms=5)
+    assert log.last_stable_offset == log.log_end_offset == 3

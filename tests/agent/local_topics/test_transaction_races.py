@@ -18,6 +18,9 @@ from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.transactions.local_partitions import FirstBatch
 from catalog.transactions.rules import ProducerIdentity
+from core.errors import RetryableError
+from local_tier.files.file_system import RealFileSystem
+from local_tier.log.unified_log import UnifiedLog
 from object_format.record_batch.headers import iter_headers
 from tests.agent.kafka.apis.test_transactions import (
     add,
@@ -29,11 +32,15 @@ from tests.agent.kafka.apis.test_transactions import (
 )
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
+from tests.local_tier.crash.disks import Disks
+from tests.local_tier.hanging_disk import HangingDisk
+from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from agent.local_topics.marker_writer import MarkerWriter
     from catalog.open import Catalog
     from catalog.transactions.local_partitions import PendingMarker, Verification
     from tests.agent.kafka.brokers import BrokerThread
@@ -51,6 +58,7 @@ class Table:
     catalog: Catalog
     finds_markers: bool = True
     completes: bool = True
+    verifies: bool = True
     verified: threading.Event = field(default_factory=threading.Event)
     may_append: threading.Event = field(default_factory=threading.Event)
 
@@ -58,6 +66,8 @@ class Table:
         self.may_append.set()
 
     def verify(self, transactional_id: str, producer: ProducerIdentity, batch: FirstBatch, /) -> Verification:
+        if not self.verifies:
+            raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1.0)
         found = self.catalog.local_transactions.verify(transactional_id, producer, batch)
         self.verified.set()
         assert self.may_append.wait(60)
@@ -86,12 +96,21 @@ class Scene:
         self.broker.stop()
         self.broker = self.start()
 
-    def use(self, table: Table) -> None:
-        """Let the agent use a table with faults."""
+    @property
+    def markers(self) -> MarkerWriter:
+        """The writer of markers of the agent."""
         markers = self.broker.agent.local_logs.markers
         assert markers is not None
-        markers._table = table
-        markers._verifier._table = table
+        return markers
+
+    def use(self, table: Table) -> None:
+        """Let the agent use a table with faults."""
+        self.markers._table = table
+        self.markers._verifier._table = table
+
+    def check_again(self) -> None:
+        """Let the agent check its open transactions, as after a failover."""
+        self.broker.agent._loop.call_soon_threadsafe(self.markers.check_again)
 
     def pending(self) -> list[PendingMarker]:
         return self.catalog.local_transactions.pending(self.broker.agent.local_logs.node_id)
@@ -447,3 +466,120 @@ def test_a_pass_that_a_producer_has_caused_is_repeated_after_a_failure(scene: Sc
             asyncio.run_coroutine_threadsafe(markers.write_pending(), loop).result(60)
         scene.table.completes = True
         until(lambda: not scene.pending())
+
+
+def test_a_disk_that_hangs_holds_up_only_the_transactions_of_its_own_partitions(
+    start_broker: Callable[..., BrokerThread],
+    catalog: Catalog,
+    catalog_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ends, checks and aborts of transactions go on in the partitions of the other disk."""
+    monkeypatch.setattr(marker_writer, "_CHECK_SECONDS", 0.0)
+    disks = (tmp_path / "one", tmp_path / "two")
+    disk, real = HangingDisk(), RealFileSystem()
+    files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = start_broker(local_directories=disks)
+    broker.create_topic(_TOPIC, 2, storage_mode="local")
+    scene = Scene(lambda: broker, catalog, broker, Table(catalog))
+    with scene.wire() as wire:
+        producer, other = init(wire), init(wire, name="other")
+        add(wire, producer, 0, 1)
+        produce(wire, producer, 0, b"a")
+        produce(wire, producer, 0, b"a", index=1)
+        (hung,) = [each for each in (0, 1) if (disks[0] / f"{_TOPIC}-{each}").exists()]
+        works = 1 - hung
+        disk.hang()
+        end(wire, producer, commits=True)
+        until(lambda: disk.waiting > 0)
+        until(lambda: [each.partition.partition for each in scene.pending()] == [hung])
+        assert offsets(wire, _READ_COMMITTED, index=works) == 2
+        assert offsets(wire, _READ_COMMITTED, index=hung) == 0
+        add(wire, other, works, name="other")
+        produce(wire, other, 0, b"b", index=works, name="other")
+        end(wire, other, commits=False, name="other")
+        until(lambda: offsets(wire, _READ_COMMITTED, index=works) == 4)
+        add(wire, other, works, name="other")
+        produce(wire, other, 1, b"c", index=works, name="other")
+        with psycopg.connect(catalog_url) as connection:
+            connection.execute(
+                "DELETE FROM siltstone.local_transaction_partitions WHERE partition = %s", [works]
+            )
+        scene.check_again()
+        until(lambda: offsets(wire, _READ_COMMITTED, index=works) == 6)
+        assert scene.markers.aborted_unknown == 1
+        assert len(scene.pending()) == 1
+        disk.work()
+        until(lambda: not scene.pending())
+        assert offsets(wire, _READ_COMMITTED, index=hung) == 2
+        assert scene.markers.written_markers == 3
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_transaction_whose_first_batch_was_deleted_is_aborted_if_the_catalog_has_lost_it(
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    monkeypatch.setattr(marker_writer, "_CHECK_SECONDS", 0.0)
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        produce(wire, producer, 1, b"b")
+        topics = scene.broker.agent.local_logs._local
+        assert topics is not None
+        scene.broker.run(topics.delete_records(scene.catalog.topics.get(_TOPIC), 0, 1))
+        if is_lost:
+            with psycopg.connect(catalog_url) as connection:
+                connection.execute("DELETE FROM siltstone.local_transaction_partitions")
+        scene.check_again()
+        if is_lost:
+            until(lambda: offsets(wire, _READ_COMMITTED) == 3)
+            assert scene.markers.aborted_unknown == 1
+            return
+        assert produce(wire, producer, 2, b"c").base_offset == 2  # verified again, with this batch
+        scene.check_again()
+        assert produce(wire, producer, 3, b"d").base_offset == 3
+        assert end(wire, producer, commits=True).error_code == ErrorCode.none
+        until(lambda: offsets(wire, _READ_COMMITTED) == 5)
+        assert scene.markers.aborted_unknown == 0
+        assert not fetch(wire, 1).aborted_transactions
+
+
+def test_a_batch_does_not_pass_an_earlier_one_whose_verification_failed(scene: Scene) -> None:
+    """The log would take it: it knows nothing of the producer yet."""
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        scene.table.verifies = False
+        assert produce(wire, producer, 0, b"a").error_code == ErrorCode.request_timed_out
+        scene.table.verifies = True
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.out_of_order_sequence_number
+        assert offsets(wire, _READ_UNCOMMITTED) == 0
+        assert produce(wire, producer, 0, b"a").base_offset == 0
+        assert produce(wire, producer, 1, b"b").base_offset == 1
+        end(wire, producer, commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 3)
+
+
+def test_a_transaction_whose_first_flush_has_failed_stays_watched(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is in the log, so its marker must be looked for."""
+
+    def fail(log: UnifiedLog, end_offset: int | None = None) -> None:  # noqa: ARG001
+        raise RetryableError("the disk is busy", remedy="retry")
+
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(UnifiedLog, "flush_appended", fail)
+            assert produce(wire, producer, 0, b"a").error_code != ErrorCode.none
+        partition = PartitionId(scene.catalog.topics.get(_TOPIC).topic_id, 0)
+        assert (partition, producer.producer_id) in scene.markers._verifier.open_transactions()
+        assert produce(wire, producer, 0, b"a").error_code == ErrorCode.none  # the repeated batch
+        assert (partition, producer.producer_id) in scene.markers._verifier.open_transactions()
+        scene.catalog.transactions.end("t", ProducerIdentity(producer.producer_id, 0), commits=True)
+        until(lambda: offsets(wire, _READ_COMMITTED) == 2)  # without an announcement

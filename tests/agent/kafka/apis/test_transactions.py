@@ -63,9 +63,9 @@ def init(
     return wire.ask("init_producer_id", version, request)
 
 
-def identity(producer: Struct) -> dict[str, object]:
+def identity(producer: Struct, name: str = _ID) -> dict[str, object]:
     return {
-        "transactional_id": _ID,
+        "transactional_id": name,
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
     }
@@ -78,10 +78,11 @@ def add(
     version: int = 3,
     topic: str = _TOPIC,
     verify_only: bool = False,
+    name: str = _ID,
 ) -> list[int]:
-    early = {f"v3_and_below_{name}": value for name, value in identity(producer).items()}
+    early = {f"v3_and_below_{field}": value for field, value in identity(producer, name).items()}
     topics = [Struct(name=topic, partitions=list(partitions))]
-    transaction = Struct(**identity(producer), verify_only=verify_only, topics=topics)
+    transaction = Struct(**identity(producer, name), verify_only=verify_only, topics=topics)
     request = Struct(**early, v3_and_below_topics=topics, transactions=[transaction])
     response = wire.ask("add_partitions_to_txn", version, request)
     if version >= 4:
@@ -98,6 +99,7 @@ def produce(
     *values: bytes,
     version: int = _LAST_OF_VERSION_1,
     index: int = 0,
+    name: str = _ID,
 ) -> Struct:
     count = len(values)
     batch = encode_batch(
@@ -109,7 +111,7 @@ def produce(
     )
     partition = Struct(index=index, records=batch)
     request = Struct(
-        transactional_id=_ID,
+        transactional_id=name,
         acks=-1,
         timeout=600_000,
         topic_data=[Struct(name=_TOPIC, partition_data=[partition])],
@@ -118,8 +120,8 @@ def produce(
     return found
 
 
-def end(wire: Wire, producer: Struct, *, commits: bool, version: int = _END_1) -> Struct:
-    return wire.ask("end_txn", version, Struct(**identity(producer), committed=commits))
+def end(wire: Wire, producer: Struct, *, commits: bool, version: int = _END_1, name: str = _ID) -> Struct:
+    return wire.ask("end_txn", version, Struct(**identity(producer, name), committed=commits))
 
 
 def fetch(wire: Wire, offset: int, *, isolation: int = _READ_COMMITTED, max_wait: int = 0) -> Struct:
@@ -140,8 +142,8 @@ def fetch(wire: Wire, offset: int, *, isolation: int = _READ_COMMITTED, max_wait
     return found
 
 
-def offsets(wire: Wire, isolation: int, timestamp: int = -1) -> int:
-    partition = Struct(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+def offsets(wire: Wire, isolation: int, timestamp: int = -1, index: int = 0) -> int:
+    partition = Struct(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
     request = Struct(
         replica_id=-1, isolation_level=isolation, topics=[Struct(name=_TOPIC, partitions=[partition])]
     )
