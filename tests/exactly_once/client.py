@@ -1,9 +1,9 @@
 """A client in its own process, which a test may kill: `python -m tests.exactly_once.client ROLE NAME …`.
 
 - writer: transactions of 1 to 8 records over all partitions of the source; some abort.
-- transfer: a member of a group that consumes the source, and writes a record to the sink for each of its
-  records, with its offsets, in one transaction.
-- reader: reads both topics from the start, committed records only.
+- transfer: a member of a group that consumes the source, and writes a record to one of the sinks for each of
+  its records, with its offsets, in one transaction.
+- reader: reads all topics from the start, committed records only.
 
 It ends when its standard input ends. A file `NAME.jsonl` in the directory has its history.
 """
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 SOURCE: Final = "source"
-SINK: Final = "sink"
+SINKS: Final = ("sink", "side")
+TOPICS: Final = (SOURCE, *SINKS)
 PARTITIONS: Final = 3
 GROUP: Final = "transfer"
 _ABORTS: Final = 0.2
@@ -108,7 +109,7 @@ class Transfer:
             TopicPartition(SOURCE, int(partition.rpartition("/")[2]), end) for partition, end in ends.items()
         ]
         has_committed = self._client.run(
-            [(SINK, self._chance.randrange(PARTITIONS)) for _ in records],
+            [(self._chance.choice(SINKS), self._chance.randrange(PARTITIONS)) for _ in records],
             commits=self._chance.random() >= _ABORTS,
             reads=records,
             group=GROUP,
@@ -129,10 +130,10 @@ class Transfer:
 
 
 def read(bootstrap: str, recorder: Recorder, ending: threading.Event) -> None:
-    """Read both topics until the process must end."""
+    """Read all topics until the process must end."""
     while not ending.is_set():
         consumer = Consumer(consumer_settings(bootstrap, recorder.name))
-        starts = [TopicPartition(topic, each, 0) for topic in (SOURCE, SINK) for each in range(PARTITIONS)]
+        starts = [TopicPartition(topic, each, 0) for topic in TOPICS for each in range(PARTITIONS)]
         recorder.note(
             "assign",
             process=recorder.name,

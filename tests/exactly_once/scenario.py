@@ -23,7 +23,7 @@ from tests.crash.ledger import Ledger
 from tests.crash.processes import Child
 from tests.exactly_once.checker.check import anomalies_of
 from tests.exactly_once.checker.history import Outcome, history_of, read_events
-from tests.exactly_once.client import GROUP, PARTITIONS, SINK, SOURCE, consumer_settings, records_of
+from tests.exactly_once.client import GROUP, PARTITIONS, SINKS, SOURCE, TOPICS, consumer_settings, records_of
 from tests.exactly_once.client_process import ClientFaults, ClientProcess
 from tests.exactly_once.recorder import Recorder
 from tests.fixtures.ports import lasting_ports
@@ -57,7 +57,7 @@ class Size:
     client_pause: tuple[float, float] = (0.2, 1.0)
     at_least: int = 2
     transactions: int = 40
-    are_topics_local: bool = False
+    local_topics: tuple[str, ...] = ()
 
 
 @dataclass
@@ -83,13 +83,13 @@ class Scenario:
                     self.config,
                     kafka_port=port,
                     log=self.directory / f"agent-{port}.log",
-                    disks=(self.directory / f"disk-{port}",) if self.size.are_topics_local else (),
+                    disks=(self.directory / f"disk-{port}",) if self.size.local_topics else (),
                 ),
             )
             for port in ports
         ]
-        mode = "local" if self.size.are_topics_local else "object"
-        for topic in (SOURCE, SINK):
+        for topic in TOPICS:
+            mode = "local" if topic in self.size.local_topics else "object"
             self.catalog.topics.create(topic, PARTITIONS, {"retention.ms": "-1", "storage.mode": mode})
         self.history_directory = self.directory / "history"
         self.history_directory.mkdir()
@@ -178,7 +178,8 @@ class Scenario:
         recorder.note("offsets", group=GROUP, positions=self._wait_for_group(ends))
         for client in (*self._transfers, *self._reader):
             client.stop()
-        self._read(recorder, SINK)
+        for topic in SINKS:
+            self._read(recorder, topic)
         history = history_of(self._events())
         return history, anomalies_of(history)
 

@@ -22,6 +22,7 @@ from object_store.open import StoreConfig
 from tests.crash.child_processes import ChildConfig
 from tests.exactly_once.checker.anomalies import ALLOWED
 from tests.exactly_once.checker.history import Outcome
+from tests.exactly_once.client import SINKS, TOPICS
 from tests.exactly_once.scenario import Scenario, Size, summary
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.integration
 MINUTES = float(os.environ.get("TRANSACTIONS_MINUTES", "0"))
 SEED = int(os.environ.get("SILTSTONE_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 MINUTES_BETWEEN_CHECKS = 3.0
+LOCAL_TOPICS = {"object": (), "local": TOPICS, "mixed": SINKS[:1]}
+"""Which topics are local. If they are mixed, a transaction has records in both kinds, and group offsets."""
 
 
 def _check(size: Size, pair: PostgresPair, directory: Path, seed: int) -> History:
@@ -59,12 +62,12 @@ def _check(size: Size, pair: PostgresPair, directory: Path, seed: int) -> Histor
 
 
 @pytest.mark.timeout(600)  # each wait has a deadline of 240 s or less
-@pytest.mark.parametrize("are_topics_local", [False, True], ids=["object", "local"])
+@pytest.mark.parametrize("local_topics", LOCAL_TOPICS.values(), ids=LOCAL_TOPICS)
 def test_transactions_survive_kills_freezes_zombies_and_failovers(
-    postgres_pair: PostgresPair, tmp_path: Path, are_topics_local: bool
+    postgres_pair: PostgresPair, tmp_path: Path, local_topics: tuple[str, ...]
 ) -> None:
     """Four seconds of faults, at least two in each lane, whose order is fixed."""
-    size = Size(seconds=4, are_topics_local=are_topics_local)
+    size = Size(seconds=4, local_topics=local_topics)
     history = _check(size, postgres_pair, tmp_path / "run", seed=5)
     assert any(each.reads and each.outcome is Outcome.COMMITTED for each in history.transactions.values())
 
@@ -86,7 +89,7 @@ def test_long_histories(new_postgres_pair: Callable[[], PostgresPair], tmp_path:
             pause=(1.0, 8.0),
             client_pause=(4.0, 16.0),
             transactions=100,
-            are_topics_local=bool(number % 2),
+            local_topics=[*LOCAL_TOPICS.values()][number % len(LOCAL_TOPICS)],
         )
         with contextlib.closing(new_postgres_pair()) as pair:
             _check(size, pair, tmp_path / f"run-{number}", SEED + number)
