@@ -62,12 +62,12 @@ def _check(size: Size, pair: PostgresPair, directory: Path, seed: int) -> Histor
 
 
 @pytest.mark.timeout(600)  # each wait has a deadline of 240 s or less
-@pytest.mark.parametrize("local_topics", LOCAL_TOPICS.values(), ids=LOCAL_TOPICS)
+@pytest.mark.parametrize("kind", ["object", "mixed"])
 def test_transactions_survive_kills_freezes_zombies_and_failovers(
-    postgres_pair: PostgresPair, tmp_path: Path, local_topics: tuple[str, ...]
+    postgres_pair: PostgresPair, tmp_path: Path, kind: str
 ) -> None:
     """Four seconds of faults, at least two in each lane, whose order is fixed."""
-    size = Size(seconds=4, local_topics=local_topics)
+    size = Size(seconds=4, local_topics=LOCAL_TOPICS[kind])
     history = _check(size, postgres_pair, tmp_path / "run", seed=5)
     assert any(each.reads and each.outcome is Outcome.COMMITTED for each in history.transactions.values())
 
