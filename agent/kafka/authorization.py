@@ -93,6 +93,15 @@ def require(context: RequestContext, right: Right, name: str = CLUSTER_NAME) -> 
         raise refusal(right)
 
 
+def require_again(context: RequestContext, acls: AclIndex | None, right: Right, name: str) -> None:
+    """Raise the error of a refusal if other ACLs than `acls` decide now, and they do not allow the operation.
+
+    This is for a request that has waited.
+    """
+    if current_acls(context) is not acls:
+        require(context, right, name)
+
+
 def refusal(right: Right) -> KafkaError:
     """Return the error for a client without this right."""
     return KafkaError(

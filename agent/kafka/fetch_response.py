@@ -55,7 +55,7 @@ class FetchLimits(NamedTuple):
 
 @dataclass(slots=True)
 class _Item:
-    """One partition of a request, with exactly one of a result, an error and a redirect in the end."""
+    """One partition of a request, with a result, a redirect or an error in the end. An error goes first."""
 
     name: str
     topic_id: UUID | None
@@ -142,7 +142,6 @@ async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestC
             continue
         replica = choose(in_rack, partition_subject(fetch.topic.topic_id, fetch.partition))
         if state.log_start_offset <= fetch.offset <= state.high_watermark:
-            item.fetch = None
             item.redirect = Struct(
                 partition_index=fetch.partition,
                 high_watermark=state.high_watermark,
@@ -182,7 +181,7 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext, *, commi
 
 async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestContext) -> None:
     """Read all partitions together. A request with an error in any partition does not wait."""
-    valid = [item for item in items if item.fetch is not None]
+    valid = [item for item in items if item.fetch is not None and item.redirect is None]
     if not valid:
         return
     try:
@@ -227,7 +226,7 @@ def _check_epoch_again(items: Sequence[_Item], epoch: int) -> None:
 
 def _partition(item: _Item) -> Struct:
     result = item.result
-    if item.redirect is not None:
+    if item.redirect is not None and item.error is None:
         return item.redirect
     if item.error is not None or result is None:
         code = ErrorCode.unknown_server_error if item.error is None else _fetch_error_code(item.error)

@@ -10,7 +10,8 @@ Versions 0 to 9:
 - 9 lets the leader skip the assignment (KIP-814).
 
 The response is sent when the generation begins. Like a Kafka broker, the agent does not process the next
-request of the connection before.
+request of the connection before. The leader's response has the metadata of all members, so it needs the right
+to read the group when it is sent, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import JoinRequest, MemberProtocol
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import require
+from agent.kafka.authorization import current_acls, require, require_again
 from agent.kafka.codec import Struct
 from agent.security.rights import READ_GROUP
 
@@ -33,6 +34,7 @@ _REBALANCE_TIMEOUT_SINCE = 1
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Join the group, and wait for its next generation."""
     require(context, READ_GROUP, request.group_id)
+    acls = current_acls(context)
     response = await context.services.groups.join(
         request.group_id,
         JoinRequest(
@@ -53,6 +55,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             supports_skipping_assignment=context.version >= 9,
         ),
     )
+    require_again(context, acls, READ_GROUP, request.group_id)
     return Struct(
         error_code=response.error,
         generation_id=response.generation,

@@ -1,7 +1,8 @@
 """SyncGroup: takes the assignments of a generation from its leader and gives each member its own.
 
 Versions 0 to 5. Version 3 added static members (KIP-345). Version 5 added the type and the name of the
-protocol; both are required from then on and must be those of the group.
+protocol; both are required from then on and must be those of the group. The right to read the group is
+checked again after the wait for the leader.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import SyncRequest
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
-from agent.kafka.authorization import require
+from agent.kafka.authorization import current_acls, require, require_again
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.security.rights import READ_GROUP
@@ -25,6 +26,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
     require(context, READ_GROUP, request.group_id)
+    acls = current_acls(context)
     response = await context.services.groups.sync(
         request.group_id,
         SyncRequest(
@@ -36,6 +38,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
         ),
     )
+    require_again(context, acls, READ_GROUP, request.group_id)
     return Struct(
         error_code=response.error,
         protocol_type=response.protocol_type,

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.kafka.api_definition import Api, DeferredResponse
-from agent.kafka.authorization import is_allowed, refusal, refused_names
+from agent.kafka.authorization import current_acls, is_allowed, refusal, refused_names
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
@@ -86,6 +86,7 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
         for topic in request.topic_data
         for part in topic.partition_data
     ]
+    acls = current_acls(context)
     refused = _refusal(request, context)
     if refused is not None:
         for item in items:
@@ -97,6 +98,8 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
             _validate(items, request, context.version, now_ms)
         else:
             await _validate_in_pool(items, request, context, now_ms)
+        if current_acls(context) is not acls:
+            await _authorize_again(items, request, context)
         _enqueue(items, context)
         await _admit_rejected_producers(items, context)
     for item in items:
@@ -134,6 +137,18 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
             check_partition(topic, item.index)
         except SiltstoneError as error:
             item.error = error
+
+
+async def _authorize_again(items: Sequence[_Item], request: Struct, context: RequestContext) -> None:
+    """Reject the batches of topics whose right was revoked while the request waited for its validation."""
+    refused = _refusal(request, context)
+    names = {item.topic.name for item in items if item.topic is not None}
+    refused_topics = await refused_names(context, WRITE_TOPIC, names)
+    for item in items:
+        if refused is not None:
+            item.error = refused
+        elif item.topic is not None and item.topic.name in refused_topics:
+            item.error = refusal(WRITE_TOPIC)
 
 
 def _is_validated_inline(items: Sequence[_Item]) -> bool:
