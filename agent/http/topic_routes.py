@@ -28,6 +28,7 @@ from agent.security.rights import (
     DELETE_TOPIC,
     DESCRIBE_TOPIC,
     DESCRIBE_TOPIC_CONFIGS,
+    READ_TOPIC,
 )
 from catalog.config.definitions import TOPIC_SETTINGS
 from catalog.model import Topic
@@ -127,11 +128,11 @@ def router(context: HttpContext) -> APIRouter:
         """Bring a deleted topic back with its records, settings and committed offsets.
 
         `topic_id` chooses one of several deleted topics of that name. `new_name` is for a name that another
-        topic has now. The client must be allowed to delete the one and to create the other.
+        topic has now. The client must be allowed to delete the one and to create the other. If the
+        name changes, it must also be allowed to read the deleted topic.
         """
         access = access_of(request)
-        access.require(DELETE_TOPIC, topic, or_cluster=DELETE_IN_CLUSTER)
-        access.require(CREATE_TOPIC, new_name or topic, or_cluster=CREATE_IN_CLUSTER)
+        _require_undelete(access, topic, new_name or topic)
         mutations = Mutations(context.quotas, request)
         mutations.charge(0)  # refuses a user that has to wait
         undelete = partial(catalog.deleted.undelete, topic, topic_id=topic_id, new_name=new_name)
@@ -167,6 +168,14 @@ def router(context: HttpContext) -> APIRouter:
         )
 
     return routes
+
+
+def _require_undelete(access: Access, name: str, new_name: str) -> None:
+    """Raise `NotAuthorizedError` unless the client may bring a topic back under a name."""
+    access.require(DELETE_TOPIC, name, or_cluster=DELETE_IN_CLUSTER)
+    access.require(CREATE_TOPIC, new_name, or_cluster=CREATE_IN_CLUSTER)
+    if new_name != name:  # whose rights then decide who reads the records
+        access.require(READ_TOPIC, name)
 
 
 def _parse(body: bytes) -> CreateTopicBody:

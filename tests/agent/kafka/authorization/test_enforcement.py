@@ -264,6 +264,27 @@ def test_http_uses_the_same_authorizer(secured: BrokerThread, topics: dict[str, 
         assert http.get("/metrics").status_code == 200
 
 
+def test_a_right_to_delete_is_no_right_to_read(secured: BrokerThread) -> None:
+    """The records of a topic that is undeleted under another name obey the rights on this name."""
+    secured.create_topic("u-secret")
+    rights = ("Delete Topic u-secret", "Create Topic v-*", "Read Topic v-*", "Create Topic u-secret")
+    secured.catalog.acls.add(allow("ANONYMOUS", *rights))
+    refresh(secured)
+    with httpx.Client(base_url=f"http://{secured.http_address}", timeout=240, trust_env=False) as http:
+        undelete = "/v1/topics/u-secret/undelete"
+        assert http.delete("/v1/topics/u-secret").status_code == 204
+        assert http.post(undelete, params={"new_name": "v-mine"}).status_code == 403
+        assert http.post(undelete, params={"new_name": "u-secret"}).status_code == 200
+        assert http.delete("/v1/topics/u-secret").status_code == 204
+        assert http.post(undelete).status_code == 200
+        assert http.delete("/v1/topics/u-secret").status_code == 204
+        secured.catalog.acls.add(allow("ANONYMOUS", "Read Topic u-secret"))
+        refresh(secured)
+        assert http.post(undelete, params={"new_name": "v-mine"}).json()["name"] == "v-mine"
+    secured.catalog.acls.remove([AclFilter(principal="User:ANONYMOUS")])
+    refresh(secured)
+
+
 def test_a_pattern_assigns_no_topic_that_the_member_may_not_describe(
     alice: Wire, topics: dict[str, UUID]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rights that are revoked while a request waits: the response obeys the ACLs of its own time."""
+"""Rights that are revoked while a request waits: the response obeys the new ACLs."""
 
 from __future__ import annotations
 
