@@ -6,7 +6,8 @@ tools may set (KIP-554), and looks up users in the middle of a blocking call.
 
 The nonce of the server makes each exchange unique, so a replayed message proves nothing. The client repeats
 its first header in the last message, signed, so that nobody can change it on the way. The proof is compared
-in constant time. An unknown user has a simulated credential and takes the same steps as a wrong password.
+in constant time. An unknown user has a simulated credential and takes the same steps as a wrong password. A
+credential that was changed or deleted between the two messages of the client proves nothing.
 Delegation tokens (`tokenauth=true`) are refused.
 """
 
@@ -68,7 +69,7 @@ class ScramExchange:
         self._is_over = True  # unless this message is the first one, and valid
         text = decode(message, self._mechanism.sasl_name)
         if self._begun is not None:
-            return self._finish(text, self._begun)
+            return await self._finish(text, self._begun)
         response = await self._begin(text)
         self._is_over = False
         return response
@@ -89,8 +90,10 @@ class ScramExchange:
         self._begun = _Begun(name, found["header"].encode(), nonce, credential, signed)
         return first.encode()
 
-    def _finish(self, text: str, begun: _Begun) -> bytes:
+    async def _finish(self, text: str, begun: _Begun) -> bytes:
         mechanism, credential = self._mechanism, begun.credential
+        # A client may take long between its messages, without an end while it authenticates again.
+        is_current = (await self._look_up(begun.name)).scram(mechanism) == credential
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None:
             fail(mechanism.sasl_name, "malformed")
@@ -103,7 +106,7 @@ class ScramExchange:
         client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
         claimed_key = hashlib.new(mechanism.hash_name, client_key).digest()
         is_proven = hmac.compare_digest(claimed_key, credential.stored_key)
-        if not (is_same and is_proven):
+        if not (is_same and is_proven and is_current):
             fail(mechanism.sasl_name, "invalid_credentials")
         self.identity = Identity(begun.name)
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, mechanism.hash_name))

@@ -77,6 +77,20 @@ def test_a_wrong_password_and_an_unknown_user_fail_alike() -> None:
     assert first.decode().split(",")[2] == "i=4096"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_password_that_was_changed_during_the_login_proves_nothing(*, is_deleted: bool) -> None:
+    """A client could otherwise keep an old password usable by a slow login."""
+    users = dict(_USERS)
+
+    async def look_up(name: str) -> UserLookup:
+        return UserLookup(users.get(name, {}), _SIMULATED, max(_SIMULATED))
+
+    exchange, client = ScramExchange(_SHA_256, look_up, _IDS), ScramClient(_SHA_256, "ada", "pencil")
+    final = client.final(_send(exchange, client.first()))
+    users["ada"] = {} if is_deleted else {each: new_credential(each, "new", _IDS) for each in ScramMechanism}
+    assert _rejected(exchange, final) == "invalid_credentials"
+
+
 def test_replayed_messages_prove_nothing() -> None:
     exchange, client = _exchange(), ScramClient(_SHA_256, "ada", "pencil")
     final = client.final(_send(exchange, client.first()))

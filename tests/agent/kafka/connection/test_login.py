@@ -334,9 +334,49 @@ def _check_sessions(listener: SaslListener) -> None:
         assert 0 <= response.session_lifetime <= 2_000
         until(lambda: not _is_served(wire))
         assert listener.metric("kafka_connections_closed_total", reason="session_expired") == 1
+    _check_queued_requests(listener)
     other_user, other_mechanism = _bearer(issuer.token(sub="bob")), _plain("ada", _PASSWORDS["ada"])
     _check_changed_identity(listener, "OAUTHBEARER", other_user, "principal")
     _check_changed_identity(listener, "PLAIN", other_mechanism, "mechanism")
+
+
+def _check_queued_requests(listener: SaslListener) -> None:
+    """A request that waits behind a long poll is not served if the session has ended meanwhile.
+
+    Requests that follow a new login in the same packet are served, and none between its messages.
+    """
+    issuer = listener.issuer
+    listener.broker.create_topic("queued")
+    part = Struct(partition=0, fetch_offset=0, partition_max_bytes=1_000, current_leader_epoch=-1)
+    topics = [Struct(topic="queued", partitions=[part])]
+    poll = Struct(replica_id=-1, max_wait=4_000, min_bytes=1, max_bytes=1_000, topics=topics)
+    with listener.wire() as wire:
+        _log_in(wire, "OAUTHBEARER", _bearer(issuer.token(exp=issuer.claims()["iat"] + 2)))
+        wire.send(request_frame("fetch", 12, 1, poll) + request_frame("metadata", 12, 2, Struct(topics=[])))
+        assert 2 not in _responses(wire)
+    handshake = request_frame("sasl_handshake", 1, 1, Struct(mechanism="PLAIN"))
+    token = Struct(auth_bytes=_plain("ada", _PASSWORDS["ada"]))
+    login = request_frame("sasl_authenticate", 2, 2, token)
+    metadata = request_frame("metadata", 12, 3, Struct(topics=[]))
+    for sent, served in (
+        (handshake + login + metadata, [1, 2, 3]),
+        (handshake + metadata + login, [1]),
+        (handshake + handshake + login + metadata, [1]),
+        (login + metadata, [2, 3]),  # the first one is ILLEGAL_SASL_STATE
+    ):
+        with listener.wire() as wire:
+            _log_in(wire, "PLAIN", token.auth_bytes)
+            wire.send(sent)
+            wire.socket.shutdown(socket.SHUT_WR)
+            assert _responses(wire) == served
+
+
+def _responses(wire: Wire) -> list[int]:
+    """Return the correlation ids of all responses, until the agent closes the connection."""
+    found = []
+    while (response := wire.receive()) is not None:
+        found.append(response[0])
+    return found
 
 
 def _check_changed_identity(listener: SaslListener, mechanism: str, token: bytes, what: str) -> None:
@@ -367,8 +407,24 @@ def _check_changes_of_users(listener: SaslListener) -> None:
     users.alter(upsertions=[("a,b=c", new)])
     until(lambda: _can_log_in(listener, "a,b=c", "planted-secret-3"))
     assert not _can_log_in(listener, "a,b=c", _PASSWORDS["a,b=c"])
+    _check_slow_authentication(listener)
     users.alter(deletions=[CredentialKey("a,b=c", each) for each in ScramMechanism])
-    until(lambda: not _can_log_in(listener, "a,b=c", "planted-secret-3"))
+    until(lambda: not _can_log_in(listener, "a,b=c", "planted-secret-4"))
+
+
+def _check_slow_authentication(listener: SaslListener) -> None:
+    """A client that authenticates again may take as long as it wants, but not with the old password."""
+    client = ScramClient(ScramMechanism.SHA_512, "a,b=c", "planted-secret-3")
+    with listener.wire() as wire:
+        first = _log_in(wire, "SCRAM-SHA-512", client.first())
+        assert _token(wire, client.final(bytes(first.auth_bytes))).error_code == _NONE
+        begun = _log_in(wire, "SCRAM-SHA-512", client.first())
+        assert begun.error_code == _NONE
+        new = new_credential(ScramMechanism.SHA_512, "planted-secret-4", listener.broker.ids)
+        listener.broker.catalog.users.alter(upsertions=[("a,b=c", new)])
+        until(lambda: _can_log_in(listener, "a,b=c", "planted-secret-4"))
+        assert _token(wire, client.final(bytes(begun.auth_bytes))).error_code == _FAILED
+        assert wire.is_closed()
 
 
 def _can_log_in(listener: SaslListener, name: str, password: str) -> bool:
