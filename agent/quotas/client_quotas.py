@@ -1,8 +1,10 @@
 """The quotas of an agent's clients: the use of each one, and its throttle time.
 
 A quota holds for each agent alone, as Kafka's hold for each broker. Rates are kept for the `max_tracked`
-clients that were active last, and for an hour after the last use (as in Kafka). So clients that invent client
-ids replace each other, and cannot fill the memory. A client that is replaced begins again without a past.
+clients that were active last, and for an hour after the last use (as in Kafka). A client that is replaced
+begins again without a past. Clients choose their client ids, and some choose their addresses. So a client id
+or an address for which only a default holds replaces another such one, and never a user: it can neither fill
+the memory nor erase what a user has used.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ class ClientQuotas:
         self._mutation_windows = mutation_windows
         self._max_tracked = max_tracked
         self._on_throttle = on_throttle
-        self._tracked: dict[_ClientKey, _Tracked] = {}  # least recently used first
+        # Least recently used first. Those of any client id or address are apart: they are evicted first.
+        self._tracked: dict[_ClientKey, _Tracked] = {}
+        self._of_any: dict[_ClientKey, _Tracked] = {}
         self.set_limits({})
 
     def set_limits(self, quotas: Quotas) -> None:
@@ -82,6 +86,7 @@ class ClientQuotas:
         self._address_limits = AddressLimits(quotas)
         if not self.has_limits:
             self._tracked.clear()
+            self._of_any.clear()
 
     @property
     def has_limits(self) -> bool:
@@ -94,12 +99,13 @@ class ClientQuotas:
         return bool(self._address_limits)
 
     def __len__(self) -> int:
-        return len(self._tracked)
+        return len(self._tracked) + len(self._of_any)
 
     def throttled(self) -> int:
         """Return the number of clients that are throttled now."""
         now_ms = self._now_ms()
-        return sum([each.throttled_until_ms > now_ms for each in self._tracked.values()])
+        tracked = (*self._tracked.values(), *self._of_any.values())
+        return sum([each.throttled_until_ms > now_ms for each in tracked])
 
     def record(self, key: QuotaKey, user: str, client_id: str | None, amount: float) -> int:
         """Count an amount, and return the time for which the client is throttled; 0 if it may go on."""
@@ -127,7 +133,8 @@ class ClientQuotas:
         limit = self._limits[key].find(user, client_id or "")
         if limit is None:
             return 0
-        tracked = self._tracked.get((key, _kept(limit.user), _kept(limit.client_id)))
+        client = key, _kept(limit.user), _kept(limit.client_id)
+        tracked = self._tracked.get(client) or self._of_any.get(client)
         return 0 if tracked is None else max(tracked.throttled_until_ms - self._now_ms(), 0)
 
     def fetch_allowance(self, user: str, client_id: str | None) -> FetchAllowance | None:
@@ -178,7 +185,8 @@ class ClientQuotas:
             return 0
         now_ms = self._now_ms()
         key = QuotaKey.CONNECTION_CREATION_RATE
-        tracked = self._track_key((key, address, None), now_ms)
+        is_of_any = not self._address_limits.has_own(address)
+        tracked = self._track_key((key, address, None), now_ms, is_of_any=is_of_any)
         rate = tracked.measured
         assert isinstance(rate, SampledRate)
         rate.record(1, now_ms)
@@ -188,10 +196,12 @@ class ClientQuotas:
         return self._throttle(tracked, key, throttle_ms, now_ms)
 
     def _track(self, key: QuotaKey, limit: Limit, now_ms: int) -> _Tracked:
-        return self._track_key((key, _kept(limit.user), _kept(limit.client_id)), now_ms)
+        client = key, _kept(limit.user), _kept(limit.client_id)
+        return self._track_key(client, now_ms, is_of_any=limit.is_of_any_id)
 
-    def _track_key(self, key: _ClientKey, now_ms: int) -> _Tracked:
-        tracked = self._tracked.pop(key, None)
+    def _track_key(self, key: _ClientKey, now_ms: int, *, is_of_any: bool) -> _Tracked:
+        # In either table: the quota of a client may have become one of a default, or its own.
+        tracked = self._tracked.pop(key, None) or self._of_any.pop(key, None)
         if tracked is None or now_ms - tracked.used_ms >= IDLE_MS:
             self._evict(now_ms)
             measured: SampledRate | TokenBucket
@@ -201,16 +211,17 @@ class ClientQuotas:
                 measured = SampledRate(self._windows, now_ms)
             tracked = _Tracked(measured, now_ms)
         tracked.used_ms = now_ms
-        self._tracked[key] = tracked
+        (self._of_any if is_of_any else self._tracked)[key] = tracked
         return tracked
 
     def _evict(self, now_ms: int) -> None:
         """Make room for one more client, and forget the idle ones."""
-        while self._tracked:
-            key, oldest = next(iter(self._tracked.items()))
-            if len(self._tracked) < self._max_tracked and now_ms - oldest.used_ms < IDLE_MS:
-                return
-            del self._tracked[key]
+        for table in (self._of_any, self._tracked):
+            while table:
+                key, oldest = next(iter(table.items()))
+                if len(self) < self._max_tracked and now_ms - oldest.used_ms < IDLE_MS:
+                    break
+                del table[key]
 
     def _now_ms(self) -> int:
         return math.floor(self._clock.monotonic() * 1000)

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """A limit, and the user and client id whose amounts count together; None stands for all."""
+    """A limit, and the user and client id whose amounts count together; None stands for all.
+
+    `is_of_any_id` is True if each client id has the limit for itself, also one that a client has invented.
+    """
 
     value: float
     user: str | None
     client_id: str | None
+    is_of_any_id: bool = False
 
 
 class ClientLimits:
@@ -50,12 +54,12 @@ class ClientLimits:
         for named in (user, DEFAULT):
             for id_ in (client_id, DEFAULT):
                 if (value := find((named, id_))) is not None:
-                    return Limit(value, user, client_id)
+                    return Limit(value, user, client_id, id_ == DEFAULT)
             if (value := find((named, None))) is not None:
                 return Limit(value, user, None)
         for id_ in (client_id, DEFAULT):
             if (value := find((None, id_))) is not None:
-                return Limit(value, None, client_id)
+                return Limit(value, None, client_id, id_ == DEFAULT)
         return None
 
 
@@ -76,3 +80,7 @@ class AddressLimits:
     def find(self, address: str) -> float | None:
         """Return the limit of an address in its canonical form, or None."""
         return self._limits.get(address, self._limits.get(DEFAULT))
+
+    def has_own(self, address: str) -> bool:
+        """Return True if the address has a limit that is not that of the default."""
+        return address in self._limits

@@ -36,13 +36,13 @@ def by_precedence(quotas: Quotas, user: str, client_id: str) -> Limit | None:
     """Try Kafka's eight paths in their order (the table of ClientQuotaManager)."""
     for path, shared_by in (
         (QuotaEntity(user, client_id), (user, client_id)),
-        (QuotaEntity(user, DEFAULT), (user, client_id)),
+        (QuotaEntity(user, DEFAULT), (user, client_id, True)),
         (QuotaEntity(user, None), (user, None)),
         (QuotaEntity(DEFAULT, client_id), (user, client_id)),
-        (QuotaEntity(DEFAULT, DEFAULT), (user, client_id)),
+        (QuotaEntity(DEFAULT, DEFAULT), (user, client_id, True)),
         (QuotaEntity(DEFAULT, None), (user, None)),
         (QuotaEntity(None, client_id), (None, client_id)),
-        (QuotaEntity(None, DEFAULT), (None, client_id)),
+        (QuotaEntity(None, DEFAULT), (None, client_id, True)),
     ):
         if _PRODUCE in quotas.get(path, {}):
             return Limit(quotas[path][_PRODUCE], *shared_by)
@@ -97,7 +97,7 @@ def test_clients_that_were_active_last_are_kept(steps: list[tuple[int, int]]) ->
         used.pop(client, None)
         used[client] = now
         used = {key: moment for key, moment in list(used.items())[-3:] if now - moment < IDLE_MS}
-        tracked = [int(key[2] or "") for key in quotas._tracked]
+        tracked = [int(key[2] or "") for key in quotas._of_any]
         assert len(tracked) <= 3
         assert tracked[-len(used) :] == list(used)
 
@@ -106,7 +106,57 @@ def test_long_client_ids_take_little_memory() -> None:
     quotas = quotas_with({QuotaEntity(client_id=DEFAULT): {_PRODUCE: 1.0}})
     for letter in "xy":
         quotas.record(_PRODUCE, "a", letter * 30_000, 1)
-    assert [len(key[2] or "") for key in quotas._tracked] == [64, 64]
+    assert [len(key[2] or "") for key in quotas._of_any] == [64, 64]
+
+
+def test_invented_client_ids_erase_no_rate_of_a_user() -> None:
+    """A user could otherwise begin again without a past whenever its quota is used up."""
+    clock = ManualClock()
+    quotas = quotas_with(
+        {QuotaEntity(user="a"): {_PRODUCE: 10.0}, QuotaEntity(client_id=DEFAULT): {_FETCH: 1.0}},
+        clock,
+        max_tracked=5,
+    )
+    assert quotas.record(_PRODUCE, "a", None, 200) == 10_000
+    for number in range(20):
+        quotas.record(_FETCH, "a", str(number), 1)
+    assert len(quotas) == 5
+    assert quotas.throttle_left(_PRODUCE, "a", None) == 10_000
+    assert quotas.record(_PRODUCE, "a", None, 10) == 11_000
+    assert quotas.throttle_left(_FETCH, "a", "19") == 0
+
+
+def test_many_addresses_erase_no_rate_of_a_user() -> None:
+    quotas = quotas_with(
+        {
+            QuotaEntity(user="a"): {_PRODUCE: 10.0},
+            QuotaEntity(ip=DEFAULT): {QuotaKey.CONNECTION_CREATION_RATE: 100.0},
+        },
+        max_tracked=5,
+    )
+    assert quotas.record(_PRODUCE, "a", None, 200) == 10_000
+    for number in range(20):
+        assert quotas.connect(f"2001:db8::{number:x}") == 0
+    assert len(quotas) == 5
+    assert quotas.throttle_left(_PRODUCE, "a", None) == 10_000
+
+
+def test_more_users_than_places_replace_each_other() -> None:
+    quotas = quotas_with({QuotaEntity(user=DEFAULT): {_PRODUCE: 10.0}}, max_tracked=5)
+    for number in range(20):
+        quotas.record(_PRODUCE, f"user-{number}", None, 200)
+    assert len(quotas) == 5
+    assert [quotas.throttle_left(_PRODUCE, f"user-{each}", None) for each in (0, 19)] == [0, 10_000]
+
+
+def test_a_rate_stays_when_a_client_id_gets_a_quota_of_its_own() -> None:
+    limits: Quotas = {QuotaEntity(client_id=DEFAULT): {_PRODUCE: 10.0}}
+    quotas = quotas_with(limits)
+    assert quotas.record(_PRODUCE, "a", "1", 200) == 10_000
+    quotas.set_limits({**limits, QuotaEntity(client_id="1"): {_PRODUCE: 10.0}})
+    assert quotas.throttle_left(_PRODUCE, "a", "1") == 10_000
+    assert quotas.record(_PRODUCE, "a", "1", 10) == 11_000
+    assert len(quotas) == 1
 
 
 def test_a_client_takes_two_kibibytes_at_most() -> None:
