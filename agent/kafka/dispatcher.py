@@ -24,7 +24,6 @@ from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.throttling import RequestMeter
 from agent.runtime.errors import BusyError
 from agent.runtime.request_time import Measured
-from agent.security.identity import ANONYMOUS
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -164,9 +163,12 @@ class RequestDispatcher:
         return response
 
     def _meter(self, api: Api, context: RequestContext, frame: memoryview) -> RequestMeter | None:
-        """Return what charges a request, except those of a login: all unknown clients would share a limit."""
-        quotas = self._quotas.active
-        if quotas is None or (api.key in _LOGIN_APIS and context.client.principal == ANONYMOUS):
+        """Return what charges a request.
+
+        The first login of a connection is not charged: all clients that have no name yet would share a limit.
+        """
+        quotas, login = self._quotas.active, context.client.login
+        if quotas is None or (api.key in _LOGIN_APIS and login is not None and login.user is None):
             return None
         return RequestMeter(quotas, api.name, context, len(frame))
 

@@ -8,8 +8,8 @@ connection receives nothing more for this time. Rules by API:
   the time.
 - Fetch is charged with the size of its response, and returns at most what the quota's windows allow. While
   the client is throttled, further requests, on any connection, get an empty response.
-- Every request with a response is charged with its time, except those of a login. Kafka also exempts Produce
-  with acks 0.
+- Every request with a response is charged with its time, except those of a connection's first login. Kafka
+  also exempts Produce with acks 0.
 - Creations and deletions of topics and partitions are charged by their handlers (`MutationCharges`).
 
 Nothing here runs while no quota is set.

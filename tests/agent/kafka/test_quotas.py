@@ -10,6 +10,9 @@ import pytest
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.throttling import RequestMeter
+from agent.listeners import KafkaListener, SaslMechanism, SecurityProtocol
+from catalog.config.quota_entities import DEFAULT, QuotaEntity
+from catalog.security.scram import ScramMechanism, new_credential
 from tests.agent.kafka.connection.test_connection import only_partition, produce_request
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, read_response, request_frame
@@ -17,6 +20,8 @@ from tests.agent.kafka.wire import Wire, read_response, request_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from catalog.open import Catalog
+    from core.ids import Ids
     from tests.agent.kafka.brokers import BrokerThread
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
@@ -231,21 +236,38 @@ def test_a_throttled_consumer_reads_nothing_and_loses_nothing(broker: BrokerThre
 
 
 def test_requests_are_throttled_by_their_time(broker: BrokerThread) -> None:
-    """Whatever the API, for a window at most. acks 0 and the requests of a login are exempt."""
+    """Whatever the API, for a window at most. acks 0 is exempt."""
     broker.create_topic("granite")
     set_quotas(broker, {_ID: None}, request_percentage=1e-9)
     for name, version, request in (
         ("list_groups", 3, Struct(states_filter=[])),
         ("offset_delete", 0, Struct(group_id="g", topics=[])),
         ("fetch", 12, fetch_request(wait=1)),
+        ("api_versions", 2, Struct()),
     ):
         with Wire(broker.host_and_port, client_id=name) as wire:
             assert 0 < wire.ask(name, version, request).throttle_time <= 1000
-    with Wire(broker.host_and_port, client_id="login") as wire:
-        assert wire.ask("api_versions", 2, Struct()).throttle_time == 0
     with Wire(broker.host_and_port, client_id="acks 0") as wire:
         wire.send(request_frame("produce", 9, 1, produce_request([b"x"], acks=0), client_id="acks 0"))
         assert wire.ask("list_groups", 3, Struct(states_filter=[])).error_code == 0
+
+
+def test_a_first_login_is_not_throttled_and_later_requests_of_its_kind_are(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, ids: Ids
+) -> None:
+    """Clients without a name yet would share a limit."""
+    catalog.users.alter(upsertions=[("ada", new_credential(ScramMechanism.SHA_256, "secret", ids))])
+    sasl = KafkaListener(port=0, protocol=SecurityProtocol.SASL_PLAINTEXT, mechanisms=(SaslMechanism.PLAIN,))
+    broker = start_broker(kafka_listeners=(sasl,))
+    catalog.client_quotas.alter({QuotaEntity(client_id=DEFAULT): {"request_percentage": 1e-9}})
+    until(lambda: broker.agent.quotas.active is not None)
+    with Wire(broker.host_and_port) as wire:
+        assert wire.ask("api_versions", 2, Struct()).throttle_time == 0
+        assert wire.ask("sasl_handshake", 1, Struct(mechanism="PLAIN")).error_code == 0
+        assert muted(broker) == 0
+        token = Struct(auth_bytes=b"\0ada\0secret")
+        assert wire.ask("sasl_authenticate", 1, token).error_code == 0
+        assert 0 < wire.ask("api_versions", 2, Struct()).throttle_time <= 1000
 
 
 def test_mutations_are_strict_in_new_versions_and_permissive_in_old_ones(broker: BrokerThread) -> None:
