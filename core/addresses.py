@@ -30,6 +30,22 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def network_of(host: str) -> str:
+    """Return the addresses that one client can choose from: the /64 of an IPv6 address, or an IPv4 address.
+
+    An IPv6 host has 2^64 addresses at least. Text that is no address stays as it is.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
 def is_loopback(host: str) -> bool:
     """Return True if only this machine can connect to a listener on `host`."""
     try:

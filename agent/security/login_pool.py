@@ -1,8 +1,8 @@
 """Threads that verify clients, shared fairly among addresses.
 
 One call of an address runs or waits in the pool at a time; its other calls wait for their turn. So a flood of
-logins from one address delays those of the same address only, and occupies one thread. A call whose caller
-has left runs to its end meanwhile.
+logins from one address delays those of the same address only, and occupies one thread. The addresses of an
+IPv6 network (a /64) count as one. A call whose caller has left runs to its end meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.runtime.errors import BusyError
+from core.addresses import network_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,7 +46,8 @@ class LoginPool:
 
         What the caller needs may be known by then, because of an earlier caller.
         """
-        line = self._lines.setdefault(address, _Line())
+        network = network_of(address)
+        line = self._lines.setdefault(network, _Line())
         if line.callers > self._max_waiting:
             raise BusyError(
                 f"{line.callers} logins from {address} wait",
@@ -59,4 +61,4 @@ class LoginPool:
         finally:
             line.callers -= 1
             if not line.callers:
-                del self._lines[address]
+                del self._lines[network]

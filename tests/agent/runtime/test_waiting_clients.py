@@ -24,3 +24,22 @@ def test_an_address_with_many_connections_evicts_its_own() -> None:
     assert not len(waiting)
     waiting.add(7, "honest")
     assert waiting.to_evict() == 7
+
+
+def test_the_addresses_of_one_network_evict_each_other() -> None:
+    """A client of IPv6 has many."""
+    waiting = WaitingClients[int]()
+    waiting.add(0, "2001:db8::1")
+    for number in range(1, 10):
+        waiting.add(number, f"2001:db8:0:1::{number}")
+    assert [waiting.count(each) for each in ("2001:db8::1", "2001:db8:0:1::9", "2001:db8:0:1::a")] == [
+        1,
+        1,
+        0,
+    ]
+    for number in range(1, 9):
+        assert waiting.to_evict() == number
+        waiting.remove(number)
+    waiting.remove(9)
+    waiting.remove(0)
+    assert (len(waiting), waiting.count("2001:db8::1")) == (0, 0)

@@ -94,6 +94,21 @@ async def test_a_flood_from_one_address_delays_no_others(flood: _Flood, name: st
     assert flood.hashed.count(password) <= 2
 
 
+async def test_a_flood_from_the_addresses_of_one_network_takes_one_thread(flood: _Flood) -> None:
+    """A client of IPv6 has many addresses. Those of another network are not delayed."""
+    names = [f"slow {number}" for number in range(2 * _MAX_WAITING // 3)]
+    flooding = [
+        asyncio.create_task(flood.verify(name, "right", f"2001:db8:0:1::{number:x}"))
+        for number, name in enumerate(names)
+    ]
+    while not flood.looked_up:  # noqa: ASYNC110  # in a thread
+        await asyncio.sleep(0)
+    assert await flood.verify("ada", "right", "2001:db8:0:2::1") == "ada"
+    assert flood.looked_up == [names[0], "ada"]
+    flood.end.set()
+    assert await asyncio.gather(*flooding) == names
+
+
 async def test_waiting_logins_of_one_address_are_bounded(flood: _Flood) -> None:
     """Others of the same address are refused, and no caller is remembered afterwards."""
     names = [f"slow {number}" for number in range(_MAX_WAITING + 1)]
