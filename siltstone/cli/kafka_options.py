@@ -41,7 +41,8 @@ _OPTIONS: tuple[Decorator, ...] = (
         "client_property",
         metavar="NAME=VALUE",
         multiple=True,
-        help="librdkafka property; overrides every other option. May be repeated.",
+        help="librdkafka property; overrides every other option. May be repeated. Other users of the machine "
+        "can see it: give passwords in a file.",
     ),
 )
 

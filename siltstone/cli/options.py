@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _SHORTER = {"spark_master": ("--master",)}
+_HINTS = {
+    "catalog": " Other users of the machine can see options: give a URL with a password in the settings "
+    "file or in SILTSTONE_CATALOG.",
+}
 COMMON = ("data_dir", "object_store", "s3_endpoint", "s3_region", "catalog", "log_level")
 _METAVARS = {
     "data_dir": "DIR",
@@ -81,7 +85,7 @@ def _setting_option(name: str) -> Decorator:
         *_SHORTER.get(name, ()),
         name,
         metavar=_METAVARS.get(name, "VALUE"),
-        help=description + default,
+        help=description + _HINTS.get(name, "") + default,
     )
 
 

@@ -49,6 +49,11 @@ def test_a_unit_leaves_time_to_stop_and_is_not_restarted_on_a_wrong_schema(unit:
     assert re.findall(r"^RestartPreventExitStatus=(\d+)$", text, re.MULTILINE) == [str(WRONG_SCHEMA)]
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_crash_writes_no_memory_to_a_disk(unit: Path) -> None:
+    assert re.findall(r"^LimitCORE=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE) == ["0"]
+
+
 def test_the_guide_installs_the_units_and_sets_settings_that_exist() -> None:
     assert all(f"deploy/systemd/{unit.name}" in GUIDE for unit in UNITS)
     names = re.findall(rf"{ENVIRONMENT_PREFIX}([A-Z0-9_]+)", GUIDE)

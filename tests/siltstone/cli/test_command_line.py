@@ -82,6 +82,13 @@ def test_every_command_has_a_help_text(arguments: tuple[str, ...]) -> None:
         assert COMMANDS[arguments[0]] in " ".join(result.output.split())
 
 
+def test_options_that_may_hold_a_password_say_that_others_see_them() -> None:
+    for command, option in (("migrate", "--catalog URL"), ("produce", "-X, --property NAME=VALUE")):
+        result = CliRunner().invoke(cli, [command, "--help"])
+        text = " ".join(result.output.split()).partition(option)[2]
+        assert "Other users of the machine can see" in text[:400]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
