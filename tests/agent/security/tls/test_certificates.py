@@ -178,6 +178,34 @@ def test_a_resumed_session_does_not_outlive_the_certificate_of_its_client(
     )
 
 
+def test_a_removed_authority_admits_no_client_any_more(tmp_path: Path) -> None:
+    """Neither by a handshake nor by a session that began before. A half-written file admits nobody else."""
+    authority, removed = Authority(tmp_path), Authority(tmp_path, "removed")
+    issued = authority.issue("server", "localhost")
+    both = authority.file.read_bytes() + removed.file.read_bytes()
+    clients = tmp_path / "clients.pem"
+    clients.write_bytes(both)
+    settings = TlsSettings(
+        certificate=issued.certificate, key=issued.key, client_auth=ClientAuth.REQUIRED, client_ca=clients
+    )
+    certificate = Certificate("SSL", settings, AgentMetrics())
+    stays = authority.issue("stays").context(authority)
+    leaves = removed.issue("leaves").context(authority)
+    leaves.maximum_version = ssl.TLSVersion.TLSv1_2
+    first, _ = _shake_hands(certificate.context, leaves)
+    for size in (len(both) - 2, len(both) - 100, len(authority.file.read_bytes()) + 40, 100, 0):
+        before = certificate.context
+        clients.write_bytes(both[:size])
+        certificate.refresh()
+        assert certificate.context is before
+    clients.write_bytes(both[: len(authority.file.read_bytes()) + 10])  # as if there was no other one
+    certificate.refresh()
+    for session in (None, first.session):
+        with pytest.raises(ssl.SSLError):
+            _shake_hands(certificate.context, leaves, session)
+    _shake_hands(certificate.context, stays)
+
+
 def test_a_changed_certificate_is_used_and_a_broken_one_is_not(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("server", "localhost")
