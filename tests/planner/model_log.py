@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from catalog.model import Extent, FileKind, PartitionId, PartitionState
+from catalog.model import Exactness, Extent, FileKind, PartitionId, PartitionState
 from planner.jobs.clustering import is_fragmented
 from planner.jobs.merging import is_mostly_dead
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
@@ -64,6 +64,7 @@ class ModelLog:
     first_dirty: dict[PartitionId, int] = field(default_factory=dict)
     log_start: dict[PartitionId, int] = field(default_factory=dict)
     unstable: dict[PartitionId, int] = field(default_factory=dict)
+    exactness: dict[PartitionId, Exactness] = field(default_factory=dict)
     claimed: set[tuple[PartitionId, int]] = field(default_factory=set)
     files: dict[UUID, FileView] = field(default_factory=dict)
     initial_bytes: dict[UUID, int] = field(default_factory=dict)
@@ -164,6 +165,8 @@ class ModelLog:
             rest = [extent for extent in self.extents[key] if extent not in taken]
             self.extents[key] = sorted([*rest, merged], key=lambda extent: extent.base_offset)
             if part.deduplicate and part.reaches_log_start:
+                if part.upper_offset >= self.first_dirty.get(key, 0):
+                    self.exactness.pop(key, None)  # the key table is never full
                 self.first_dirty[key] = max(self.first_dirty.get(key, 0), part.upper_offset)
         self.initial_bytes |= sizes
         self.written[job.kind] = self.written.get(job.kind, 0) + sum(sizes.values())
@@ -194,6 +197,7 @@ class ModelLog:
                 replace(extent, claimed_by=OPEN_JOB) if (key, extent.base_offset) in self.claimed else extent
                 for extent in self.extents[key]
             ),
+            exactness=self.exactness.get(key, Exactness.EXACT),
         )
 
     def mergeable(self, settings: PlannerSettings | None) -> tuple[Mergeable, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from catalog.model import Exactness
 from planner.policy import make_plan
 from planner.settings import PlannerSettings
 from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
@@ -79,6 +80,8 @@ def logs(draw: st.DrawFn) -> ModelLog:
     if draw(st.booleans()):
         for job in make_plan(log.snapshot(), draw(SETTINGS)).jobs[:1]:
             log.claim(job)
+    for key in draw(st.lists(st.sampled_from(keys), unique=True, max_size=1)):
+        log.exactness[key] = draw(st.sampled_from(Exactness))
     for key in draw(st.lists(st.sampled_from(keys), unique=True, max_size=1)):
         _delete_records(draw, log, key)
     return log

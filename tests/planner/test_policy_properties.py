@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 
-from catalog.model import FileKind, PartitionId
+from catalog.model import Exactness, FileKind, PartitionId
 from planner.dirtiness import first_dirty_offset, measure, stable_extents, takeable_extents
 from planner.plan import JobKind, Verdict
 from planner.policy import make_plan
+from planner.settings import MIB
 from tests.planner.strategies import SETTINGS, logs
 
 if TYPE_CHECKING:
@@ -112,8 +114,59 @@ def test_cleaning_jobs_take_only_partitions_that_are_due(log: ModelLog, settings
             assert measured.cleanable_bytes > 0
             rules = log.view(key).rules
             assert (
-                measured.ratio > rules.min_cleanable_dirty_ratio or measured.overdue_ms > 0 or settings.force
+                measured.ratio > rules.min_cleanable_dirty_ratio
+                or measured.overdue_ms > 0
+                or settings.force
+                or log.exactness.get(key) is Exactness.DEDUP_INCOMPLETE
             )
+
+
+@given(logs(), SETTINGS)
+def test_a_score_counts_what_a_job_reads_and_writes(log: ModelLog, settings: PlannerSettings) -> None:
+    """Deduplication reads twice. An output has two objects, and an upload has parts of 8 MiB."""
+    for job in make_plan(log.snapshot(settings), settings).jobs:
+        by_partition = extents_of(job)
+        passes = 1 + any(each.deduplicate for each in job.partitions)
+        puts = 2 * (1 + job.taken_bytes // job.output_bytes) + math.ceil(job.taken_bytes / (8 * MIB))
+        score = job.score
+        assert score.rewritten_bytes == job.taken_bytes
+        assert score.moved_bytes == passes * job.input_bytes + job.taken_bytes
+        assert score.nanodollars == 400 * passes * len(job.inputs) + 5_000 * puts
+        assert score.reads_saved == sum(map(len, by_partition.values())) - len(by_partition)
+        assert score.waited_ms == max(0, log.now_ms - waiting_since_ms(job, log))
+        cleaned = {
+            PartitionId(each.topic_id, each.partition)
+            for each in job.partitions
+            if each.deduplicate and each.reaches_log_start
+        }
+        assert job.exact == any(log.view(key).exactness is not Exactness.EXACT for key in cleaned)
+        names = {each.file_id for each in job.inputs}
+        reclaimed = sum(
+            each.dead_bytes
+            for each in log.mergeable(None)
+            if job.kind is JobKind.MERGING and each.file.file_id in names
+        )
+        for key in cleaned:
+            measured = measure(log.view(key), by_partition[key], log.now_ms)
+            total = measured.clean_bytes + measured.cleanable_bytes
+            reclaimed += min(measured.cleanable_bytes, total // 2)
+        assert score.reclaimed_bytes == reclaimed
+        late = [
+            measure(log.view(key), takeable_extents(log.view(key), log.now_ms), log.now_ms) for key in cleaned
+        ]
+        assert score.overdue == any(each.overdue_ms > 0 for each in late)
+
+
+def waiting_since_ms(job: PlannedJob, log: ModelLog) -> int:
+    """Return the time since which the oldest dirty data of a job, or the last of its files, has waited."""
+    if job.kind not in {JobKind.INGESTION, JobKind.CLEANING}:
+        return max(log.files[each.file_id].committed_ms for each in job.inputs)
+    return min(
+        extent.committed_ms
+        for key, extents in extents_of(job).items()
+        for extent in extents
+        if not log.view(key).rules.compacted or extent.last_offset >= first_dirty_offset(log.view(key))
+    )
 
 
 @given(logs(), SETTINGS)

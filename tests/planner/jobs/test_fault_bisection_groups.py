@@ -1,0 +1,144 @@
+"""Which files of failed jobs are retried together, compared with a plain model of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.jobs.quarantine import QuarantineCandidate
+from planner.dirtiness import contiguous_run
+from planner.jobs.fault_bisection import can_be_retried, draft_fault_bisection_jobs
+from planner.plan import JobKind
+from planner.settings import PlannerSettings
+from tests.planner.model_log import NOW_MS, Chunk, ModelLog, topic_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Extent, PartitionId
+    from planner.snapshot import FileView
+
+    Taken = dict[PartitionId, tuple[Extent, ...]]
+
+
+def candidate(
+    file: FileView, *, job: int, max_files: int, not_before_ms: int = 0, quarantined_ms: int | None = None
+) -> QuarantineCandidate:
+    return QuarantineCandidate(
+        file_id=file.file_id,
+        object_name=file.object_name,
+        kind=file.kind,
+        size=file.size,
+        committed_ms=file.committed_ms,
+        max_files=max_files,
+        failures=1,
+        job_id=UUID(int=job),
+        reason="a test",
+        failed_ms=0,
+        not_before_ms=not_before_ms,
+        quarantined_ms=quarantined_ms,
+    )
+
+
+def _is_allowed(
+    group: Sequence[FileView], candidates: dict[UUID, QuarantineCandidate], max_bytes: int
+) -> bool:
+    found = [candidates[each.file_id] for each in group]
+    return (
+        len({each.job_id for each in found}) == 1
+        and all(len(group) <= each.max_files for each in found)
+        and sum(each.size for each in group) <= max_bytes
+    )
+
+
+def model(
+    log: ModelLog, candidates: dict[UUID, QuarantineCandidate], known: Sequence[FileView], max_bytes: int
+) -> list[Taken]:
+    """Return the extents that each job takes."""
+    extents = {
+        (key, extent): extent.file_id
+        for key in sorted(log.extents)
+        for extent in log.extents[key]
+        if extent.last_offset < log.view(key).state.last_stable_offset
+        and (key, extent.base_offset) not in log.claimed
+    }
+    files = [
+        each
+        for job in sorted({each.job_id for each in candidates.values()})
+        for each in known
+        if each.file_id in candidates
+        and candidates[each.file_id].job_id == job
+        and can_be_retried(candidates[each.file_id], NOW_MS)
+        and each.file_id in extents.values()
+    ]
+    groups: list[Taken] = []
+    while files:
+        count = 1
+        while count < len(files) and _is_allowed(files[: count + 1], candidates, max_bytes):
+            count += 1
+        names = [each.file_id for each in files[:count]]
+        taken: dict[PartitionId, list[Extent]] = {}
+        for (key, extent), file_id in extents.items():
+            if file_id in names:
+                taken.setdefault(key, []).append(extent)
+        groups.append({key: contiguous_run(found) for key, found in taken.items()})
+        files = files[count:]
+    return groups
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1),
+            st.sampled_from([None, *[(job, most) for job in (1, 2) for most in (1, 2, 4)]]),
+            st.sampled_from([*[(0, None)] * 6, (NOW_MS, None), (NOW_MS + 1, None), (0, NOW_MS)]),
+            st.sampled_from([True, True, True, True, False]),
+        ),
+        max_size=10,
+    ),
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=2),
+    st.integers(0, 2),
+    st.sampled_from([1, 220, 330, 10_000]),
+)
+def test_candidates_are_retried_in_groups_that_their_failures_allow(
+    files: list[tuple[dict[int, int], tuple[int, int] | None, tuple[int, int | None], bool]],
+    claimed: set[tuple[int, int]],
+    unstable: int,
+    max_bytes: int,
+) -> None:
+    """A group has files of one failed job, in commit order, as many as all of them and the bound allow.
+
+    Quarantined files, those that must wait, and files that the plan does not know are in none.
+    """
+    log = ModelLog(rules=[topic_rules(0)], partition_count=3)
+    keys = sorted(log.extents)
+    candidates, known = {}, []
+    for chunks, failed, (not_before_ms, quarantined_ms), is_known in files:
+        file = log.append({keys[each]: Chunk(records=count, length=5) for each, count in chunks.items()})
+        if is_known:
+            known.append(file)
+        if failed is not None:
+            job, most = failed
+            candidates[file.file_id] = candidate(
+                file,
+                job=job,
+                max_files=most,
+                not_before_ms=not_before_ms,
+                quarantined_ms=quarantined_ms,
+            )
+    log.claimed = {(keys[number], offset) for number, offset in claimed}
+    log.unstable[keys[0]] = unstable
+    snapshot = replace(
+        log.snapshot(),
+        files={each.file_id: each for each in known},
+        quarantine_candidates=candidates,
+    )
+    settings = PlannerSettings(max_job_input_bytes=max_bytes)
+    drafts = draft_fault_bisection_jobs(snapshot, settings)
+    assert all(draft.kind is JobKind.FAULT_BISECTION for draft in drafts)
+    found = [{view.partition_id: extents for view, extents in draft.partitions()} for draft in drafts]
+    assert found == model(log, candidates, known, max_bytes)

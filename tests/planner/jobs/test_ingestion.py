@@ -1,0 +1,97 @@
+"""What ingestion jobs take, compared with a plain model of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import FileKind, PartitionId
+from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
+from planner.jobs.ingestion import draft_ingestion_jobs
+from tests.planner.strategies import SETTINGS, logs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from catalog.model import Extent
+    from planner.settings import PlannerSettings
+    from planner.snapshot import PartitionView
+    from tests.planner.model_log import ModelLog
+
+    Taken = Mapping[PartitionId, tuple[Extent, ...]]
+
+
+def _hull(extents: Sequence[Extent]) -> int:
+    bounds = [
+        edge for each in extents if each.length for edge in (each.position, each.position + each.length)
+    ]
+    return max(bounds, default=0) - min(bounds, default=0)
+
+
+def _is_within_bounds(files: Sequence[Sequence[Extent]], settings: PlannerSettings) -> bool:
+    return (
+        len(files) <= settings.max_job_files
+        and sum(map(_hull, files)) <= settings.max_job_input_bytes
+        and sum(map(len, files)) <= settings.max_job_extents
+    )
+
+
+def _groups(log: ModelLog, settings: PlannerSettings) -> list[Taken]:
+    """Return the extents of ingestion files that each job takes."""
+    by_file: dict[UUID, list[Extent]] = {file_id: [] for file_id in log.files}
+    for key in sorted(log.extents):
+        for extent in stable_extents(log.view(key)):
+            if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
+                by_file[extent.file_id].append(extent)
+    files = [extents for extents in by_file.values() if extents]
+    groups: list[Taken] = []
+    while files:
+        count = 1
+        while count < len(files) and _is_within_bounds(files[: count + 1], settings):
+            count += 1
+        taken: dict[PartitionId, list[Extent]] = {}
+        for extent in (each for extents in files[:count] for each in extents):
+            taken.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+        groups.append({key: contiguous_run(extents) for key, extents in taken.items()})
+        files = files[count:]
+    return groups
+
+
+def _is_cleaned_at_once(view: PartitionView, run: Sequence[Extent], *, now_ms: int, force: bool) -> bool:
+    """Return True if the partition is due, and all that may be cleaned is in the job or compacted."""
+    whole = takeable_extents(view, now_ms)
+    if not measure(view, whole, now_ms, force=force).due or contiguous_run(whole) != whole:
+        return False
+    others = [each for each in whole if each not in run]
+    return (
+        whole[0].base_offset <= view.state.log_start_offset
+        and set(run) <= set(whole)
+        and all(each.file_kind is FileKind.COMPACTED and each.claimed_by is None for each in others)
+    )
+
+
+@given(logs(), SETTINGS, st.booleans())
+def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_are_due(
+    log: ModelLog, settings: PlannerSettings, is_bounded: bool
+) -> None:
+    """A job is as large as the bounds allow. One that waits leaves older extents to other jobs."""
+    if not is_bounded:
+        settings = replace(settings, max_job_input_bytes=1 << 30, max_job_files=400, max_job_extents=1_000)
+    drafts = draft_ingestion_jobs(log.snapshot(settings), settings)
+    groups = _groups(log, settings)
+    assert len(drafts) == len(groups)
+    for draft, group in zip(drafts, groups, strict=True):
+        assert [view.partition_id for view, _ in draft.partitions()] == sorted(group)
+        waits = settings.paced and draft.wait is not None
+        assert draft is drafts[-1] or draft.wait is None
+        for view, extents in draft.partitions():
+            run, whole = group[view.partition_id], takeable_extents(view, log.now_ms)
+            may_join = not waits and _is_cleaned_at_once(view, run, now_ms=log.now_ms, force=settings.force)
+            if may_join and not is_bounded:
+                assert extents == whole
+            else:
+                assert extents == run or (may_join and extents == whole)
