@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.write import acknowledged_commits
 from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
@@ -21,8 +25,6 @@ from core.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pytest
 
     from agent.cluster.commits import CommittedSection
 
@@ -125,3 +127,67 @@ def test_a_file_with_more_sections_than_are_remembered_is_dropped(monkeypatch: p
     _commit(memory, 1, sections=2)
     assert len(memory) == 0
     assert not memory.is_complete(UUID(int=1), knows_oldest=False, heartbeat_age_ms=None)
+
+
+class _Remembered(NamedTuple):
+    number: int
+    session: int
+    sections: int
+    at: float
+
+
+def _longest_suffix(commits: Sequence[_Remembered], now: float) -> Sequence[_Remembered]:
+    """Return the newest commits that are within all bounds: 3 files, 4 sections, and the age."""
+    for start in range(len(commits)):
+        kept = commits[start:]
+        few = len(kept) <= 3 and sum(each.sections for each in kept) <= 4
+        if few and now - kept[0].at <= MAX_AGE_SECONDS:
+            return kept
+    return []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 299, 300, MAX_AGE_SECONDS - 1, MAX_AGE_SECONDS]),
+            st.integers(1, 2),
+            st.integers(1, 5),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([0, 1, 300, MAX_AGE_SECONDS]),
+    st.booleans(),
+)
+def test_it_knows_which_commits_it_has_dropped(
+    steps: list[tuple[float, int, int]], pause: float, looks: bool
+) -> None:
+    """A session is complete if each of its dropped commits is so old that the catalog must know it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acknowledged_commits, "MAX_FILES", 3)
+        patch.setattr(acknowledged_commits, "MAX_SECTIONS", 4)
+        clock = ManualClock()
+        memory = AcknowledgedCommits(clock)
+        commits: list[_Remembered] = []
+        for number, (seconds, session, sections) in enumerate(steps):
+            clock.advance(seconds)
+            _commit(memory, number, session=session, sections=sections)
+            commits.append(_Remembered(number, session, sections, clock.monotonic()))
+            now = clock.monotonic()
+            assert len(memory) == len(_longest_suffix(commits, now))
+            if looks:
+                assert len(memory.recent()) == len(memory)
+        clock.advance(pause)
+        now = clock.monotonic()
+        kept = _longest_suffix(commits, now)
+        assert [(each.file_id.int, each.number) for each in memory.recent()] == [
+            (each.number, each.number + 1) for each in kept
+        ]
+        for session in (1, 2, 3):
+            dropped = [each.at for each in commits if each.session == session and each not in kept]
+            for age in (None, -1, 0, 1_000, 300_000, 1_500_000, 1_501_000):
+                is_known = not dropped or (
+                    age is not None and age >= 0 and now - dropped[-1] > age / 1000 + 300
+                )
+                complete = memory.is_complete(UUID(int=session), knows_oldest=False, heartbeat_age_ms=age)
+                assert complete is is_known
+                assert memory.is_complete(UUID(int=session), knows_oldest=True, heartbeat_age_ms=age)
