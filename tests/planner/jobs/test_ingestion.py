@@ -40,14 +40,18 @@ def _is_within_bounds(files: Sequence[Sequence[Extent]], settings: PlannerSettin
     )
 
 
-def _groups(log: ModelLog, settings: PlannerSettings) -> list[Taken]:
-    """Return the extents of ingestion files that each job takes."""
+def _files(log: ModelLog) -> list[list[Extent]]:
+    """Return the extents that a job may take, by ingestion file."""
     by_file: dict[UUID, list[Extent]] = {file_id: [] for file_id in log.files}
     for key in sorted(log.extents):
         for extent in stable_extents(log.view(key)):
             if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
                 by_file[extent.file_id].append(extent)
-    files = [extents for extents in by_file.values() if extents]
+    return [extents for extents in by_file.values() if extents]
+
+
+def _groups(files: list[list[Extent]], settings: PlannerSettings) -> list[Taken]:
+    """Return the extents of ingestion files that each job takes."""
     groups: list[Taken] = []
     while files:
         count = 1
@@ -74,15 +78,24 @@ def _is_cleaned_at_once(view: PartitionView, run: Sequence[Extent], *, now_ms: i
     )
 
 
-@given(logs(), SETTINGS, st.booleans())
+@given(logs(), SETTINGS, st.sampled_from(["settings", "bytes", "extents", "nothing"]), st.integers(1, 4))
 def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_are_due(
-    log: ModelLog, settings: PlannerSettings, is_bounded: bool
+    log: ModelLog, settings: PlannerSettings, bound: str, fitting: int
 ) -> None:
-    """A job is as large as the bounds allow. One that waits leaves older extents to other jobs."""
-    if not is_bounded:
+    """A job is as large as the bounds allow. One that waits leaves older extents to other jobs.
+
+    The first `fitting` files reach the bound on bytes or extents exactly.
+    """
+    files = _files(log)
+    first = files[:fitting]
+    if bound != "settings":
         settings = replace(settings, max_job_input_bytes=1 << 30, max_job_files=400, max_job_extents=1_000)
+    if bound == "bytes":
+        settings = replace(settings, max_job_input_bytes=max(1, sum(map(_hull, first))))
+    elif bound == "extents":
+        settings = replace(settings, max_job_extents=max(1, sum(map(len, first))))
     drafts = draft_ingestion_jobs(log.snapshot(settings), settings)
-    groups = _groups(log, settings)
+    groups = _groups(files, settings)
     assert len(drafts) == len(groups)
     for draft, group in zip(drafts, groups, strict=True):
         assert [view.partition_id for view, _ in draft.partitions()] == sorted(group)
@@ -91,7 +104,7 @@ def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_ar
         for view, extents in draft.partitions():
             run, whole = group[view.partition_id], takeable_extents(view, log.now_ms)
             may_join = not waits and _is_cleaned_at_once(view, run, now_ms=log.now_ms, force=settings.force)
-            if may_join and not is_bounded:
+            if may_join and bound == "nothing":
                 assert extents == whole
             else:
                 assert extents == run or (may_join and extents == whole)

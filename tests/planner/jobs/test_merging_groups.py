@@ -213,6 +213,7 @@ def _hull(extents: Sequence[Extent]) -> int:
     st.sampled_from([0, 0, 0, 1]),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([set[int](), set[int](), {1}]),
+    st.integers(0, 3),
 )
 def test_files_are_grouped_by_level_kind_and_range(
     files: list[File],
@@ -221,9 +222,16 @@ def test_files_are_grouped_by_level_kind_and_range(
     unstable: int,
     is_known: bool,
     taken: set[int],
+    fitting: int,
 ) -> None:
-    """Each group is one job. Mostly dead files that are in no group are rewritten alone."""
+    """Each group is one job. Mostly dead files that are in no group are rewritten alone.
+
+    The bound on bytes is that of the first `fitting` files, or drawn with the settings.
+    """
     snapshot = snapshot_of(files, policies=policies, unstable=unstable, is_known=is_known)
+    if fitting:
+        size = sum(_hull(each.extents) for each in snapshot.mergeable[:fitting])
+        settings = replace(settings, max_job_input_bytes=max(1, size))
     drafts = draft_merging_jobs(snapshot, settings, lambda extent: extent.base_offset in taken)
     expected = Model(snapshot, settings, taken).run()
     assert all(draft.kind is JobKind.MERGING for draft in drafts)
