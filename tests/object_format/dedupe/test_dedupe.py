@@ -347,6 +347,18 @@ def test_a_full_table_brings_no_deleted_key_back(log: list[Section], whole: bool
     check_survivors(log, found, whole=whole)
 
 
+@given(crowded_logs(), st.booleans(), st.integers(1, 8))
+def test_a_long_section_brings_no_deleted_key_back(
+    log: list[Section], whole: bool, max_retained: int
+) -> None:
+    """Records whose keys left the sample are kept, so the tombstones that follow them must stay."""
+    section = Section(batches=tuple(batch for each in log for batch in each.batches))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", max_retained)
+        found = find([section], reaches_log_start=whole, max_retained_records=max_retained)
+    check_survivors([section], found, whole=whole)
+
+
 def check_survivors(log: Sequence[Section], found: Survivors, *, whole: bool) -> None:
     """All required survivors exist, and no key survives without its newest record."""
     must_stay = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)

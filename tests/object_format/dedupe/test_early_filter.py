@@ -208,6 +208,19 @@ def test_uncompressed_pieces_are_left_to_pass_2() -> None:
     assert not early_filter.sections[0].is_complete
 
 
+@pytest.mark.parametrize(("more", "is_complete"), [(0, True), (-1, False)])
+def test_a_partition_with_a_larger_piece_than_the_limit_is_left_to_pass_2(
+    more: int, *, is_complete: bool
+) -> None:
+    pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(3)]
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.early_filter.MAX_PIECE_BYTES", max(map(len, pieces)) + more)
+        run(early_filter, [pieces])
+    assert early_filter.sections[0].is_complete is is_complete
+
+
 def test_a_piece_that_does_not_fit_does_not_affect_earlier_ones() -> None:
     pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(9)]
     early_filter = EarlyFilter(output_bytes=4 * max(map(len, pieces)))
