@@ -11,7 +11,7 @@ import pytest
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
-from agent.write import loss_recovery
+from agent.write import acknowledged_commits, loss_recovery
 from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
 from agent.write.loss_recovery import LossRecovery
 from catalog.errors import CatalogReplacedError
@@ -117,6 +117,33 @@ def test_a_commit_that_was_forgotten_after_the_last_known_heartbeat_may_be_lost(
     agent.clock.advance(MAX_AGE_SECONDS + 60)
     agent.recover()
     assert agent.unsettled() == [agent.scene.session_id]
+
+
+def test_forgotten_commits_are_known_if_the_oldest_remembered_one_is(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss has no gaps, although later commits are lost."""
+    monkeypatch.setattr(acknowledged_commits, "MAX_FILES", 2)
+    for lost in (False, False, True):
+        agent.acknowledge(lost=lost)
+    agent.recover()
+    assert [each.outcome for each in agent.scene.catalog.lost_commits.list()] == ["unreadable"]
+    assert agent.unsettled() == []
+
+
+def test_an_agent_asks_once_for_others_if_there_are_none(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    unverified = agent.scene.catalog.lost_commits.unverified
+
+    def count_call(silent_ms: int) -> int:
+        calls.append(silent_ms)
+        return unverified(silent_ms)
+
+    monkeypatch.setattr(agent.scene.catalog.lost_commits, "unverified", count_call)
+    agent.recover()
+    assert calls == [_SILENT_MS]
 
 
 def test_another_failover_during_the_recovery_repeats_all_of_it(

@@ -198,6 +198,15 @@ def test_commit_results_are_stored_for_their_retention(scene: Scene, clock: Cloc
         scene.catalog.commits.commit(old)
 
 
+def test_a_retry_of_an_earlier_commit_is_not_taken_for_the_last_commit(scene: Scene) -> None:
+    """Its result expires earlier. A catalog that does not know it any more has lost nothing."""
+    topic = scene.topic()
+    first, last = (scene.file({PartitionId(topic.topic_id, 0): [run_of(1)]}) for _ in range(2))
+    for commit in (first, last, first):
+        scene.catalog.commits.commit(commit)
+    assert scene.catalog.incarnations.evidence.last_commit == last.file_id
+
+
 def test_a_file_id_cannot_be_reused_for_other_contents(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})

@@ -1,4 +1,4 @@
-"""What a process remembers of a history, and which servers it takes for others, compared with plain rules."""
+"""Evidence that a process has of a history, and servers that contradict it, compared with plain rules."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -344,6 +345,17 @@ def test_lost_commits_are_listed_page_by_page_and_kept_for_90_days(
         clock.advance(days * 86_400)
         assert lost_commits.expire() == 5 - left
         assert len(list(lost_commits.list())) == left
+
+
+def test_unsettled_sessions_are_listed_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the order of their ids."""
+    sessions = [scene.session_id, *(scene.ids.new_uuid() for _ in range(4))]
+    for session_id in sessions[1:]:
+        scene.catalog.sessions.register(session_id, "another")
+    scene.catalog.incarnations.declare_restore("a test")
+    monkeypatch.setattr("catalog.lifecycle.lost_commits._PAGE", 2)
+    found = islice(scene.catalog.lost_commits.unsettled_sessions(), 6)
+    assert [each.session_id for each in found] == sorted(sessions)
 
 
 def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Scene) -> None:
