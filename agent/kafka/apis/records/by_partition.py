@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from agent.kafka.authorization import refusal, refused_names
+from agent.kafka.authorization import current_acls, refusal, refused_names
 from agent.kafka.placement import prefetch_leaders
 from agent.kafka.topic_lookup import find_topics
 from core.errors import SiltstoneError
@@ -54,8 +54,9 @@ async def respond_by_partition(
 
     `requested` lists topic names and the entries of their partitions. `respond` returns one response for
     each partition of a chunk; without `chunk_size`, all partitions are one chunk. Unless `right` is None, the
-    client needs it on a topic.
+    client needs it on a topic, also when a later chunk begins.
     """
+    acls = current_acls(context)
     names = [name for name, _ in requested]
     refused = frozenset() if right is None else await refused_names(context, right, names)
     topics = await find_topics(context.services.directory, (each for each in names if each not in refused))
@@ -68,7 +69,13 @@ async def respond_by_partition(
     step = chunk_size or max(1, len(partitions))
     responses: list[Struct] = []
     for start in range(0, len(partitions), step):
-        responses += await respond(partitions[start : start + step], context)
+        chunk = partitions[start : start + step]
+        if right is not None and current_acls(context) is not acls:
+            refused = await refused_names(context, right, (each.topic_name for each in chunk))
+            chunk = [
+                each._replace(topic=refusal(right)) if each.topic_name in refused else each for each in chunk
+            ]
+        responses += await respond(chunk, context)
     remaining = iter(responses)
     return [(name, list(islice(remaining, len(wanted)))) for name, wanted in requested]
 

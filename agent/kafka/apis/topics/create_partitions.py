@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
-from agent.kafka.authorization import refusal, refused_names
+from agent.kafka.authorization import current_acls, refusal, refused_names, require_again
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from agent.kafka.throttling import MutationCharges
@@ -37,6 +37,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Add partitions to each topic, or report why not."""
     names = Counter(wanted.name for wanted in request.topics)
     deadline = RequestDeadline(request.timeout, context.services.clock)
+    acls = current_acls(context)
     refused = await refused_names(context, ALTER_TOPIC, names)
     run = context.services.pools.catalog.run
     found = await run(partial(context.services.catalog.topics.by_names, list(names))) if names else []
@@ -53,6 +54,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             charges.require(wanted.count - known[wanted.name].partition_count)
             if not request.validate_only:
                 deadline.check()
+                require_again(context, acls, ALTER_TOPIC, wanted.name)
                 await _add_partitions(wanted.name, wanted.count, context)
         except SiltstoneError as error:
             results.append(

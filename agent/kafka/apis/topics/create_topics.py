@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.configs.describe_configs import config_source
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
-from agent.kafka.authorization import is_allowed, refusal, refused_names
+from agent.kafka.authorization import current_acls, is_allowed, refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.throttling import MutationCharges
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent.kafka.api_definition import RequestContext
+    from agent.security.acl_rules import AclIndex
     from catalog.model import Topic
 
 # Kafka's controller accepts 10,000 partitions in one request (ReplicationControlManager). The agent bounds
@@ -54,6 +55,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     names = Counter(wanted.name for wanted in request.topics)
     if len(names) > _MAX_TOPICS:
         raise KafkaError(ErrorCode.policy_violation, f"a request creates at most {_MAX_TOPICS} topics")
+    acls = current_acls(context)
     refused = await _refused(names, context)
     yielding = CooperativeYield()
     found: dict[str, Topic | SiltstoneError | None] = {}
@@ -69,7 +71,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         except SiltstoneError as error:
             found[wanted.name] = error
         await yielding.step(_VALIDATION_COST)
-    create = _validate_only if request.validate_only else _create
+    create = _validate_only if request.validate_only else partial(_create, acls)
     charges = await _charge(new, context)
     found |= charges.refused
     wanted_topics = [each for name, each in new.items() if name not in charges.refused]
@@ -135,12 +137,22 @@ async def _validate_only(
 
 
 async def _create(
-    wanted: Sequence[NewTopic], deadline: RequestDeadline, context: RequestContext
+    acls: AclIndex | None, wanted: Sequence[NewTopic], deadline: RequestDeadline, context: RequestContext
 ) -> dict[str, Topic | SiltstoneError]:
-    """Create the topics chunk by chunk; return each topic or its error."""
+    """Create the topics chunk by chunk; return each topic or its error.
+
+    Rights are checked again before each chunk if other ACLs than `acls` decide then.
+    """
     services = context.services
     results: dict[str, Topic | SiltstoneError] = {}
-    for chunk in _chunks(wanted):
+    for planned in _chunks(wanted):
+        chunk = planned
+        if current_acls(context) is not acls:
+            refused = await _refused([each.name for each in planned], context)
+            results |= dict.fromkeys(refused, refusal(CREATE_TOPIC))
+            chunk = [each for each in planned if each.name not in refused]
+        if not chunk:
+            continue
         try:
             deadline.check()
             create = partial(services.catalog.topics.create_many, chunk)

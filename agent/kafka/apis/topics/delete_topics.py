@@ -4,7 +4,7 @@ Versions 1 to 6. Version 5 added error messages (KIP-599), version 6 topic ids (
 quota of mutations is strict.
 
 The topic is deleted when the response is sent. A topic that was not processed within the request's timeout is
-REQUEST_TIMED_OUT and is not deleted.
+REQUEST_TIMED_OUT and is not deleted. The right is checked again before each one.
 
 The agent looks up all topics before it deletes any. A topic that is named twice, or by its name and by its
 id, is not deleted. As in Kafka, the response then has one entry for it.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.topics.request_deadline import RequestDeadline
-from agent.kafka.authorization import is_allowed, refusal, refused_names
+from agent.kafka.authorization import current_acls, is_allowed, refusal, refused_names, require_again
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.throttling import MutationCharges
@@ -27,10 +27,11 @@ from catalog.errors import TopicNotFoundError
 from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from agent.kafka.api_definition import RequestContext
+    from agent.security.acl_rules import AclIndex
     from catalog.model import Topic
 
 Key: TypeAlias = "tuple[str | None, UUID | None]"
@@ -49,6 +50,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     named: dict[UUID, Topic] = {}
     times = Counter({topic_id: count for (name, topic_id), count in Counter(wanted).items() if name is None})
     found = await _find(Counter(wanted), context)
+    acls = current_acls(context)
     refused = await _refused(found, context)
     for (name, topic_id), topic in found.items():
         if (refused_entry := refused.get((name, topic_id))) is not None:
@@ -61,7 +63,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         times[topic.topic_id] += name is not None
     charges = MutationCharges(context, strict_since=_STRICT_SINCE)
     for topic_id, topic in named.items():
-        responses.append(await _delete(topic, times[topic_id], deadline, charges, context))
+        check = partial(_check_again, topic, deadline, acls, context)
+        responses.append(await _delete(topic, times[topic_id], check, charges, context))
     return Struct(responses=responses, throttle_time=charges.throttle_ms)
 
 
@@ -124,14 +127,27 @@ def _name_of(key: Key, topic: Topic | SiltstoneError) -> str | None:
     return name if isinstance(topic, SiltstoneError) else topic.name
 
 
+def _check_again(
+    topic: Topic, deadline: RequestDeadline, acls: AclIndex | None, context: RequestContext
+) -> None:
+    """Raise if it is too late to delete the topic, or if the right was revoked since the first check."""
+    deadline.check()
+    if not is_allowed(context, DELETE_IN_CLUSTER, log_denied=False):
+        require_again(context, acls, DELETE_TOPIC, topic.name)
+
+
 async def _delete(
-    topic: Topic, times: int, deadline: RequestDeadline, charges: MutationCharges, context: RequestContext
+    topic: Topic,
+    times: int,
+    check: Callable[[], None],
+    charges: MutationCharges,
+    context: RequestContext,
 ) -> Struct:
     services = context.services
     try:
         if times > 1:
             raise KafkaError(ErrorCode.invalid_request, "the topic is named by its name and by its id")
-        deadline.check()
+        check()
         charges.require(topic.partition_count)
         await services.pools.catalog.run(partial(services.catalog.topics.delete, topic.name, topic.topic_id))
         services.directory.invalidate(topic.name)

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
+from agent.kafka.apis.records import delete_records
+from agent.kafka.apis.topics import create_topics
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from catalog.security.acl_bindings import AclFilter
@@ -23,13 +26,12 @@ from tests.agent.kafka.work import Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import pytest
-
     from catalog.model import PartitionId, PartitionState
     from tests.agent.kafka.brokers import BrokerThread
 
 _REFUSED_GROUP = ErrorCode.group_authorization_failed
 _REFUSED_TOPIC = ErrorCode.topic_authorization_failed
+_LISTS = {"create_topics": "topics", "create_partitions": "results", "delete_topics": "responses"}
 
 
 def _grant(broker: BrokerThread, *rights: str, principal: str = "bob") -> None:
@@ -174,6 +176,54 @@ def test_a_batch_that_waits_for_its_validation_is_not_appended(secured: BrokerTh
             _revoke(secured)
             end.set()
         assert codes(waiting.finish()) == {"w-one": _REFUSED_TOPIC, "w-other": _REFUSED_TOPIC}
+
+
+@pytest.mark.parametrize("is_retained", [False, True])
+def test_a_request_about_many_topics_ends_with_its_right(
+    secured: BrokerThread, monkeypatch: pytest.MonkeyPatch, *, is_retained: bool
+) -> None:
+    """It is revoked after the first change. Other ACLs that still allow the request do not end it."""
+    prefix = f"m-{is_retained}-"
+    names = [f"{prefix}{number}" for number in range(3)]
+    catalog = secured.catalog
+    monkeypatch.setattr(create_topics, "_CHUNK_TOPICS", 1)
+    monkeypatch.setattr(delete_records, "_CHUNK_SIZE", 1)
+    refused = 0 if is_retained else _REFUSED_TOPIC
+
+    def codes(api: str, version: int, request: Struct, repository: object, call: str) -> list[int]:
+        """Return the codes of a request during whose first change the right is revoked."""
+        _grant(secured, f"All Topic {prefix}*")
+        real = getattr(repository, call)
+
+        def revoking(*arguments: object) -> object:
+            monkeypatch.setattr(repository, call, real)
+            if is_retained:
+                _grant(secured, f"Read Group {api}")
+            else:
+                _revoke(secured)
+            return real(*arguments)
+
+        monkeypatch.setattr(repository, call, revoking)
+        with Wire(secured.host_and_port, client_id="bob") as bob:
+            response = bob.ask(api, version, request)
+        if api == "delete_records":
+            return [part.error_code for each in response.topics for part in each.partitions]
+        items = vars(response)[_LISTS[api]]
+        return [each.error_code for each in items]
+
+    new = [Struct(name=name, num_partitions=1, replication_factor=-1) for name in names]
+    created = codes("create_topics", 5, Struct(topics=new, timeout=0), catalog.topics, "create_many")
+    assert created == [0, refused, refused]
+    for name in names[1:]:
+        if not is_retained:
+            secured.create_topic(name)
+    records = [Struct(name=name, partitions=[Struct(partition_index=0, offset=0)]) for name in names]
+    request = Struct(topics=records, timeout=0)
+    assert codes("delete_records", 1, request, catalog.retention, "advance_log_starts") == created
+    added = Struct(topics=[Struct(name=name, count=2) for name in names], timeout=0)
+    assert codes("create_partitions", 1, added, catalog.topics, "add_partitions") == created
+    deleted = Struct(topic_names=names, timeout=0)
+    assert codes("delete_topics", 5, deleted, catalog.topics, "delete") == created
 
 
 def test_an_http_client_that_waits_for_a_record_gets_none(secured: BrokerThread) -> None:
