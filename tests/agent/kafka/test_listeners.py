@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.kafka.api_registry import APIS
+from agent.kafka.apis.configs.resources import ResourceType
 from agent.kafka.codec import Struct
+from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
 from agent.listeners import KafkaListener
 from catalog.model import PartitionId
 from tests.agent.kafka.coordinators import NO_EXPIRY, two_brokers
-from tests.agent.kafka.wire import Wire
+from tests.agent.kafka.wire import Wire, filled_request, request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,3 +103,35 @@ def test_a_leader_that_lacks_the_listener_is_named_as_the_cause(
         ):
             (hidden,) = wire.ask("metadata", version, Struct(topics=None)).topics[0].partitions
             assert (hidden.error_code, hidden.leader_id) == (code, -1)
+
+
+def test_no_response_names_the_endpoint_of_another_listener(pair: tuple[BrokerThread, BrokerThread]) -> None:
+    """Except the settings of the broker, which have all of them, as in Kafka."""
+    first, _ = pair
+    first.create_topic("granite")
+    port = first.addresses["kafka.INNER"].rpartition(":")[2]
+    named = set()
+    for api in APIS:
+        if api.name in {"join_group", "sync_group"}:  # they wait
+            continue
+        schema = schema_of(api.name, api.max_version, "request")
+        request = filled_request(schema, "granite", resource_type=ResourceType.TOPIC, key_type=0, acks=1)
+        with _wire(first.address) as wire:
+            wire.send(request_frame(api.name, api.max_version, 1, request))
+            response = wire.receive()
+        if response is not None and b"inner.example.org" in bytes(response[1]):
+            named.add(api.name)
+    assert named == set()
+    with _wire(first.address) as wire:
+        resource = Struct(
+            resource_type=ResourceType.BROKER,
+            resource_name=str(first.agent.local_logs.node_id),
+            configuration_keys=None,
+        )
+        (result,) = wire.ask("describe_configs", 4, Struct(resources=[resource])).results
+    assert f"INNER://inner.example.org:{port}" in {
+        name
+        for each in result.configs
+        if each.name == "advertised.listeners"
+        for name in each.value.split(",")
+    }
