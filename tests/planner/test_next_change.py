@@ -49,17 +49,18 @@ def test_what_a_plan_waits_for_leads_to_a_job_in_the_end(log: ModelLog, settings
 
 
 @pytest.mark.parametrize(
-    ("rules", "age_ms", "changes_ms"),
+    ("rules", "changes_ms"),
     [
-        (topic_rules(0, cleanup_policy="delete"), 20_000, 40_000),
-        (topic_rules(0, max_compaction_lag_ms=50_000), 20_000, 30_001),
-        (topic_rules(0, min_compaction_lag_ms=21_000), 20_000, 1_000),
+        (topic_rules(0, cleanup_policy="delete"), 40_000),
+        (topic_rules(0, max_compaction_lag_ms=50_000), 25_001),
+        (topic_rules(0, min_compaction_lag_ms=21_000), 1_000),
     ],
 )
-def test_the_next_change_is_the_first_of_all_times(rules: TopicRules, age_ms: int, changes_ms: int) -> None:
+def test_the_next_change_is_the_first_of_all_times(rules: TopicRules, changes_ms: int) -> None:
+    """The youngest record counts for min.compaction.lag.ms, the oldest one for max.compaction.lag.ms."""
     log = ModelLog(rules=[rules])
     (key,) = log.extents
-    log.append({key: Chunk(records=1, length=10, age_ms=age_ms)}, age_ms=age_ms)
+    log.append({key: Chunk(records=2, length=10, age_ms=20_000, span_ms=5_000)}, age_ms=20_000)
     plan = make_plan(log.snapshot(PACED), PACED)
     assert plan.jobs == ()
     assert plan.next_change_ms == NOW_MS + changes_ms

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.model import AbortedTransaction
+from catalog.model import AbortedTransaction, PartitionId
 from planner.plan import JobKind
 from planner.score import RequestPrices, score_of
-from planner.selection import GET_IN_READING, JOB_IN_READING, JobDraft
+from planner.selection import GET_IN_READING, JOB_IN_READING, JobDraft, group_neighbours
 from planner.settings import MIB, PlannerSettings
 from tests.planner.model_log import Chunk, ModelLog, topic_rules
 
@@ -38,6 +38,41 @@ def test_a_job_reads_bytes_that_it_does_not_need_if_that_costs_less_than_another
     assert draft.is_near(log.extents[last]) is is_near
 
 
+LENGTHS = st.sampled_from([0, 10, 100, 300, 40 * MIB])
+
+
+@given(
+    st.lists(st.sampled_from([0, 10, 10, 300, 40 * MIB]), min_size=8, max_size=8),
+    st.sets(st.integers(0, 7), min_size=3),
+    st.sampled_from([20, 310, 1 << 30, 1 << 30]),
+    st.sampled_from([1, 3, 8, 8]),
+)
+def test_neighbours_share_a_job_with_the_partition_before_them(
+    lengths: list[int], wanted: set[int], max_bytes: int, max_extents: int
+) -> None:
+    """One file has all partitions. Each joins the last job if it fits there and is near."""
+    settings = PlannerSettings(max_job_input_bytes=max_bytes, max_job_extents=max_extents)
+    log = ModelLog(rules=[topic_rules(0)], partition_count=8)
+    keys = sorted(log.extents)
+    log.append({keys[number]: Chunk(records=1, length=length) for number, length in enumerate(lengths)})
+    chosen = [log.extents[keys[number]][0] for number in sorted(wanted)]
+    groups: list[list[Extent]] = []
+    for extent in chosen:
+        joined = [*groups[-1], extent] if groups else []
+        size = sum(hulls(joined).values())
+        saved = 2 * GET_IN_READING + JOB_IN_READING
+        grows = size > sum(hulls(joined[:-1]).values())
+        fits = (size <= max_bytes or not grows) and len(joined) <= max_extents
+        near = 2 * (size - sum(hulls(joined[:-1]).values()) - extent.length) <= saved
+        if joined and fits and near:
+            groups[-1] = joined
+        else:
+            groups.append([extent])
+    views = [(log.view(PartitionId(each.topic_id, each.partition)), (each,)) for each in chosen]
+    drafts = group_neighbours(JobKind.CLEANING, log.snapshot(), settings, views)
+    assert [[one for _, (one,) in draft.partitions()] for draft in drafts] == groups
+
+
 def hulls(extents: Iterable[Extent]) -> dict[UUID, int]:
     """Return, by file, the number of bytes from the first extent that has some to the last one."""
     found: dict[UUID, list[tuple[int, int]]] = {}
@@ -48,9 +83,6 @@ def hulls(extents: Iterable[Extent]) -> dict[UUID, int]:
         name: max(end for _, end in bounds) - min(start for start, _ in bounds) if bounds else 0
         for name, bounds in found.items()
     }
-
-
-LENGTHS = st.sampled_from([0, 10, 100, 300, 40 * MIB])
 
 
 @given(

@@ -152,6 +152,7 @@ def _longest_suffix(commits: Sequence[_Remembered], now: float) -> Sequence[_Rem
             st.sampled_from([0, 1, 299, 300, MAX_AGE_SECONDS - 1, MAX_AGE_SECONDS]),
             st.integers(1, 2),
             st.integers(1, 5),
+            st.sampled_from([False, False, False, True]),
         ),
         max_size=8,
     ),
@@ -159,7 +160,7 @@ def _longest_suffix(commits: Sequence[_Remembered], now: float) -> Sequence[_Rem
     st.booleans(),
 )
 def test_it_knows_which_commits_it_has_dropped(
-    steps: list[tuple[float, int, int]], pause: float, looks: bool
+    steps: list[tuple[float, int, int, bool]], pause: float, looks: bool
 ) -> None:
     """A session is complete if each of its dropped commits is so old that the catalog must know it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -168,8 +169,11 @@ def test_it_knows_which_commits_it_has_dropped(
         clock = ManualClock()
         memory = AcknowledgedCommits(clock)
         commits: list[_Remembered] = []
-        for number, (seconds, session, sections) in enumerate(steps):
+        for number, (seconds, session, sections, forgets) in enumerate(steps):
             clock.advance(seconds)
+            if forgets:
+                memory.forget()
+                commits.clear()
             _commit(memory, number, session=session, sections=sections)
             commits.append(_Remembered(number, session, sections, clock.monotonic()))
             now = clock.monotonic()

@@ -142,6 +142,20 @@ def test_the_span_of_a_run_counts_from_its_oldest_record_to_its_youngest(
     assert len(run) == length
 
 
+@pytest.mark.parametrize(("span_ms", "runs"), [(1_000, [3, 3, 3]), (1_001, [2, 0, 2])])
+def test_an_extent_with_old_records_is_not_rewritten_with_young_ones(span_ms: int, runs: list[int]) -> None:
+    """All youngest records have the same age, and the oldest ones of one extent are much older."""
+    for wide, length in enumerate(runs):
+        log, (key,) = make_log(retention_ms=4_000)
+        for number in range(3):
+            span = span_ms if number == wide else 0
+            log.append({key: Chunk(records=1, length=5, age_ms=0, span_ms=span)})
+            for job in make_plan(log.snapshot(), CLUSTERING).jobs:
+                log.apply(job)
+        run = short_run(log.view(key), log.snapshot(CLUSTERING), CLUSTERING, lambda _: False)
+        assert len(run) == length
+
+
 @pytest.mark.parametrize(("extents", "is_by_range"), [(0, False), (1, True)])
 def test_a_small_file_is_clustered_if_it_has_more_extents_than_a_merge_can_take(
     extents: int, *, is_by_range: bool

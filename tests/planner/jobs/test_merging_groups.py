@@ -37,6 +37,7 @@ SETTINGS = st.builds(
     dead_share=st.sampled_from([0.3, 0.5, 1.0]),
     min_dead_bytes=st.sampled_from([1, 100]),
 )
+USUAL_SETTINGS = PlannerSettings(target_file_bytes=1_000, merge_fan_in=2, level_floor_bytes=50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class File:
     dead_bytes: int = 0
     records: int = 1
     age_ms: int = 0
+    span_ms: int = 0
     committed_ms: int = 0
     is_mergeable: bool = True
 
@@ -61,8 +63,16 @@ FILES = st.builds(
     dead_bytes=st.sampled_from([0, 0, 10, 50, 100, 200]),
     records=st.sampled_from([1, 1, 1, 1, MAX_SPAN // 2, MAX_SPAN // 2 + 1]),
     age_ms=st.sampled_from([0, 0, 0, 1_000, 1_001]),
+    span_ms=st.sampled_from([0, 0, 0, 1, 1_000, 1_001]),
     committed_ms=st.integers(0, 3),
     is_mergeable=st.sampled_from([True, True, True, True, True, False]),
+)
+
+USUAL_FILES = st.builds(
+    File,
+    lengths=st.dictionaries(st.integers(0, 2), st.sampled_from([10, 20]), min_size=1, max_size=2),
+    span_ms=st.sampled_from([0, 0, 1_000, 1_001]),
+    age_ms=st.sampled_from([0, 0, 1_000]),
 )
 
 
@@ -81,7 +91,7 @@ def snapshot_of(
     mergeable = []
     for file in files:
         chunks = {
-            keys[number]: Chunk(records=file.records, length=length, age_ms=file.age_ms)
+            keys[number]: Chunk(records=file.records, length=length, age_ms=file.age_ms, span_ms=file.span_ms)
             for number, length in file.lengths.items()
         }
         view = replace(log.append(chunks), kind=FileKind.COMPACTED, size=file.size, extents=len(chunks))
@@ -207,13 +217,13 @@ def _hull(extents: Sequence[Extent]) -> int:
 
 
 @given(
-    st.lists(FILES, max_size=9),
-    SETTINGS,
+    st.lists(FILES, max_size=9) | st.lists(USUAL_FILES, min_size=4, max_size=9),
+    SETTINGS | st.sampled_from([USUAL_SETTINGS]),
     st.tuples(*[st.sampled_from(["compact", "delete", "compact,delete"])] * 2),
     st.sampled_from([0, 0, 0, 1]),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([set[int](), set[int](), {1}]),
-    st.integers(0, 3),
+    st.sampled_from([0, 0, 0, 1, 2, 3]),
 )
 def test_files_are_grouped_by_level_kind_and_range(
     files: list[File],
