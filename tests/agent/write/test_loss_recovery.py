@@ -78,6 +78,24 @@ class Agent:
         incarnation = self._catalog.sessions.register(self.session_id, "again")
         await recovery.run(incarnation, sessions)
 
+    def readopted(self) -> list[float | None]:
+        """Return the counters of files and records that were committed again."""
+        values = self.metrics.registry.get_sample_value
+        return [values(f"siltstone_readopted_{unit}_total") for unit in ("files", "records")]
+
+
+def recover_alone(agent: Agent) -> None:
+    """Let one agent recover."""
+
+    async def recover() -> None:
+        pool = WorkPool("catalog", threads=4, max_waiting=100)
+        try:
+            await agent.recover(pool)
+        finally:
+            pool.close()
+
+    asyncio.run(recover())
+
 
 def lose_all_commits(catalog_url: str) -> None:
     """Remove every trace of the commits, as a failover does."""
@@ -134,23 +152,27 @@ def test_records_that_the_log_has_already_are_not_counted_again(
     lose_all_commits(catalog_url)
     catalog.incarnations.declare_restore("a test")
     Agent(catalog, store, clock, ids, 0).write(topic, 0)
-
-    async def recover() -> None:
-        pool = WorkPool("catalog", threads=4, max_waiting=100)
-        try:
-            await agent.recover(pool)
-        finally:
-            pool.close()
-
     with capture_logs() as logs:
-        asyncio.run(recover())
+        recover_alone(agent)
     (state,) = catalog.topics.states([PartitionId(topic.topic_id, 0)])
     assert state.high_watermark == 2 * _RECORDS
-    samples = [
-        agent.metrics.registry.get_sample_value(f"siltstone_readopted_{unit}_total")
-        for unit in ("files", "records")
-    ]
-    assert samples == [2, _RECORDS]
+    assert agent.readopted() == [2, _RECORDS]
     (lost,) = [each for each in logs if "lost commits" in each["event"]]
     assert (lost["files"], lost["records"]) == (2, 2 * _RECORDS)
     assert lost["first_object"] != lost["last_object"]
+    assert lost["remedy"] == "the agent commits them again now"
+
+
+def test_records_of_deleted_topics_are_not_counted(
+    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
+) -> None:
+    """Their sections are rejected when the file is committed again."""
+    store = LocalStore(tmp_path, ids)
+    agent = Agent(catalog, store, clock, ids, 0)
+    for name in ("kept", "deleted"):
+        agent.write(catalog.topics.create(name, 1, {}), 0)
+    catalog.topics.delete("deleted")
+    lose_all_commits(catalog_url)
+    catalog.incarnations.declare_restore("a test")
+    recover_alone(agent)
+    assert agent.readopted() == [2, _RECORDS]
