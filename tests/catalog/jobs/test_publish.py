@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from catalog.errors import JobInputsChangedError
-from catalog.model import Exactness, JobState, PartitionId
+from catalog.model import Exactness, FileKind, JobState, PartitionId
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import run_of, with_keys
 
@@ -122,6 +122,21 @@ def test_an_extent_that_the_clean_part_covers_is_no_longer_dirty(scene: Scene) -
     assert size.dirty_bytes == 100
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     assert checker.violations() == []
+
+
+def test_an_output_becomes_an_extent_with_the_same_fields(scene: Scene) -> None:
+    topic = scene.topic_with_extents(2)
+    result = scene.result(scene.claimed(scene.extents(topic)), keep=3)
+    (file,) = result.files
+    (output,) = file.extents
+    output = replace(
+        output, min_timestamp=5, max_timestamp=900, position=3, index_position=43, index_length=7
+    )
+    scene.catalog.jobs.complete(replace(result, files=(replace(file, extents=(output,)),)))
+    (extent,) = scene.extents(topic)
+    for each in fields(output):
+        assert getattr(extent, each.name) == getattr(output, each.name)
+    assert (extent.file_id, extent.file_kind, extent.offset_shift) == (file.file_id, FileKind.COMPACTED, 0)
 
 
 @pytest.mark.parametrize("start", [5, 6, 9])
