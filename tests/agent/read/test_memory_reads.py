@@ -26,7 +26,13 @@ pytestmark = pytest.mark.anyio
 
 
 def _read(
-    topic: Topic, *, committed_only: bool, in_bounds: bool = False, in_tail: bool = False
+    topic: Topic,
+    *,
+    committed_only: bool = False,
+    in_bounds: bool = False,
+    in_tail: bool = False,
+    first_dirty_offset: int = 0,
+    offset: int = 0,
 ) -> MemoryRead | None:
     """Return a read of two batches; the cached bounds, or the tail, may know of transactions."""
     validated = batches(topic, 0, "a", "b")
@@ -53,7 +59,7 @@ def _read(
         last_stable_offset=2,
         high_watermark=2,
         log_end_offset=2,
-        first_dirty_offset=0,
+        first_dirty_offset=first_dirty_offset,
         leader_epoch=0,
         has_transactions=in_bounds,
     )
@@ -62,7 +68,7 @@ def _read(
     read = MemoryRead(
         tail, BlockCache(CacheMemory(0)), bounds, clock.monotonic(), 1 << 20, committed_only=committed_only
     )
-    return read if read.take(topic, [(0, 0, 1 << 20, -1)]) else None
+    return read if read.take(topic, [(0, offset, 1 << 20, -1)]) else None
 
 
 async def test_the_tail_of_a_compacted_topic_is_never_sufficient() -> None:
@@ -71,6 +77,18 @@ async def test_the_tail_of_a_compacted_topic_is_never_sufficient() -> None:
     read = _read(make_topic(1), committed_only=False)
     assert read is not None
     assert (read.served, read.is_complete) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("first_dirty_offset", "offset", "is_sufficient"),
+    [(0, 0, True), (1, 0, False), (1, 1, True), (2, 1, False), (2, 2, True)],
+)
+async def test_offsets_that_were_deduplicated_are_not_read_from_memory(
+    first_dirty_offset: int, offset: int, *, is_sufficient: bool
+) -> None:
+    """The topic was compacted for a while, and memory has batches of the time before."""
+    read = _read(make_topic(1), first_dirty_offset=first_dirty_offset, offset=offset)
+    assert (read is not None) is is_sufficient
 
 
 async def test_committed_records_are_read_from_memory_only_without_transactions() -> None:
