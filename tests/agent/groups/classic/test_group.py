@@ -139,6 +139,19 @@ def test_commits_extend_the_session_of_their_member(harness: ClassicHarness) -> 
     assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id
 
 
+def test_refused_commits_extend_no_session(harness: ClassicHarness) -> None:
+    """As in Kafka, a member may not commit before it has its assignment in the new generation."""
+    (member_id,) = harness.make_stable(1)
+    newcomer = harness.join(harness.new_member_id())
+    harness.join(member_id)
+    assert newcomer.join_response.generation == 2
+    codes = []
+    for _ in range(2):
+        harness.advance(6)
+        codes.append(harness.group.check_commit(harness.identity(member_id)))
+    assert codes == [ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id]
+
+
 def test_rebalance_removes_members_that_do_not_join_in_time(harness: ClassicHarness) -> None:
     ids = harness.make_stable(3, session_timeout_ms=60_000)
     newcomer = harness.join(harness.new_member_id())
