@@ -126,6 +126,23 @@ def test_previous_epoch_with_lost_partitions_is_fenced(*, reports_partitions: bo
     assert first.owned.isdisjoint(second.owned)
 
 
+def test_previous_epoch_with_partitions_to_revoke_is_fenced() -> None:
+    """The lost response asked the member to revoke one more partition in its new epoch."""
+    harness = ConsumerHarness(topics=topic_view(granite=6))
+    first = harness.join_client()
+    harness.join_client()
+    first.heartbeat()
+    assert (first.epoch, len(first.owned)) == (1, 3)
+    harness.join_client()
+    before = first.request()
+    response = harness.send(before)
+    assert response.assignment is not None
+    assert (response.member_epoch, len(response.assignment)) == (2, 2)
+    with pytest.raises(GroupError) as refused:
+        harness.send(before)
+    assert refused.value.code is ErrorCode.fenced_member_epoch
+
+
 def test_new_coordinator_repeats_assignments_until_members_confirm_them() -> None:
     """The response with the assignment may have been lost with the previous coordinator."""
     harness = ConsumerHarness()
