@@ -2,8 +2,11 @@
 
 The table of early closes is written each time.
 
-Each workload takes a few minutes. Arguments select workloads: `python -m benchmarks.cost trial changelog`.
-`--beside-reality` compares the simulation with a running system instead (`benchmarks.beside_reality.run`).
+    python -m benchmarks.cost [trial|changelog|clickstream|platform …]
+    python -m benchmarks.cost --beside-reality [--help] [OPTIONS …]
+
+Each workload takes a few minutes. Arguments select workloads; the default is all of them. `--beside-reality`
+compares the simulation with a running system instead (`benchmarks.beside_reality.run`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Final
+
+import click
 
 from benchmarks.beside_reality import run as beside_reality
 from cost_model.engine.policies import policy_from_text
@@ -30,12 +35,14 @@ BESIDE_REALITY: Final = "--beside-reality"
 _DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "explanation" / "cost.md"
 
 
-def main() -> None:
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1, type=click.Choice(WORKLOADS), metavar="[WORKLOAD]...")
+def main(names: tuple[str, ...]) -> None:
     """Write the figures of the named workloads, or of all."""
     prices = load_prices()
     table = early_close_markdown(load_workload("defaults"), prices)
     _DOCUMENT.write_text(with_block(_DOCUMENT.read_text(), "early closes", table))
-    for name in sys.argv[1:] or WORKLOADS:
+    for name in names or WORKLOADS:
         workload, base = load_workload(name), PlannerSettings(paced=True)
         policies = [("default", base)]
         if name in COMPARED:
