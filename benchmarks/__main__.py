@@ -16,6 +16,7 @@ _PARTS = {
     "__main__",
     "beside_reality",
     "catalog_load",
+    "compact_timeline",
     "cost",
     "measuring",
     "dedupe_data",
