@@ -29,9 +29,9 @@ class AppendRouter:
     def enqueue(self, appends: Sequence[ValidatedAppend]) -> list[PendingAppend]:
         """Take batches. The order of the calls is the order in each partition's log.
 
-        Raises `BusyError` if a buffer is full, `StoppingError` while the agent stops, and `NotLeaderError`
-        for a local topic if this agent has no disks. The batches of object topics are taken first, all or
-        none.
+        Raises `BusyError` if the buffer of object topics is full, `StoppingError` while the agent stops, and
+        `NotLeaderError` for a local topic if this agent has no disks. The batches of object topics are taken
+        first, all or none. Those of a local partition whose buffer is full fail alone.
         """
         local = [each for each in appends if each.topic.is_local]
         if not local:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     DirectoryWork = Callable[[], Coroutine[Any, Any, None]]
 
-PATIENCE_SECONDS: Final = 2.0
-"""How long callers wait for the task of a directory: longer than most take, and shorter than clients wait."""
+PATIENCE_SECONDS: Final = 0.5
+"""How long callers wait for the task of a directory. A slow disk holds up the others for so long."""
 
 
 class DiskPools:

@@ -25,7 +25,7 @@ from agent.cluster.errors import AppendFailedError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
-from agent.runtime.errors import StoppingError
+from agent.runtime.errors import BusyError, StoppingError
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
 from catalog.errors import TransactionRefusal, TransactionRefusedError
@@ -217,12 +217,19 @@ class LocalTopics:
         return self._manager.get_existing(log.topic_partition, topic.topic_id, recorded)
 
     def enqueue(self, validated: ValidatedAppend) -> PendingAppend:
-        """Append after the batches that were enqueued before; raise `BusyError` if the buffer is full."""
+        """Append after the batches that were enqueued before. The append fails if the buffer is full."""
         topic = validated.topic
         budget = self._disks.budget_of(self._manager.get(TopicPartition(topic.name, validated.partition)))
-        budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
         partition = PartitionId(topic.topic_id, validated.partition)
+        item = _Item(validated, pending, budget)
+        try:
+            budget.reserve(len(validated.data))
+        except BusyError as error:
+            pending.fail(0, len(validated.batches), error)
+            if (stamp := item.transactional) is not None:
+                self._verifier.note_failure((partition, stamp.producer_id), stamp)
+            return pending
         key = partition, validated.producer_id if validated.is_transactional else None
         queue = self._queues.get(key)
         if queue is None:
@@ -232,7 +239,7 @@ class LocalTopics:
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        queue.append(_Item(validated, pending, budget))
+        queue.append(item)
         return pending
 
     async def _drain(self, topic: Topic, key: tuple[PartitionId, int | None], queue: deque[_Item]) -> None:
@@ -304,12 +311,17 @@ class LocalTopics:
             result = AppendResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail=detail)
             return [result] * len(item.validated.batches)
         try:
-            return await self._append_verified(topic, key, item, stamp)
+            results = await self._append_verified(topic, key, item, stamp)
         except TransactionRefusedError:
             raise
-        except SiltstoneError:
+        except Exception:
             self._verifier.note_failure(key, stamp)
             raise
+        if results[0].appended:
+            self._verifier.repeated(key)
+        elif results[0].error is not None:
+            self._verifier.note_failure(key, stamp)
+        return results
 
     async def _append_verified(
         self, topic: Topic, key: tuple[PartitionId, int], item: _Item, stamp: ProducerStamp

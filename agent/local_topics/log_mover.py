@@ -116,6 +116,11 @@ class LogMover:
         """The number of moves that run or wait."""
         return len(self._moves)
 
+    def target_of(self, partition: PartitionId) -> Path | None:
+        """Return the log directory to which a log moves, or None if it does not move."""
+        move = self._moves.get(partition)
+        return None if move is None else move.target
+
     def is_switching(self, partition: PartitionId) -> bool:
         """Return True while the catalog may have the target although the log is still at the source."""
         return partition in self._switching

@@ -57,7 +57,7 @@ def write_markers(log: UnifiedLog, leader_epoch: int, markers: Sequence[PendingM
     written = 0
     for marker in markers:
         found = open_transaction(log, marker.partition, marker.producer_id)
-        if found is not None and _is_of(marker, found):
+        if found is not None and _is_of(marker, found, is_cut=log.log_start_offset > 0):
             _append(
                 log,
                 leader_epoch,
@@ -103,11 +103,17 @@ def _with_first_batch(log: UnifiedLog, partition: PartitionId, found: OpenTxn) -
     return OpenTransaction(partition, found.producer_id, epoch, sequence, found.first_offset)
 
 
-def _is_of(marker: PendingMarker, found: OpenTransaction) -> bool:
-    """Return True if the open transaction is that of the marker."""
+def _is_of(marker: PendingMarker, found: OpenTransaction, *, is_cut: bool) -> bool:
+    """Return True if the open transaction is that of the marker.
+
+    If the beginning of the log was deleted, the transaction may have begun there. A recovery or a move of the
+    log then finds it open from its first remaining batch on.
+    """
     if found.producer_epoch != marker.producer_epoch:
         return False
-    return found.first_sequence in {marker.first_sequence, UNKNOWN_SEQUENCE}
+    if found.first_sequence in {marker.first_sequence, UNKNOWN_SEQUENCE}:
+        return True
+    return is_cut and marker.first_sequence < found.first_sequence
 
 
 def _append(

@@ -27,8 +27,10 @@ import structlog
 from agent.local_topics.disk_pools import DiskTasks
 from agent.local_topics.log_transactions import abort, open_transactions, write_markers
 from agent.runtime.cooperative_yield import map_bounded
+from agent.runtime.errors import StoppingError
 from agent.runtime.health import start_essential_task
 from catalog.model import PartitionId
+from catalog.transactions.local_partitions import PAGE_MARKERS
 from core.errors import NotFoundError, RetryableError, SiltstoneError
 from local_tier.topic_partition import TopicPartition
 
@@ -57,6 +59,8 @@ _CHECK_SECONDS: Final = 30.0
 """Interval between checks that the catalog knows the open transactions, and between looks for markers."""
 _MAX_CHECKED: Final = 1_000
 _MAX_PARTITIONS_AT_ONCE: Final = 8
+_MAX_COMPLETED: Final = 64
+"""Partitions whose markers are completed together."""
 
 
 class MarkerTable(Protocol):
@@ -125,6 +129,7 @@ class MarkerWriter:
         self._woken = asyncio.Event()
         self._passing = asyncio.Lock()
         self._passes = 0
+        self._is_stopped = False
         self._failed: SiltstoneError | None = None
         self._check_at = self._look_at = float("-inf")
         self._to_find: set[PartitionId] | None = None
@@ -146,6 +151,7 @@ class MarkerWriter:
 
     async def stop(self) -> None:
         """Stop the task."""
+        self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -163,7 +169,12 @@ class MarkerWriter:
         self._woken.set()
 
     async def write_pending(self) -> None:
-        """Write the markers that are pending now. Callers that wait for the same pass share it."""
+        """Write the markers that are pending now. Callers that wait for the same pass share it.
+
+        Raises StoppingError after `stop`.
+        """
+        if self._is_stopped:
+            raise StoppingError("this agent is stopping", remedy="send the request to another agent")
         wanted = self._passes + 1  # a pass that runs already may have looked before
         async with self._passing:
             if self._passes < wanted:
@@ -222,14 +233,19 @@ class MarkerWriter:
     async def _find_in(self, logs: Mapping[PartitionId, UnifiedLog]) -> None:
         assert self._to_find is not None
         for partition in logs:
-            for each in await self._read(logs[partition], partition):
-                self._verifier.watch((partition, each.producer_id))
-            self._to_find.discard(partition)
+            found = await self._read(logs[partition], partition)
+            if found is not None:
+                for each in found:
+                    self._verifier.watch((partition, each.producer_id))
+                self._to_find.discard(partition)
 
     async def _write_all(self) -> None:
-        after = 0
-        while page := await self._pool.run(partial(self._table.pending, self._node_id, after=after)):
-            after = page[-1].number
+        after: int | None = 0
+        while after is not None:
+            page = await self._pool.run(partial(self._table.pending, self._node_id, after=after))
+            # A page that is not full ends the pass. Producers and checks wait for it, and markers follow
+            # for ever: the next pass writes them, and those that have become pending behind `after`.
+            after = page[-1].number if len(page) >= PAGE_MARKERS else None
             in_order = sorted(page, key=attrgetter("partition", "number"))
             by_directory: dict[Path | None, list[list[PendingMarker]]] = {}
             for partition, markers in groupby(in_order, key=attrgetter("partition")):
@@ -239,7 +255,12 @@ class MarkerWriter:
             self._note_hung(await self._writes.run(work))
 
     async def _directory_of(self, partition: PartitionId) -> Path | None:
-        """Return the log directory of a partition, if it is known."""
+        """Return the log directory of a partition, if it is known; if its log moves, that to which it moves.
+
+        The move holds the lock of the partition while it writes there.
+        """
+        if (target := self._local_topics.mover.target_of(partition)) is not None:
+            return target
         try:
             topic = await self._directory.get_by_id(partition.topic_id)
         except SiltstoneError:
@@ -257,10 +278,11 @@ class MarkerWriter:
 
     async def _write_in(self, groups: Sequence[Sequence[PendingMarker]]) -> None:
         """Write the markers of the partitions of a directory, and complete those that are durable."""
-        written = await map_bounded(self._write, groups, limit=_MAX_PARTITIONS_AT_ONCE)
-        complete = [marker for markers in written for marker in markers]
-        if complete:
-            await self._pool.run(partial(self._table.complete, complete))
+        for start in range(0, len(groups), _MAX_COMPLETED):
+            some = groups[start : start + _MAX_COMPLETED]
+            written = await map_bounded(self._write, some, limit=_MAX_PARTITIONS_AT_ONCE)
+            if complete := [marker for markers in written for marker in markers]:
+                await self._pool.run(partial(self._table.complete, complete))
 
     async def _write(self, markers: Sequence[PendingMarker]) -> Sequence[PendingMarker]:
         """Write the markers of a partition durably; return those that are complete, none after a failure."""
@@ -275,8 +297,8 @@ class MarkerWriter:
             await self._disks.of(log).run(log.flush)
         except NotFoundError:
             return []  # the topic was deleted with its markers
-        except SiltstoneError as error:
-            self._failed = error
+        except Exception as error:  # noqa: BLE001  # the other partitions must not wait
+            self._fail(error)
             return []
         return markers
 
@@ -314,12 +336,18 @@ class MarkerWriter:
         )
 
     async def _check_in(self, logs: Mapping[PartitionId, UnifiedLog]) -> None:
-        watched = {key: each for key, each in self._verifier.open_transactions().items() if key[0] in logs}
-        found = [each for partition, log in logs.items() for each in await self._read(log, partition)]
+        watched = self._verifier.open_transactions()
+        found: list[OpenTransaction] = []
+        known: set[PartitionId] = set()
+        for partition, log in logs.items():
+            if (transactions := await self._read(log, partition)) is not None:
+                known.add(partition)
+                found += transactions
         for start in range(0, len(found), _MAX_CHECKED):
             await self._abort_unknown(found[start : start + _MAX_CHECKED])
         for key in watched.keys() - {(each.partition, each.producer_id) for each in found}:
-            self._verifier.drop(key, watched[key])
+            if key[0] in known:
+                self._verifier.drop(key, watched[key])
 
     def _logs_of(
         self, partitions: Collection[PartitionId]
@@ -334,8 +362,17 @@ class MarkerWriter:
                 logs.setdefault(log.directory.parent, {})[partition] = log
         return logs
 
-    async def _read(self, log: UnifiedLog, partition: PartitionId) -> list[OpenTransaction]:
-        return await self._disks.of(log).run(partial(open_transactions, log, partition))
+    async def _read(self, log: UnifiedLog, partition: PartitionId) -> list[OpenTransaction] | None:
+        """Return the open transactions of a log; None after a failure, which another check follows soon.
+
+        A log may be closed, because it was deleted or replaced by its copy.
+        """
+        try:
+            return await self._disks.of(log).run(partial(open_transactions, log, partition))
+        except SiltstoneError as error:
+            self._failed = error
+            self._check_at = self._clock.monotonic() + _POLL_SECONDS
+            return None
 
     async def _abort_unknown(self, found: Sequence[OpenTransaction]) -> None:
         confirm = partial(self._unknown.confirm_unknown_transactions, found)
@@ -345,7 +382,8 @@ class MarkerWriter:
             except NotFoundError:
                 pass  # the topic was deleted with its transactions
             except SiltstoneError as error:
-                self._failed = error  # the next check repeats it; other partitions must not wait
+                self._failed = error  # another check repeats it; other partitions must not wait
+                self._check_at = self._clock.monotonic() + _POLL_SECONDS
 
     async def _abort_in_log(self, unknown: OpenTransaction) -> None:
         partition = unknown.partition

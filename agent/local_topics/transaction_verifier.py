@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from agent.local_topics.log_transactions import UNKNOWN_SEQUENCE, open_transaction
+from agent.local_topics.log_transactions import open_transaction
 from catalog.transactions.local_partitions import FirstBatch, Verification
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import RetryableError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _TRIES: Final = 5
 _MAX_FAILED: Final = 10_000
+_LEAST_SEQUENCE: Final = 0
+"""For a first batch that was deleted: any batch of the transaction that remains has a later sequence."""
 Key = tuple["PartitionId", int]
 """Partition and producer id."""
 
@@ -91,18 +93,20 @@ class TransactionVerifier:
         """
         key = partition, stamp.producer_id
         for _ in range(_TRIES):
+            was_open = key in self._entries and self._entries[key].is_open
             # Before the log is asked: a marker that is written meanwhile voids it.
             token = self._entries[key] = Verified(stamp.producer_epoch, stamp.transactional_id)
             try:
                 found = await self._disks.of(log).run(
                     partial(open_transaction, log, partition, stamp.producer_id)
                 )
+                was_open = found is not None
                 is_earlier = found is not None and found.producer_epoch < stamp.producer_epoch
                 if not is_earlier and await self._is_verified(partition, stamp, found):
                     token.is_open = found is not None
                     return token
             except BaseException:
-                self.drop(key, token)
+                self._restore(key, token, is_open=was_open)
                 raise
             self._entries[key] = Verified(is_open=True)  # look for markers meanwhile
             if self.end_earlier is not None:
@@ -116,8 +120,7 @@ class TransactionVerifier:
         self, partition: PartitionId, stamp: ProducerStamp, found: OpenTransaction | None
     ) -> bool:
         """Return False if a marker of the producer is pending."""
-        is_known = found is not None and found.first_sequence != UNKNOWN_SEQUENCE
-        sequence = found.first_sequence if found is not None and is_known else stamp.base_sequence
+        sequence = stamp.base_sequence if found is None else max(found.first_sequence, _LEAST_SEQUENCE)
         producer = ProducerIdentity(stamp.producer_id, stamp.producer_epoch)
         verify = partial(
             self._table.verify,
@@ -140,6 +143,10 @@ class TransactionVerifier:
         if len(self._failed) > _MAX_FAILED:
             del self._failed[next(iter(self._failed))]
 
+    def repeated(self, key: Key) -> None:
+        """Note that the log has a batch of the producer, so it refuses gaps itself."""
+        self._failed.pop(key, None)
+
     def follows_failed(self, key: Key, stamp: ProducerStamp) -> bool:
         """Return True if an earlier batch of the producer has failed and was not repeated yet.
 
@@ -154,9 +161,10 @@ class TransactionVerifier:
         return self._entries.get(key) is token
 
     def appended(self, key: Key, token: Verified, *, is_open: bool) -> None:
-        """Note that a verified batch was appended; `is_open`: its transaction is open in the log now."""
+        """Note that the log got a verified batch or refused it; `is_open`: a transaction is open now."""
         token.is_open = is_open
-        self._failed.pop(key, None)
+        if is_open:
+            self.watch(key)  # a check that read the log before may have dropped it
 
     def drop(self, key: Key, token: Verified) -> None:
         """Forget a verification whose batch was not appended, or whose transaction is not open any more."""
@@ -167,8 +175,15 @@ class TransactionVerifier:
         """Note a transaction that is open in the log, and not verified by this process."""
         self._entries.setdefault(key, Verified(is_open=True))
 
+    def _restore(self, key: Key, token: Verified, *, is_open: bool) -> None:
+        """Forget a verification that has failed; an open transaction stays watched."""
+        self.drop(key, token)
+        if is_open:
+            self.watch(key)
+
     def void(self, key: Key, *, is_open: bool) -> None:
         """Void the verification, because the log may have got a marker; `is_open`: watch the transaction."""
+        self._failed.pop(key, None)
         if is_open:
             self._entries[key] = Verified(is_open=True)
         else:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from catalog.transactions.rules import ProducerIdentity
 
 _SQL = load_queries("local_transactions")
+PAGE_MARKERS: Final = 1000
+"""Pending markers of a page."""
+
 MARKER_CHANNEL: Final = "siltstone_markers"
 """The channel on which leaders learn of pending markers."""
 
@@ -116,7 +119,7 @@ class LocalPartitions:
 
         return self._database.transact("local_transactions.verify", work)
 
-    def pending(self, node_id: int, *, after: int = 0, limit: int = 1000) -> list[PendingMarker]:
+    def pending(self, node_id: int, *, after: int = 0, limit: int = PAGE_MARKERS) -> list[PendingMarker]:
         """Return the first `limit` markers after number `after` that a node must write, oldest first."""
         params = {"node_id": node_id, "after": after, "limit": limit}
         return [

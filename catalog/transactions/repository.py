@@ -670,12 +670,13 @@ def _add_local_partitions(
         "topic_ids": arrays.uuids(each.topic_id for each in partitions),
         "partitions": arrays.integers([each.partition for each in partitions]),
     }
-    transaction.send(_LOCAL_SQL["add_partitions"], params)
+    # First: a leader may complete a marker between the two statements, without a lock on the id.
     if transaction.rows(_LOCAL_SQL["pending_of_producer"], params):
         raise TransactionRefusedError(
             TransactionRefusal.CONCURRENT_TRANSACTIONS,
             f"the last transaction of producer {producer_id} is not complete in a local partition yet",
         )
+    transaction.send(_LOCAL_SQL["add_partitions"], params)
 
 
 def _state_params(producer: TransactionalProducer) -> dict[str, object]:

@@ -55,8 +55,8 @@ FOR SHARE;
 
 -- name: unknown_local_transactions
 -- Return the ordinals (from 1) of open transactions in local logs that the catalog does not know: neither ongoing with
--- that first batch, nor ended with a pending marker. Sequence -1: the log has lost its first batch, so any transaction
--- with that epoch may be it.
+-- that first batch or an earlier one, nor ended with a pending marker. An earlier one may be deleted in the log.
+-- Sequence -1: the first batch in the log is not known, so any transaction with that epoch may be it.
 SELECT open.number
 FROM unnest(
     %(producer_ids)s::bigint[], %(topic_ids)s::uuid[], %(partitions)s::integer[], %(epochs)s::integer[],
@@ -65,5 +65,5 @@ FROM unnest(
 WHERE NOT EXISTS (
     SELECT FROM local_transaction_partitions AS t
     WHERE t.producer_id = open.producer_id AND t.topic_id = open.topic_id AND t.partition = open.partition
-      AND t.producer_epoch = open.producer_epoch AND open.first_sequence IN (t.first_sequence, -1)
+      AND t.producer_epoch = open.producer_epoch AND (t.first_sequence <= open.first_sequence OR open.first_sequence = -1)
 );

@@ -155,6 +155,27 @@ def test_a_marker_ends_a_transaction_whose_first_batch_was_deleted(log: UnifiedL
     assert log.last_stable_offset == 3
 
 
+def test_a_marker_ends_a_transaction_whose_first_batch_was_deleted_before_a_recovery(
+    harness: LogHarness, log: UnifiedLog
+) -> None:
+    """The recovered log knows the transaction from its first remaining batch on."""
+    _append(log, 0)
+    log.roll()
+    _append(log, 1)
+    _append(log, 2)
+    log.delete_records(1)
+    log.flush()
+    crash(log)
+    again = harness.open(log_start_offset=1)
+    again.update_high_watermark(again.log_end_offset)
+    found = open_transaction(again, _KEY, _PRODUCER)
+    assert found is not None
+    assert found.first_sequence == 1
+    assert write_markers(again, 5, [_marker(2)]) == 0
+    assert write_markers(again, 5, [_marker(0)]) == 1
+    assert again.last_stable_offset == again.log_end_offset == 4
+
+
 def test_only_the_transaction_that_was_checked_is_aborted(log: UnifiedLog) -> None:
     _append(log, 0)
     checked = open_transaction(log, _KEY, _PRODUCER)

@@ -14,6 +14,8 @@ import pytest
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_topics import marker_writer
+from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.errors import BusyError
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.transactions.local_partitions import FirstBatch
@@ -59,6 +61,7 @@ class Table:
     finds_markers: bool = True
     completes: bool = True
     verifies: bool = True
+    looks: int = 0
     verified: threading.Event = field(default_factory=threading.Event)
     may_append: threading.Event = field(default_factory=threading.Event)
 
@@ -74,6 +77,7 @@ class Table:
         return found
 
     def pending(self, node_id: int, *, after: int = 0) -> Sequence[PendingMarker]:
+        self.looks += 1
         return self.catalog.local_transactions.pending(node_id, after=after) if self.finds_markers else []
 
     def complete(self, markers: Sequence[PendingMarker], /) -> None:
@@ -273,13 +277,18 @@ def test_a_partition_must_be_added_before_the_first_batch(scene: Scene) -> None:
         assert offsets(wire, _READ_UNCOMMITTED) == 0
 
 
+@pytest.mark.parametrize("has_zombie", [False, True])
 def test_a_transaction_that_the_catalog_has_lost_is_aborted_in_the_log(
-    scene: Scene, catalog_url: str
+    scene: Scene, catalog_url: str, *, has_zombie: bool
 ) -> None:
+    """Also if a batch of another client with the producer's id was refused meanwhile."""
     with scene.wire() as wire:
         producer = init(wire)
         add(wire, producer, 0)
         produce(wire, producer, 0, b"lost")
+        if has_zombie:
+            refused = produce(wire, producer, 1, b"zombie", name="another")
+            assert refused.error_code == ErrorCode.invalid_producer_id_mapping
         with psycopg.connect(catalog_url) as connection:
             connection.execute("DELETE FROM siltstone.local_transaction_partitions")
         markers = scene.broker.agent.local_logs.markers
@@ -561,6 +570,73 @@ def test_a_batch_does_not_pass_an_earlier_one_whose_verification_failed(scene: S
         assert produce(wire, producer, 1, b"b").base_offset == 1
         end(wire, producer, commits=True)
         until(lambda: offsets(wire, _READ_COMMITTED) == 3)
+
+
+def test_a_batch_does_not_pass_an_earlier_one_that_found_no_space(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(budget: ByteBudget, size: int) -> None:  # noqa: ARG001
+        raise BusyError("the buffer is full", remedy="retry")
+
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(ByteBudget, "reserve", refuse)
+            assert produce(wire, producer, 0, b"a").error_code != ErrorCode.none
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.out_of_order_sequence_number
+        assert produce(wire, producer, 0, b"a").base_offset == 0
+        assert produce(wire, producer, 1, b"b").base_offset == 1
+
+
+def test_a_pass_over_markers_ends_with_a_page_that_is_not_full(scene: Scene) -> None:
+    """Otherwise it would go on for ever while producers end transactions."""
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        produce(wire, producer, 0, b"a")
+        scene.table.finds_markers = False
+        end(wire, producer, commits=True)
+        assert len(scene.pending()) == 1
+        scene.table.finds_markers = True
+        scene.table.looks = 0
+        passes = scene.markers._passes
+        scene.broker.run(scene.markers.write_pending())
+        assert not scene.pending()
+        assert scene.table.looks == scene.markers._passes - passes
+
+
+def test_a_move_of_a_log_keeps_a_transaction_whose_first_batch_was_deleted(
+    start_broker: Callable[..., BrokerThread],
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy knows the transaction from its first remaining batch on."""
+    monkeypatch.setattr(marker_writer, "_CHECK_SECONDS", 0.0)
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    topic = broker.create_topic(_TOPIC, 1, storage_mode="local")
+    scene = Scene(lambda: broker, catalog, broker, Table(catalog))
+    local = broker.agent.local_logs._local
+    assert local is not None
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        for sequence in range(3):
+            produce(wire, producer, sequence, b"%d" % sequence)
+        broker.run(local.delete_records(topic, 0, 1))
+        (target,) = [each for each in disks if not (each / f"{_TOPIC}-0").exists()]
+        broker.run(local.move(topic, 0, target))
+        until(lambda: not local.mover.running)
+        assert (target / f"{_TOPIC}-0").exists()
+        scene.check_again()
+        assert produce(wire, producer, 3, b"3").base_offset == 3
+        scene.check_again()
+        assert end(wire, producer, commits=True).error_code == ErrorCode.none
+        until(lambda: offsets(wire, _READ_COMMITTED) == 5)
+        assert not fetch(wire, 1).aborted_transactions
+        assert scene.markers.aborted_unknown == 0
 
 
 def test_a_transaction_whose_first_flush_has_failed_stays_watched(
