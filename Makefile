@@ -10,6 +10,7 @@
 #   make streams-check MINUTES=30  an exact word count of Kafka Streams whose agents are killed
 #   make fuzz        the kernels' tests with bounds checks, fuzzing, and a long flood of an agent
 #   make mutants     mutation testing of the modules that decide about data
+#   make slips       slips by hand in rare combinations, each with the tests that must notice it
 #   make coverage    the tests with branch coverage
 #   make bench       the benchmarks
 #   make cost        simulate the workloads of docs/explanation/cost.md and update its figures
@@ -28,7 +29,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again campaign transactions-check streams-check fuzz check docs dist coverage mutants bench cost references format lock kafka-tools pgbouncer clean
+.PHONY: demo test test-again campaign transactions-check streams-check fuzz check docs dist coverage mutants slips bench cost references format lock kafka-tools pgbouncer clean
 
 demo: $(VENV)/.kernels
 	$(BIN)/siltstone demo
@@ -93,6 +94,9 @@ coverage: $(VENV)/.installed-dev kafka-tools pgbouncer $(NODE_CLIENTS)
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.mutation $(or $(ARGS),--most 5)
+
+slips: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutation.slips $(ARGS)
 
 bench: $(VENV)/.installed-dev kafka-tools
 	$(BIN)/python -m benchmarks $(ARGS)

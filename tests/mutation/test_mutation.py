@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.mutation.__main__ import explained
 from tests.mutation.judge import ROOT
 from tests.mutation.mutants import mutant_at, positions_of
+from tests.mutation.slips import read_slips
 from tests.mutation.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -55,3 +56,12 @@ def test_explanations_are_of_code_that_exists() -> None:
         assert module in modules
         lines = " ".join(line.strip() for line in (ROOT / module).read_text().splitlines())
         assert before in lines
+
+
+def test_every_slip_changes_one_place_of_an_existing_file() -> None:
+    """A slip whose code has changed must be made again."""
+    for slip in read_slips():
+        assert (ROOT / slip.file).read_text().count(slip.before) == 1, slip.what
+        assert slip.after != slip.before
+        assert slip.tests
+        assert all((ROOT / name).exists() for name in slip.tests)
