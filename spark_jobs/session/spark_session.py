@@ -19,10 +19,10 @@ import sys
 import tempfile
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -174,16 +174,44 @@ def stop_session(spark: SparkSession) -> None:
     Do nothing if Java has already ended, for example by a signal to the process group.
     """
     gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
-    try:
+    with ExitStack() as last:
+        if gateway is not None:
+            last.enter_context(_accumulators_stopped(spark))
+            last.callback(_forget, gateway)
         with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # PySpark's way to report that Java is gone
             spark.stop()
-    finally:
-        if gateway is not None:
-            _forget_sessions()
-            _end_java(gateway)
-            if (scratch := _scratches.pop(gateway, None)) is not None:
-                shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _accumulators_stopped(spark: SparkSession) -> Iterator[None]:
+    """Stop PySpark's server of accumulators while the block ends Java.
+
+    Alone, the server needs up to a second: it looks once a second whether it was stopped. When Java ends, the
+    connection between the two ends, and the server looks at once. It would print that as an error.
+    """
+    context = spark.sparkContext
+    server: Any = getattr(context, "_accumulatorServer", None)  # there is no public way
+    if server is None:
+        yield
+        return
+    context._accumulatorServer = None  # type: ignore[assignment]  # noqa: SLF001 -- already stopped
+    server.handle_error = _ignore_request
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-stop") as thread:
+        thread.submit(server.shutdown)
+        yield
+
+
+def _ignore_request(_request: object, _address: object) -> None:
+    """Report nothing about a connection that has ended."""
+
+
+def _forget(gateway: JavaGateway) -> None:
+    """End Java, and remove the session's files."""
+    _forget_sessions()
+    _end_java(gateway)
+    if (scratch := _scratches.pop(gateway, None)) is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_classic(spark: SparkSession) -> bool:

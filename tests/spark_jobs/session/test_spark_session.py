@@ -95,6 +95,28 @@ with session_manager.SparkSessionManager(SparkSettings(master="local[1]", driver
 print([name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
 """
 
+STOPPED = """
+import threading
+from pyspark import SparkContext
+from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
+
+def same(batches):
+    yield from batches
+
+spark = start_session(SparkSettings(master="local[1]", driver_memory="512m"))
+spark.range(0, 2, 1, 2).mapInArrow(same, "id long").collect()
+java, server = SparkContext._gateway.proc, spark.sparkContext._accumulatorServer
+before, shutdown = threading.active_count(), server.shutdown
+
+def shut_down_last():
+    java.wait(60)
+    shutdown()
+
+server.shutdown = shut_down_last
+stop_session(spark)
+print(java.poll(), server.socket.fileno(), threading.active_count() < before)
+"""
+
 
 def child_environment(directory: Path) -> dict[str, str]:
     return {
@@ -114,6 +136,21 @@ def path_without_java(directory: Path) -> str:
         if found:
             (programs / name).symlink_to(found)
     return str(programs)
+
+
+@pytest.mark.spark
+def test_java_ends_while_the_server_of_accumulators_stops(tmp_path: Path) -> None:
+    """The server takes up to a second, and would print an error about the connection that Java ends."""
+    child = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        env=child_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "0 -1 True\n", "")
 
 
 @pytest.mark.spark
