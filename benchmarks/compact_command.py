@@ -9,8 +9,10 @@ their end (`benchmarks.compact_timeline`):
 
 - `interpreter` until Python runs the command's module, `imports` until the command is loaded, `exit` after
   its last step.
-- `jobs` from the claimed jobs to their report. `publish` is part of it, and so is `passes`, the mean time
-  of a slot in reading, computing and writing, by the report of the command.
+- `jobs` from the claimed jobs to their report. `publish` is part of it, and so is `passes`: the time of a
+  busy slot in both passes, by the report of the command. It consists of `find_survivors`, `write` and
+  `complete`. Within these, `read_objects` is waiting for reads, `kernels` computing, and `write_objects`
+  writing, which includes the synchronization of the files.
 - `outside_jobs` is the whole command without `jobs`. Its goal is below 3 s.
 - `processor` is the processor time of the command and all its processes.
 
@@ -82,6 +84,8 @@ _STEPS: Final = (
     *("imports", "catalog", "plan", "session", "preflight", "claim", "jobs", "publish"),
     *("stop", "garbage", "report"),
 )
+_PHASES: Final = ("find_survivors", "write", "complete")
+_INSIDE: Final = ("read_objects", "kernels", "write_objects")
 _LIMIT: Final = """
 import json, sys
 from statistics import median
@@ -298,10 +302,12 @@ def run_command(place: Place) -> dict[str, float]:
         if step in steps:
             steps[step] += ended - began
     phases = report["seconds"]
+    parallel = min(SLOTS, report["jobs_completed"])
     return {
         "command": end - begin,
         "outside_jobs": end - begin - steps["jobs"],
-        "passes": sum(phases[phase] for phase in ("find_survivors", "write", "complete")) / SLOTS,
+        "passes": sum(phases[phase] for phase in _PHASES) / parallel,
+        **{name: phases[name] / parallel for name in (*_PHASES, *_INSIDE)},
         "processor": _processor_seconds() - processor,
         "interpreter": found["main"] - begin,
         **steps,
