@@ -1,4 +1,7 @@
-"""`siltstone warm-kernels`: compile all kernels ahead of time, for images and read-only installations."""
+"""`siltstone warm-kernels`: compile all kernels ahead of time, for images and read-only installations.
+
+It also writes the archive of Spark's classes, with which Java needs half of the time to start a session.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import click
 from numba.core import event
 
 from core.clock import SystemClock
+from core.errors import SiltstoneError
 from core.quantities import count
 from object_format.kernels.runtime.identity import KERNEL_DIGEST, short_digest
 from siltstone.cli.options import json_option, with_settings
@@ -35,6 +39,9 @@ def command(settings: Settings, *, as_json: bool) -> None:
     is built, as a user who may write to the installation: processes that may not will use what it stored.
     Compiled code is for the processor model of this machine. NUMBA_CPU_NAME=generic and NUMBA_CPU_FEATURES=
     at build and run time make it fit all models.
+
+    With PySpark and Java, it also archives the classes that Spark loads, so that Java starts a local session
+    in half of the processor time. Run it again after an update of either.
     """
     del settings  # the kernels depend on none
     clock = SystemClock()
@@ -47,6 +54,7 @@ def command(settings: Settings, *, as_json: bool) -> None:
         "directories": sorted({str(path) for path in _directories()}),
         "seconds": round(clock.monotonic() - begin, 1),
         "skipped": skipped,
+        "class_archive": _record_classes(),
     }
     if as_json:
         emit_json(report)
@@ -60,6 +68,8 @@ def command(settings: Settings, *, as_json: bool) -> None:
         console.print(f"  {directory}", markup=False, soft_wrap=True)
     for package in skipped:
         console.print(f"Kernels of {package} were skipped, because it is not installed.")
+    if report["class_archive"] is not None:
+        console.print(f"Spark's classes are in {report['class_archive']}", markup=False, soft_wrap=True)
 
 
 def _warm_up(package: str) -> bool:
@@ -74,6 +84,21 @@ def _warm_up(package: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="siltstone-warm-kernels-") as directory:
         module.warm_up(Path(directory))
     return True
+
+
+def _record_classes() -> str | None:
+    """Archive Spark's classes; return the file, or None without PySpark, or without a Java that archives."""
+    try:
+        module = importlib.import_module("spark_jobs.class_recording")
+    except ModuleNotFoundError:
+        return None
+    with tempfile.TemporaryDirectory(prefix="siltstone-warm-kernels-") as directory:
+        try:
+            archive: Path | None = module.record_classes(Path(directory))
+        except SiltstoneError as error:
+            click.echo(f"Spark's classes were not archived: {error}", err=True)
+            return None
+    return None if archive is None else str(archive)
 
 
 def _directories() -> Iterator[Path]:

@@ -33,12 +33,15 @@ from pyspark.sql import SparkSession
 
 from core.errors import InvalidInputError, SiltstoneError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
+from spark_jobs.session.class_archive import find_archive, use_options, write_options
 from spark_jobs.session.java import find_java, write_java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
+
+    from spark_jobs.session.java import JavaRuntime
 
 TASK_ATTEMPTS = 3
 _SLOTS_UNKNOWN = 8
@@ -50,6 +53,7 @@ _MIN_SPARK = (4, 1)  # the first version with `repartitionById`
 _IMPORTED_LATER = ("pyspark.testing.utils", "pandas")
 _CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
+_ARCHIVE_SECONDS = 300
 _ABANDON_SECONDS = 0.1
 _LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # A Unix socket's path has at most 107 characters; Spark's file name takes 43 of them.
@@ -100,7 +104,8 @@ class SparkSettings:
     `master` is a Spark master URL or `sc://host:port`; None takes the master of `spark-submit`. `log_level`
     is log4j's (error, warn, info, …). Spark's errors reach the caller as exceptions, so its log is for
     debugging; without a level a local Spark and its workers write nothing to standard error. `conf` has
-    Spark's own settings and overrides the ones set here.
+    Spark's own settings and overrides the ones set here. `written_archive` is a file to which the Java of a
+    local session writes the classes that it has loaded when it ends, which takes many seconds.
     """
 
     master: str | None = "local[*]"
@@ -110,6 +115,7 @@ class SparkSettings:
     progress_bar: bool = False
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
+    written_archive: Path | None = None
 
     @property
     def is_quiet(self) -> bool:
@@ -150,8 +156,9 @@ def start_session(settings: SparkSettings) -> SparkSession:
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
-        with _launch_environment(settings, scratch), _imports_of_pyspark():
-            spark = _build(settings, _launch_conf(settings, scratch))
+        java = find_java(os.environ)
+        with _launch_environment(settings, java, scratch), _imports_of_pyspark():
+            spark = _build(settings, _launch_conf(settings, java, scratch))
     except SparkUnavailableError as error:
         _forget_failed_start()
         output = _last_line(scratch / _LOG)
@@ -168,8 +175,8 @@ def start_session(settings: SparkSettings) -> SparkSession:
     return spark
 
 
-def stop_session(spark: SparkSession) -> None:
-    """End the session and the Java process that was started here.
+def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> None:
+    """End the session and the Java process that was started here; kill it after `wait_seconds`.
 
     Do nothing if Java has already ended, for example by a signal to the process group.
     """
@@ -177,7 +184,7 @@ def stop_session(spark: SparkSession) -> None:
     with ExitStack() as last:
         if gateway is not None:
             last.enter_context(_accumulators_stopped(spark))
-            last.callback(_forget, gateway)
+            last.callback(_forget, gateway, wait_seconds)
         with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # PySpark's way to report that Java is gone
             spark.stop()
@@ -206,10 +213,10 @@ def _ignore_request(_request: object, _address: object) -> None:
     """Report nothing about a connection that has ended."""
 
 
-def _forget(gateway: JavaGateway) -> None:
+def _forget(gateway: JavaGateway, wait_seconds: float) -> None:
     """End Java, and remove the session's files."""
     _forget_sessions()
-    _end_java(gateway)
+    _end_java(gateway, wait_seconds)
     if (scratch := _scratches.pop(gateway, None)) is not None:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -246,7 +253,7 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        stop_session(spark)
+        stop_session(spark, _STOP_SECONDS if settings.written_archive is None else _ARCHIVE_SECONDS)
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
@@ -366,7 +373,7 @@ def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
+def _launch_conf(settings: SparkSettings, java: JavaRuntime, scratch: Path) -> dict[str, str]:
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG4J2.format(level=settings.log_level or "error"))
     java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
@@ -392,7 +399,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         # renewed, every executor works again.
         conf["spark.excludeOnFailure.taskAndStage.enabled"] = "true"
     else:
-        conf["spark.driver.extraJavaOptions"] += f" {_QUICK_COMPILER}"
+        conf["spark.driver.extraJavaOptions"] += f" {_QUICK_COMPILER} {_archive_options(settings, java)}"
         conf |= {
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.host": _LOOPBACK,
@@ -402,6 +409,13 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     return conf
 
 
+def _archive_options(settings: SparkSettings, java: JavaRuntime) -> str:
+    if settings.written_archive is not None:
+        return write_options(settings.written_archive)
+    archive = find_archive(java)
+    return "" if archive is None else use_options(archive)
+
+
 def _with_task_attempts(master: str) -> str:
     """Let a local master retry tasks: `local` and `local[4]` never do, `local[4,3]` does."""
     simple = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
@@ -409,10 +423,10 @@ def _with_task_attempts(master: str) -> str:
 
 
 @contextmanager
-def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None]:
+def _launch_environment(settings: SparkSettings, java: JavaRuntime, scratch: Path) -> Iterator[None]:
     """Set the process environment with which Java starts, and restore it afterwards."""
     log = scratch / _LOG if settings.is_quiet else None
-    java_home = write_java_home(find_java(os.environ), scratch / "java", log=log)
+    java_home = write_java_home(java, scratch / "java", log=log)
     wanted = {"JAVA_HOME": str(java_home)}
     if settings.is_local:
         wanted |= {"SPARK_LOCAL_IP": _LOOPBACK, "PYSPARK_PYTHON": sys.executable}
@@ -450,7 +464,7 @@ def _forget_sessions() -> None:
     SparkSession._activeSession = None  # noqa: SLF001
 
 
-def _end_java(gateway: JavaGateway) -> None:
+def _end_java(gateway: JavaGateway, wait_seconds: float = _STOP_SECONDS) -> None:
     """End the Java process and wait for it; PySpark would keep it until Python ends."""
     gateway.shutdown()
     SparkContext._gateway = None  # noqa: SLF001 -- a later session starts a new Java
@@ -461,7 +475,7 @@ def _end_java(gateway: JavaGateway) -> None:
     assert process.stdin is not None
     process.stdin.close()  # tells Java to exit
     try:
-        process.wait(_STOP_SECONDS)
+        process.wait(wait_seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
