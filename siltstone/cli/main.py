@@ -8,6 +8,7 @@ compares them with the subcommands.
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -127,7 +128,11 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit the process."""
-    cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
+    try:
+        cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
+    finally:
+        # An ending interpreter collects garbage several times, among all objects of all loaded modules.
+        gc.freeze()
     sys.exit(0)  # pragma: no cover - click has exited already
 
 

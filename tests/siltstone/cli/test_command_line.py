@@ -48,6 +48,21 @@ def _all_commands() -> Iterator[tuple[str, ...]]:
             yield from ((name, inner) for inner in command.list_commands(context))
 
 
+def test_a_command_ends_without_a_search_for_garbage() -> None:
+    """The interpreter would search all objects of all loaded modules several times."""
+    script = (
+        "import atexit, gc, sys; atexit.register(lambda: print(len(gc.get_objects()), gc.get_freeze_count()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}; from siltstone.cli.main import main; main(['--version'])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    searched, frozen = map(int, done.stdout.splitlines()[-1].split())
+    assert frozen > 50 * searched
+
+
 def test_the_help_lists_every_command_without_loading_it() -> None:
     result = _siltstone("--help")
     assert result.returncode == 0
