@@ -16,7 +16,7 @@ from agent.kafka.authorization import current_acls, refusal, refused_names
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
-from agent.kafka.topic_lookup import check_partition, epoch_error, find_topics_by_key, name_of
+from agent.kafka.topic_lookup import check_partition, epoch_error, find_permitted_topics
 from agent.read.fetch_plan import PartitionFetch
 from agent.read.pending_fetch import fetch_within_budget
 from agent.security.rights import READ_TOPIC
@@ -156,12 +156,9 @@ async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestC
 async def _find_topics(items: Sequence[_Item], context: RequestContext, *, committed_only: bool) -> None:
     by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
-    found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
-    names = {key: name_of(key, topic) for key, topic in found.items()}
-    refused = await refused_names(context, READ_TOPIC, filter(None, names.values()))
+    found = await find_permitted_topics(context, keys, READ_TOPIC, by_id=by_id)
     for item in items:
-        key, wanted = (item.name, item.topic_id), item.wanted
-        topic = found[key] if names[key] not in refused else refusal(READ_TOPIC)
+        topic, wanted = found[item.name, item.topic_id], item.wanted
         if isinstance(topic, SiltstoneError):
             item.error = topic
             continue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from agent.kafka.authorization import refused_names
 from agent.kafka.errors import ErrorCode
 from catalog.groups.offsets import CommittedOffset
 
@@ -12,17 +13,38 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
+    from agent.security.rights import Right
     from catalog.model import Topic
 
 
-async def topics_of(wanted: Sequence[Struct], context: RequestContext, *, by_id: bool) -> list[Topic | None]:
-    """Return the topic of each entry of a request, looked up by id or by name; None if it does not exist."""
+class RequestedTopic(NamedTuple):
+    """The topic of an entry, None if it does not exist or the client may not use it."""
+
+    topic: Topic | None
+    is_refused: bool
+
+
+async def topics_of(
+    wanted: Sequence[Struct], context: RequestContext, right: Right, *, by_id: bool
+) -> list[RequestedTopic]:
+    """Return the topic of each entry of a request, looked up by id or by name.
+
+    Refused names are not looked up, as in `find_permitted_topics`.
+    """
     directory = context.services.directory
     if by_id:
         identified = await directory.get_many_by_id(each.topic_id for each in wanted if each.topic_id)
-        return [identified.get(each.topic_id) for each in wanted]
-    named = await directory.get_many(each.name for each in wanted)
-    return [named.get(each.name) for each in wanted]
+        refused = await refused_names(context, right, (each.name for each in identified.values()))
+        permitted = {key: each for key, each in identified.items() if each.name not in refused}
+        return [
+            RequestedTopic(
+                permitted.get(each.topic_id), each.topic_id in identified and each.topic_id not in permitted
+            )
+            for each in wanted
+        ]
+    refused = await refused_names(context, right, (each.name for each in wanted))
+    named = await directory.get_many(each.name for each in wanted if each.name not in refused)
+    return [RequestedTopic(named.get(each.name), each.name in refused) for each in wanted]
 
 
 def missing_topic_code(*, by_id: bool) -> ErrorCode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agent.cluster.topic_directory import require_partition
+from agent.kafka.authorization import refusal, refused_names
 from agent.kafka.errors import ErrorCode, KafkaError
 from core.errors import NotFoundError, SiltstoneError
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.cluster.topic_directory import TopicDirectory
+    from agent.kafka.api_definition import RequestContext
+    from agent.security.rights import Right
     from catalog.model import Topic
 
 TopicKey: TypeAlias = "tuple[str, UUID | None]"
@@ -73,10 +76,23 @@ async def _find_by_id(
     return {key: found.get(ids[key], missing) if key in ids else missing for key in wanted}
 
 
-def name_of(key: TopicKey, topic: Topic | SiltstoneError) -> str | None:
-    """Return the name of a topic that a request names or identifies; None for an unknown id."""
-    name, _ = key
-    return name or (None if isinstance(topic, SiltstoneError) else topic.name)
+async def find_permitted_topics(
+    context: RequestContext, keys: Iterable[TopicKey], right: Right, *, by_id: bool
+) -> dict[TopicKey, Topic | SiltstoneError]:
+    """Look up topics by name or by id together; the outcome is a refusal for those that need another right.
+
+    Refused names are not looked up: the time of the response would tell whether they exist. Ids need a
+    lookup, and are not secret.
+    """
+    directory, wanted = context.services.directory, list(dict.fromkeys(keys))
+    if by_id:
+        found = await find_topics_by_key(directory, wanted, by_id=True)
+        names = {key: topic.name for key, topic in found.items() if not isinstance(topic, SiltstoneError)}
+        hidden = await refused_names(context, right, names.values())
+        return found | {key: refusal(right) for key, name in names.items() if name in hidden}
+    hidden = await refused_names(context, right, filter(None, (name for name, _ in wanted)))
+    found = await find_topics_by_key(directory, (key for key in wanted if key[0] not in hidden), by_id=False)
+    return found | {key: refusal(right) for key in wanted if key[0] in hidden}
 
 
 def _missing(name: str) -> KafkaError:

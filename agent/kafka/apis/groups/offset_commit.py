@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import refusal, refused_names, require
+from agent.kafka.authorization import refusal, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.offset_requests import check_offset, offset_of, topics_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from catalog.groups.offsets import CommittedOffset
-    from catalog.model import Topic
 
 _MEMBER_EPOCHS_SINCE, _TOPIC_IDS_SINCE = 9, 10
 # Longer retention times are cut to this. The expiry time, commit time plus retention, stays a 64-bit integer.
@@ -69,11 +68,9 @@ async def _try_commit(
     needs_coordinator = False
     yielding = CooperativeYield()
     by_id = context.version >= _TOPIC_IDS_SINCE
-    topics = await topics_of(wanted_topics, context, by_id=by_id)
-    names = [_name(wanted, topic, by_id=by_id) for wanted, topic in zip(wanted_topics, topics, strict=True)]
-    refused = await refused_names(context, READ_TOPIC, filter(None, names))
-    for wanted, topic, name in zip(wanted_topics, topics, names, strict=True):
-        if name in refused:
+    found = await topics_of(wanted_topics, context, READ_TOPIC, by_id=by_id)
+    for wanted, (topic, is_refused) in zip(wanted_topics, found, strict=True):
+        if is_refused:
             checked.append([refusal(READ_TOPIC).code] * len(wanted.partitions))
             continue
         codes = [check_offset(partition, topic, context, by_id=by_id) for partition in wanted.partitions]
@@ -100,7 +97,7 @@ async def _try_commit(
     commit_codes = iter(committed)
     return (
         [[next(commit_codes) if code is ErrorCode.none else code for code in codes] for codes in checked],
-        [index for index, topic in enumerate(topics) if topic is not None and topic.topic_id in missing],
+        [index for index, (topic, _) in enumerate(found) if topic is not None and topic.topic_id in missing],
     )
 
 
@@ -127,11 +124,6 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     del context
     code = group_code_of(error)
     return Struct(topics=[_topic_response(each, [code] * len(each.partitions)) for each in request.topics])
-
-
-def _name(wanted: Struct, topic: Topic | None, *, by_id: bool) -> str | None:
-    """Return the name of a topic of the request; None for an unknown id."""
-    return (None if topic is None else topic.name) if by_id else wanted.name
 
 
 def _topic_response(wanted: Struct, codes: list[ErrorCode]) -> Struct:

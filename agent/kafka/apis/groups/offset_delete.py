@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response
-from agent.kafka.authorization import refusal, refused_names, require
+from agent.kafka.authorization import refusal, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.offset_requests import topics_of
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Delete the offsets, and return an error code for each partition."""
     require(context, DELETE_GROUP, request.group_id)
-    refused = await refused_names(context, READ_TOPIC, (each.name for each in request.topics))
     codes: dict[tuple[str, int], ErrorCode] = {}
     known: list[tuple[str, PartitionId]] = []
     yielding = CooperativeYield()
-    topics = await topics_of(request.topics, context, by_id=False)
-    for wanted, topic in zip(request.topics, topics, strict=True):
+    topics = await topics_of(request.topics, context, READ_TOPIC, by_id=False)
+    for wanted, (topic, is_refused) in zip(request.topics, topics, strict=True):
         for partition in wanted.partitions:
             index = partition.partition_index
             codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition
-            if wanted.name in refused:
+            if is_refused:
                 codes[wanted.name, index] = refusal(READ_TOPIC).code
             elif topic is not None and 0 <= index < topic.partition_count:
                 known.append((wanted.name, PartitionId(topic.topic_id, index)))

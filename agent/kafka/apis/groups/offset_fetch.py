@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import listed_names, refusal, refused_names, require
+from agent.kafka.authorization import listed_names, refusal, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.offset_requests import missing_topic_code, topics_of
@@ -116,15 +116,12 @@ async def _topics(
     yielding = CooperativeYield()
     named = [each for group in groups for each in group.topics or ()]
     by_id = context.version >= _TOPIC_IDS_SINCE
-    found = await topics_of(named, context, by_id=by_id)
-    names = [_name(each, topic, by_id=by_id) for each, topic in zip(named, found, strict=True)]
-    refused = await refused_names(context, DESCRIBE_TOPIC, filter(None, names))
-    topics = iter(zip(found, [name in refused for name in names], strict=True))
+    topics = iter(await topics_of(named, context, DESCRIBE_TOPIC, by_id=by_id))
     requested = [[(each, *next(topics)) for each in group.topics or ()] for group in groups]
     wanted = []
     for group, pairs in zip(groups, requested, strict=True):
-        for each, topic, is_refused in pairs:
-            if topic is not None and not is_refused:
+        for each, topic, _ in pairs:
+            if topic is not None:
                 wanted += [
                     (group.group_id, PartitionId(topic.topic_id, index)) for index in each.partition_indexes
                 ]
@@ -176,11 +173,6 @@ def _topic(
             for index in wanted.partition_indexes
         ],
     )
-
-
-def _name(wanted: Struct, topic: Topic | None, *, by_id: bool) -> str | None:
-    """Return the name of a topic of the request; None for an unknown id."""
-    return (None if topic is None else topic.name) if by_id else wanted.name
 
 
 def _refused_topic(wanted: Struct, *, by_id: bool) -> Struct:

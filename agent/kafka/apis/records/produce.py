@@ -40,7 +40,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
 from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
-from agent.kafka.topic_lookup import check_partition, find_topics_by_key, name_of
+from agent.kafka.topic_lookup import check_partition, find_permitted_topics
 from agent.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
 from agent.write.validation import validate
 from core.errors import SiltstoneError
@@ -123,12 +123,9 @@ def _refusal(request: Struct, context: RequestContext) -> KafkaError | None:
 async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
     by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
-    found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
-    names = {key: name_of(key, topic) for key, topic in found.items()}
-    refused = await refused_names(context, WRITE_TOPIC, filter(None, names.values()))
+    found = await find_permitted_topics(context, keys, WRITE_TOPIC, by_id=by_id)
     for item in items:
-        key = item.name, item.topic_id
-        topic = found[key] if names[key] not in refused else refusal(WRITE_TOPIC)
+        topic = found[item.name, item.topic_id]
         if isinstance(topic, SiltstoneError):
             item.error = topic
             continue

@@ -67,10 +67,11 @@ async def _results(transaction: _Transaction, context: RequestContext) -> list[S
         context, WRITE_TRANSACTION, transaction.transactional_id
     ):
         return _rendered(topics, lambda _: refusal(WRITE_TRANSACTION).code)
-    found = await find_topics(context.services.directory, (topic.name for topic in topics))
     refused: frozenset[str] = frozenset()
     if context.version < _MANY_SINCE:
         refused = await refused_names(context, WRITE_TOPIC, (topic.name for topic in topics))
+    names = (topic.name for topic in topics if topic.name not in refused)
+    found = await find_topics(context.services.directory, names)
     codes = {
         (topic.name, partition): refusal(WRITE_TOPIC).code
         if topic.name in refused

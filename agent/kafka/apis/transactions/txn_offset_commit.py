@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.messages import MemberIdentity
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import producer_of, transaction_code_of
-from agent.kafka.authorization import refusal, refused_names, require
+from agent.kafka.authorization import refusal, require
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.offset_requests import check_offset, offset_of, topics_of
@@ -34,17 +34,16 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Store the offsets, and return an error code for each partition."""
     producer = producer_of(request, context)
     require(context, READ_GROUP, request.group_id)
-    topics = await topics_of(request.topics, context, by_id=False)
-    refused = await refused_names(context, READ_TOPIC, (wanted.name for wanted in request.topics))
+    topics = await topics_of(request.topics, context, READ_TOPIC, by_id=False)
     checked = [
         [refusal(READ_TOPIC).code] * len(wanted.partitions)
-        if wanted.name in refused
+        if is_refused
         else [check_offset(partition, topic, context) for partition in wanted.partitions]
-        for wanted, topic in zip(request.topics, topics, strict=True)
+        for wanted, (topic, is_refused) in zip(request.topics, topics, strict=True)
     ]
     offsets = [
         offset_of(partition, topic)
-        for wanted, topic, codes in zip(request.topics, topics, checked, strict=True)
+        for wanted, (topic, _), codes in zip(request.topics, topics, checked, strict=True)
         for partition, code in zip(wanted.partitions, codes, strict=True)
         if topic is not None and code is ErrorCode.none
     ]

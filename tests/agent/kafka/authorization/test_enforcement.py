@@ -12,7 +12,7 @@ from agent.kafka.errors import ErrorCode
 from agent.security.rights import SUPPORTED_OPERATIONS
 from catalog.security.acl_bindings import AclFilter, ResourceType
 from object_format.record_batch.records import encode_batch
-from tests.agent.kafka.authorization.cases import heartbeat
+from tests.agent.kafka.authorization.cases import heartbeat, is_refused
 from tests.agent.kafka.authorization.principals import allow, refresh
 from tests.agent.kafka.authorization.transaction_cases import addition
 from tests.agent.kafka.brokers import BrokerThread
@@ -262,6 +262,53 @@ def test_http_uses_the_same_authorizer(secured: BrokerThread, topics: dict[str, 
         assert http.get("/v1/topics/a1/partitions/0/records").status_code == 200
         assert [each["name"] for each in http.get("/v1/topics").json()["topics"]] == ["a1"]
         assert http.get("/metrics").status_code == 200
+
+
+def test_a_refused_name_is_not_looked_up(secured: BrokerThread, topics: dict[str, UUID]) -> None:
+    """The time of the response would tell whether the topic exists."""
+    assert topics
+    acls = allow("carol", "Read Group c", "Write TransactionalId c")
+    secured.catalog.acls.add(acls)
+    refresh(secured)
+    part = Struct(
+        partition=0, fetch_offset=0, partition_max_bytes=1, current_leader_epoch=-1, last_fetched_epoch=-1
+    )
+    offset = Struct(partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="")
+    producer = {"transactional_id": "c", "producer_id": 1, "producer_epoch": 0}
+
+    def requests(name: str) -> list[tuple[str, int, Struct]]:
+        commits = {"group_id": "c", "topics": [Struct(name=name, partitions=[offset])]}
+        read = Struct(name=name, partition_indexes=[0])
+        added = [Struct(name=name, partitions=[0])]
+        wanted = [Struct(topic=name, partitions=[part])]
+        batch = [Struct(name=name, partition_data=[Struct(index=0, records=_BATCH)])]
+        return [
+            ("produce", 9, Struct(transactional_id=None, acks=-1, timeout=1_000, topic_data=batch)),
+            ("fetch", 12, Struct(replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1, topics=wanted)),
+            ("offset_commit", 8, Struct(**commits, generation_id_or_member_epoch=-1, member_id="")),
+            ("offset_fetch", 7, Struct(group_id="c", topics=[read], require_stable=False)),
+            ("txn_offset_commit", 3, Struct(**commits, **producer, generation_id=-1, member_id="")),
+            (
+                "add_partitions_to_txn",
+                3,
+                Struct(
+                    v3_and_below_transactional_id="c",
+                    v3_and_below_producer_id=1,
+                    v3_and_below_producer_epoch=0,
+                    v3_and_below_topics=added,
+                ),
+            ),
+        ]
+
+    with Wire(secured.host_and_port, client_id="carol") as wire:
+        for name in ("secret", "missing"):
+            for api, version, request in requests(name):
+                secured.agent.directory.clear()
+                before = secured.catalog_calls()
+                response = wire.ask(api, version, request)
+                looked_up = {"topics.get", "topics.by_names"} & {*(secured.catalog_calls() - before)}
+                assert is_refused(response), (api, response)
+                assert looked_up == set(), api
 
 
 def test_a_right_to_delete_is_no_right_to_read(secured: BrokerThread) -> None:
