@@ -41,7 +41,7 @@ from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.errors import SessionFencedError
 from core.early_close import EarlyCloseLimits, EarlyCloseRule
-from core.errors import SiltstoneError, StaleStateError
+from core.errors import RetryableError, SiltstoneError, StaleStateError
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
@@ -444,7 +444,7 @@ class WritePath:
             what=what,
             reason=reason,
             bytes=flight.file.size,
-            exc_info=error,
+            exc_info=None if isinstance(error, RetryableError | StaleStateError) else error,
         )
         failure = AppendFailedError(
             f"{what}; {log_reference_hint(reference)}", remedy="retry them", retry_after_seconds=1.0

@@ -95,6 +95,7 @@ async def test_the_error_of_an_append_has_the_reference_of_the_log_entry(
     assert "the store is away" not in response.text
     event = _logged(log, _reference(response.json()["error"]["message"]))
     assert (event["event"], event["reason"]) == ("an ingestion file failed", "the store is away")
+    assert event["exc_info"] is None, "the reason says it all, and a traceback hides it"
 
 
 async def test_a_missing_object_is_named_only_in_the_log(
