@@ -61,10 +61,9 @@ _WATCH_ONLY = ("interval", "metrics")
     "choice",
     type=click.Choice(PlanChoice, case_sensitive=False),
     default=PlanChoice.AUTO,
-    show_default=PlanChoice.AUTO.value,
     help="How a job runs. task: as one Spark task, whose key table may be too small. shuffle: over "
     "many tasks with Spark's shuffle, exact at any size. auto: chosen by the estimated number of keys. A job "
-    "that deduplicates nothing always runs as one task.",
+    "that deduplicates nothing always runs as one task.  [default: auto]",
 )
 @json_option
 @with_settings("spark_master")
