@@ -186,6 +186,7 @@ def _produce(
                 sender.send(where, record, partition)
                 sender.raise_if_unable()
             sender.finish(waiting=_print_waiting)
+            sender.raise_if_unable()
         except KeyboardInterrupt:
             click.echo("stopped reading; sending what was read (press ^C again to stop)", err=True)
             _finish_soon(sender)

@@ -159,7 +159,9 @@ def to_siltstone_error(error: KafkaError | KafkaException, topic: str) -> Siltst
         )
     message = f"{known.name()}: {known.str()}"
     if known.fatal():
-        return FatalError(f"the Kafka client stopped with a fatal error: {message}")
+        return FatalError(
+            f"the Kafka client stopped with a fatal error: {message}", remedy="run the command again"
+        )
     if known.retriable() or known.code() in _HOPELESS:
         return RetryableError(f"topic {topic!r}: {message}", remedy="retry later")
     return InvalidInputError(f"topic {topic!r}: {message}")

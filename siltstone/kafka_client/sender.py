@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from core.clock import SystemClock
 from siltstone.kafka_client.connection import ClientErrors, connect, to_siltstone_error
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ DEFAULTS = {
     "allow.auto.create.topics": "false",
 }
 _POLL_SECONDS = 0.1
+_PAUSE_SECONDS = 0.01
 _NOTICE_SECONDS = 5.0
 _SEND_TIME = 0  # librdkafka replaces timestamp 0 by the time of sending
 _HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic rejects a batch that has a record without a key)"}
@@ -98,6 +100,7 @@ class Sender(Generic[Tag]):
         self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.errors)
         self.counts = DeliveryCounts(topic)
         self._on_failure = on_failure
+        self._clock = SystemClock()
         self._done = threading.Event()
         self._polling = threading.Thread(target=self._poll, name="delivery reports", daemon=True)
 
@@ -110,8 +113,24 @@ class Sender(Generic[Tag]):
         self._polling.join()
 
     def _poll(self) -> None:
+        """Receive delivery reports until the context is left; no other thread does.
+
+        The client raises a fatal error from `poll`, and not to its `error_cb`. It is noted before the reports
+        of the records that it fails. `flush` would call back for these while the error is raised, and so lose
+        their outcome.
+        """
         while not self._done.is_set():
-            self.producer.poll(_POLL_SECONDS)
+            try:
+                self.producer.poll(_POLL_SECONDS)
+            except KafkaException as failure:
+                self.errors.note(failure.args[0])
+
+    def _drain(self, seconds: float | None) -> int:
+        """Wait until all delivery reports have arrived or time is up; return how many are missing."""
+        deadline = None if seconds is None else self._clock.monotonic() + seconds
+        while len(self.producer) and (deadline is None or self._clock.monotonic() < deadline):
+            self._clock.sleep(_PAUSE_SECONDS)
+        return len(self.producer)
 
     def send(self, tag: Tag, record: OutgoingRecord, partition: int | None = None) -> None:
         """Queue one record; waits while the client's queue is full."""
@@ -129,7 +148,7 @@ class Sender(Generic[Tag]):
                     on_delivery=delivered,
                 )
             except BufferError:
-                self.producer.poll(_POLL_SECONDS)
+                self._clock.sleep(_PAUSE_SECONDS)
             except KafkaException as failure:
                 self._failed(tag, failure.args[0])
                 return
@@ -158,12 +177,12 @@ class Sender(Generic[Tag]):
         retries, so `waiting` is called once, after a few seconds, with the number of outstanding records.
         """
         if seconds is None and waiting is not None:
-            left = self.producer.flush(_NOTICE_SECONDS)
+            left = self._drain(_NOTICE_SECONDS)
             if left:
                 waiting(left)
-        if self.producer.flush(-1 if seconds is None else seconds):
+        if self._drain(seconds):
             self.producer.purge()
-            self.producer.flush()
+            self._drain(None)
 
     def raise_if_unable(self) -> None:
         """Raise an error that the client cannot recover from; further records would only be queued."""

@@ -12,9 +12,11 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
+from core.errors import FatalError
 from siltstone.cli import produce
 from siltstone.cli.main import cli
 from siltstone.kafka_client import sender
+from siltstone.kafka_client.text_records import OutgoingRecord
 from tests.agent.kafka.in_process_clients import consume
 from tests.end_to_end.processes import environment
 from tests.fixtures.logs import log_to_standard_error
@@ -124,6 +126,31 @@ def test_rejected_records_are_listed_and_counted(agents: Agents) -> None:
     assert "line 1: rejected: INVALID_RECORD" in result.stderr
     assert "line 2: rejected: INVALID_RECORD" in result.stderr
     assert "without a key" in result.stderr
+
+
+def test_a_fatal_error_of_the_client_ends_the_command_with_its_reason(agents: Agents) -> None:
+    """The client raises it from the call that receives delivery reports, and sends nothing afterwards."""
+    topic = agents.create_topic(cleanup_policy="compact")
+    lines = b"".join(b"line %d\n" % number for number in range(3))
+    options = ("--batch-records", "1", "-X", "enable.gapless.guarantee=true")
+    result = run(agents, "produce", topic, *options, stdin=lines, code=1)
+    assert "error: the Kafka client stopped with a fatal error: _GAPLESS_GUARANTEE" in result.stderr
+    assert "run the command again" in result.stderr
+
+
+def test_a_sender_notices_a_fatal_error_while_it_has_more_to_send(agents: Agents) -> None:
+    """It stops with the first record after the error, and leaves the rest of the input unread."""
+    topic = agents.create_topic(cleanup_policy="compact")
+    gapless = {"enable.idempotence": "true", "enable.gapless.guarantee": "true"}
+    properties = {"bootstrap.servers": agents.bootstrap, **gapless}
+    failures: list[tuple[int, str, bool]] = []
+    with sender.Sender[int](properties, topic, lambda *failure: failures.append(failure)) as sending:
+        sending.send(0, OutgoingRecord(key=None, value=b"x"))
+        sending.finish()
+        sending.send(1, OutgoingRecord(key=None, value=b"x"))
+        with pytest.raises(FatalError, match="stopped with a fatal error"):
+            sending.raise_if_unable()
+    assert [tag for tag, _, _ in failures] == [0, 1]
 
 
 def test_a_record_beyond_the_topics_limit_is_rejected(agents: Agents) -> None:
