@@ -151,13 +151,20 @@ class Reader:
             if not waiting:
                 if not follow and self.is_at_end:
                     return
-                waiting.extend(self._consumer.consume(_BATCH_RECORDS, _POLL_SECONDS))
+                waiting.extend(self._consume())
             records = self._take_records(waiting, left)
             if records:
                 yield records
                 self._mark_consumed(records)
             elif self._errors.fatal is not None:
                 raise to_siltstone_error(self._errors.fatal, self._topic)
+
+    def _consume(self) -> list[Message]:
+        """Wait a moment for records. The client raises a fatal error from this call."""
+        try:
+            return self._consumer.consume(_BATCH_RECORDS, _POLL_SECONDS)
+        except KafkaException as failure:
+            raise to_siltstone_error(failure, self._topic) from failure
 
     def _take_records(self, waiting: deque[Message], max_records: int) -> list[Message]:
         records: list[Message] = []

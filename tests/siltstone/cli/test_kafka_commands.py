@@ -11,11 +11,12 @@ import orjson
 import pytest
 import structlog
 from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from core.errors import FatalError
 from siltstone.cli import produce
 from siltstone.cli.main import cli
-from siltstone.kafka_client import sender
+from siltstone.kafka_client import reader, sender
 from siltstone.kafka_client.text_records import OutgoingRecord
 from tests.agent.kafka.in_process_clients import consume
 from tests.end_to_end.processes import environment
@@ -25,6 +26,8 @@ from tests.real_clients.agents import Agents, two_agents
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from confluent_kafka import Message
 
     from tests.fixtures.postgres import PostgresForTests
 
@@ -151,6 +154,20 @@ def test_a_sender_notices_a_fatal_error_while_it_has_more_to_send(agents: Agents
         with pytest.raises(FatalError, match="stopped with a fatal error"):
             sending.raise_if_unable()
     assert [tag for tag, _, _ in failures] == [0, 1]
+
+
+def test_a_reader_ends_with_a_fatal_error_of_the_client(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises it from the call that returns records."""
+
+    def fail(consumer: Consumer, *_: object) -> list[Message]:  # noqa: ARG001
+        raise KafkaException(KafkaError(KafkaError.FENCED_INSTANCE_ID, "another member has its place", True))
+
+    monkeypatch.setattr(reader, "Consumer", type("Fenced", (Consumer,), {"consume": fail}))
+    result = run(agents, "consume", agents.create_topic(), "--follow", code=1)
+    assert "error: the Kafka client stopped with a fatal error: FENCED_INSTANCE_ID" in result.stderr
+    assert "run the command again" in result.stderr
 
 
 def test_a_record_beyond_the_topics_limit_is_rejected(agents: Agents) -> None:
