@@ -9,6 +9,8 @@ import psycopg
 import pytest
 
 from catalog.lifecycle.expiry import OwnerKind
+from catalog.lifecycle.lost_commits import AcknowledgedCommit
+from catalog.model import PartitionId
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
@@ -62,6 +64,27 @@ def test_orphans_are_confirmed_only_after_their_owner_ended(scene: Scene) -> Non
     assert confirmed() == {"v1/an-orphan"}
     unknown = scene.ids.new_uuid()
     assert not catalog.deletions.confirm_orphans(_SESSION, unknown, clock.now_ms() + 1, names)
+
+
+def test_objects_of_lost_commits_that_wait_are_no_orphans(scene: Scene, catalog_url: str) -> None:
+    """Their session is unsettled meanwhile; they stay although its row says something else."""
+    catalog = scene.catalog
+    waiting, other = (scene.file({PartitionId(scene.topic(name).topic_id, 0): [run_of(1)]}) for name in "ab")
+    catalog.incarnations.declare_restore("a test")
+    lost = AcknowledgedCommit(
+        file_id=waiting.file_id,
+        session_id=scene.session_id,
+        object_name=waiting.object_name,
+        number=1,
+        offsets=(),
+    )
+    catalog.lost_commits.report([scene.session_id], [lost], 1)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.sessions SET unsettled = NULL")
+    names = [waiting.object_name, other.object_name]
+    later_ms = catalog.clock.now_ms() + 1
+    confirmed = catalog.deletions.confirm_orphans(_SESSION, scene.session_id, later_ms, names)
+    assert confirmed == {other.object_name}
 
 
 def test_orphans_of_a_job_are_confirmed_after_it_finished(scene: Scene) -> None:
