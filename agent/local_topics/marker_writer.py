@@ -371,7 +371,7 @@ class MarkerWriter:
             return await self._disks.of(log).run(partial(open_transactions, log, partition))
         except SiltstoneError as error:
             self._failed = error
-            self._check_at = self._clock.monotonic() + _POLL_SECONDS
+            self._check_at = float("-inf")
             return None
 
     async def _abort_unknown(self, found: Sequence[OpenTransaction]) -> None:
@@ -383,7 +383,7 @@ class MarkerWriter:
                 pass  # the topic was deleted with its transactions
             except SiltstoneError as error:
                 self._failed = error  # another check repeats it; other partitions must not wait
-                self._check_at = self._clock.monotonic() + _POLL_SECONDS
+                self._check_at = float("-inf")
 
     async def _abort_in_log(self, unknown: OpenTransaction) -> None:
         partition = unknown.partition

@@ -34,7 +34,9 @@ def test_command_and_watcher_are_measured_with_little_data() -> None:
     command, watcher = (
         {name: each["median"] for name, each in result[part].items()} for part in ("command", "watcher")
     )
-    missing = [name for name, seconds in (command | watcher).items() if seconds <= 0]
+    # With so little data, a task may not wait for reads at all.
+    measured = {name: seconds for name, seconds in (command | watcher).items() if name != "read_objects"}
+    missing = [name for name, seconds in measured.items() if seconds <= 0]
     assert missing == []
     assert command["command"] == pytest.approx(command["outside_jobs"] + command["jobs"], abs=0.001)
     assert command["passes"] < command["jobs"]

@@ -128,6 +128,12 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         if name in self.ongoing:
             self.ongoing.pop(name).outcome = False
         self.current[name] = _Producer(name, found.producer_id, found.producer_epoch, {})
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the markers that can be written: what the rules may draw must not depend on time."""
+        if self.table.finds_markers and self.table.completes:
+            until(lambda: not self.scene.pending())
 
     def _add(self, producer: _Producer, topic: str) -> int:
         topics = [Struct(name=topic, partitions=[0])]
@@ -200,10 +206,13 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         if name == "version-2":
             self.zombies.append(producer)
             self.current[name] = _Producer(name, ended.producer_id, ended.producer_epoch, {})
+        self._settle()
 
     @rule(finds_markers=st.booleans(), completes=st.booleans())
     def disturb(self, *, finds_markers: bool, completes: bool) -> None:
         self.table.finds_markers, self.table.completes = finds_markers, completes
+        if finds_markers and completes:
+            self.release()
 
     @rule()
     def release(self) -> None:

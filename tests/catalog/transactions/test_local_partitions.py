@@ -208,11 +208,13 @@ def test_only_transactions_that_the_catalog_lost_are_unknown(scene: Scene) -> No
     scene.catalog.transactions.end("other", other, commits=True)
     known = [
         OpenTransaction(ongoing, *producer, first_sequence=4, first_offset=0),
+        OpenTransaction(ongoing, *producer, first_sequence=5, first_offset=0),  # its first batch was deleted
+        OpenTransaction(ongoing, *producer, first_sequence=-1, first_offset=0),
         OpenTransaction(ended, *other, first_sequence=9, first_offset=0),
     ]
     unknown = [
         OpenTransaction(lost, *producer, first_sequence=0, first_offset=0),  # added, but not verified
-        OpenTransaction(ongoing, *producer, first_sequence=5, first_offset=0),
+        OpenTransaction(ongoing, *producer, first_sequence=3, first_offset=0),
         OpenTransaction(ongoing, producer.producer_id, 1, first_sequence=4, first_offset=0),
     ]
     assert scene.catalog.deletions.confirm_unknown_transactions([*known, *unknown]) == unknown
