@@ -510,8 +510,9 @@ def test_a_disk_that_hangs_holds_up_only_the_transactions_of_its_own_partitions(
         produce(wire, other, 0, b"b", index=works, name="other")
         end(wire, other, commits=False, name="other")
         until(lambda: offsets(wire, _READ_COMMITTED, index=works) == 4)
-        add(wire, other, works, name="other")
-        produce(wire, other, 1, b"c", index=works, name="other")
+        # Not before the marker is complete in the catalog, too.
+        until(lambda: add(wire, other, works, name="other") == [ErrorCode.none])
+        assert produce(wire, other, 1, b"c", index=works, name="other").base_offset == 4
         with psycopg.connect(catalog_url) as connection:
             connection.execute(
                 "DELETE FROM siltstone.local_transaction_partitions WHERE partition = %s", [works]
