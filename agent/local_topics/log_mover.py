@@ -117,7 +117,7 @@ class LogMover:
         return len(self._moves)
 
     def target_of(self, partition: PartitionId) -> Path | None:
-        """Return the log directory to which a log moves, or None if it does not move."""
+        """Return the target directory of a log that moves, or None."""
         move = self._moves.get(partition)
         return None if move is None else move.target
 

@@ -131,7 +131,7 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         self._settle()
 
     def _settle(self) -> None:
-        """Wait for the markers that can be written: what the rules may draw must not depend on time."""
+        """Wait for the markers that can be written, so that the rules do not depend on time."""
         if self.table.finds_markers and self.table.completes:
             until(lambda: not self.scene.pending())
 
