@@ -12,7 +12,8 @@ interval of 20 ms unless a part says otherwise. Every client has one request in 
 - `low_rate`: the same requests on a plain socket with the default flush interval of 250 ms, and a PUT that
   takes 0, 30 and 100 ms longer. `over_ms` is the 99th percentile without the flush interval and without the
   99th percentile of the PUT, at most 10 ms on a machine without other load. `put_p99_ms`, `commit_p99_ms` and
-  `other_p99_ms` are 99th percentiles of the parts of the same round trips.
+  `other_p99_ms` are 99th percentiles of the parts of the same round trips. `sync_p99_ms` is a limit: that of
+  8 KiB that are written to a file on the same disk and synced, once between two round trips.
 - `groups`: requests of a member that is alone in its group: JoinGroup, SyncGroup, Heartbeat, OffsetCommit and
   OffsetFetch.
 - `first`: processor time of a new agent until it serves, the times of the first requests of their kinds, and
@@ -26,11 +27,12 @@ the kernel. `statements` are those of the catalog per round trip.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from statistics import mean, median, quantiles
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -141,7 +143,12 @@ def _low_rate(cluster: Cluster, _agent: AgentProcess, count: int) -> dict[str, A
 def _low_rate_trips(cluster: Cluster, delay: int, count: int) -> dict[str, Any]:
     """Measure the parts of each round trip; metrics are read between two of them."""
     trips: list[dict[str, float]] = []
-    with cluster.agent(put_delay_ms=delay) as agent, Wire(agent.address) as wire:
+    syncs: list[float] = []
+    with (
+        cluster.agent(put_delay_ms=delay) as agent,
+        Wire(agent.address) as wire,
+        tempfile.TemporaryFile(dir=cluster.directory, buffering=0) as plain,
+    ):
         producer = _Producer(wire)
         for number in range(-_WARM_UP // 3, count):
             before = agent.metrics()
@@ -156,6 +163,7 @@ def _low_rate_trips(cluster: Cluster, delay: int, count: int) -> dict[str, Any]:
             }
             if number >= 0:
                 trips.append({"total": total, **parts, "other": total - sum(parts.values())})
+                syncs.append(_sync_ms(plain))
     p99 = {name: quantiles([trip[name] for trip in trips], n=100)[98] for name in trips[0]}
     interval = AgentSettings().flush_interval_ms
     return {
@@ -163,7 +171,16 @@ def _low_rate_trips(cluster: Cluster, delay: int, count: int) -> dict[str, Any]:
         "p50_ms": round(median(trip["total"] for trip in trips), 1),
         "p99_ms": round(p99["total"], 1),
         **{f"{name}_p99_ms": round(p99[name], 1) for name in ("put", "commit", "other")},
+        "sync_p99_ms": round(quantiles(syncs, n=100)[98], 1),
     }
+
+
+def _sync_ms(file: IO[bytes]) -> float:
+    """Write one page of PostgreSQL's WAL to the end of a file and sync it; return the milliseconds."""
+    begin = perf_counter()
+    file.write(bytes(8192))
+    os.fdatasync(file.fileno())
+    return (perf_counter() - begin) * 1000
 
 
 def _with_parts(figures: dict[str, Any]) -> dict[str, Any]:

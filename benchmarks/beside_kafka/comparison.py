@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE
 
@@ -17,11 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A load, and the processor seconds that the server spent meanwhile."""
+    """A load, the processor seconds of the server meanwhile, and the share of all cores that had no work."""
 
     load: Load
     cpu_seconds: float
     counters: Mapping[str, float] = field(default_factory=dict)
+    idle: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Comparison:
                     for each, size in zip(samples, gigabytes, strict=True)
                 ]
             ),
+            "idle": _median([each.idle for each in samples]),
             "cpu_ms_per_transaction": _median(
                 [
                     each.cpu_seconds * 1000 / each.load.transactions if each.load.transactions else None
@@ -113,9 +118,17 @@ def alternate(
 def measured(server: Server, load: Callable[[Server, int], Load], number: int) -> Sample:
     """Apply a load to a server once."""
     counters, cpu = server.counters(), server.cpu_seconds()
+    begin, idle = perf_counter(), _idle_seconds()
     found = load(server, number)
+    idle = (_idle_seconds() - idle) / (perf_counter() - begin) / (psutil.cpu_count() or 1)
     cpu = server.cpu_seconds() - cpu
-    return Sample(found, cpu, _means(counters, server.counters()))
+    return Sample(found, cpu, _means(counters, server.counters()), min(idle, 1.0))
+
+
+def _idle_seconds() -> float:
+    """Return how long the cores of this machine have had no work, also while they waited for a disk."""
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))
 
 
 _HISTOGRAMS = ("buffer", "put", "commit")
@@ -152,6 +165,7 @@ _COLUMNS = (
     "Siltstone p50, p99 ms",
     "Kafka CPU",
     "Siltstone CPU",
+    "Kafka, Siltstone idle cores",
 )
 _NAMES = {
     "clients": "{} clients",
@@ -165,7 +179,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a table in Markdown."""
     lines = [
         f"| {' | '.join(_COLUMNS)} |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"|---|{'---:|' * (len(_COLUMNS) - 1)}",
     ]
     lines += [_line(row) for row in rows]
     return "\n".join(lines)
@@ -174,7 +188,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _line(row: Mapping[str, Any]) -> str:
     what = ", ".join(_NAMES.get(name, "{}").format(value) for name, value in row["case"].items())
     if "failure" in row:
-        return f"| {what} | {row['failure']} | | | | | | | |"
+        return f"| {what} | {row['failure']} {'| ' * (len(_COLUMNS) - 2)}|"
     goal = f"{row['goal']}, {'met' if row['met'] else 'missed'}" if "goal" in row else ""
     goal += f"; possible: about {row['ratio_of_limit']}" if "limit" in row else ""
     if (statements := row.get("siltstone_means", {}).get("statements_per_end")) is not None:
@@ -189,6 +203,8 @@ def _line(row: Mapping[str, Any]) -> str:
         for name in (KAFKA, SILTSTONE)
     ]
     cells += [_cpu(row[name]) for name in (KAFKA, SILTSTONE)]
+    idle = [row[name]["idle"] for name in (KAFKA, SILTSTONE)]
+    cells.append(", ".join(f"{each:.0%}" for each in idle if each is not None))
     return f"| {' | '.join(cells)} |"
 
 

@@ -22,6 +22,7 @@ _POOL_BYTES = 2**21
 _SAMPLED = 100  # one record in so many has a delivery report
 _STEP = 1000
 _FLUSH_SECONDS = 120.0
+_FULL_SECONDS = 0.05  # of waiting for a report when the queue is full: offering records again costs time
 _TIME_BYTES = 8
 _QUIET = {"log_level": 0}
 
@@ -90,7 +91,7 @@ def produce(
         if plain == step - 1 and _enqueue_sampled(client, topic, values[at], on_delivery):
             plain += 1
         queued += plain
-        client.poll(0 if plain else 0.005)
+        client.poll(0 if plain else _FULL_SECONDS)
     left = client.flush(_FLUSH_SECONDS)
     end = perf_counter()
     if left or errors:
