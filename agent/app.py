@@ -283,7 +283,7 @@ class Agent:
             blocks=self.blocks,
             local_reader=self.local_logs.reader,
             timestamps=self._timestamps,
-            find_aborted=catalog.transactions.aborted,
+            find_aborted=catalog.transaction_lookups.aborted,
             reader=reader,
             commit_notifier=self.commit_notifier,
             pools=self.pools,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from catalog.jobs.planning_queries import PartitionSize
     from catalog.lifecycle.repair import FileCounts
     from catalog.model import Extent, PartitionState
-    from catalog.transactions.repository import Contradiction
+    from catalog.transactions.lookups import Contradiction
 
 
 @dataclass(frozen=True, slots=True)

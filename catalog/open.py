@@ -45,6 +45,7 @@ from catalog.topics.local_leaders import LocalLeaders
 from catalog.topics.repository import Topics
 from catalog.transactions.local_partitions import LocalPartitions
 from catalog.transactions.logged_batches import LoggedBatches
+from catalog.transactions.lookups import TransactionLookups
 from catalog.transactions.repository import Transactions
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Catalog:
         self.commits = Commits(database, self.incarnations)
         self.producers = Producers(database, self.incarnations)
         self.transactions = Transactions(database, self.incarnations)
+        self.transaction_lookups = TransactionLookups(database)
         self.local_transactions = LocalPartitions(database, self.transactions)
         self.logged_batches = LoggedBatches(database)
         self.jobs = Jobs(database, ids)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from catalog.lifecycle.expiry import InactiveOwner
     from catalog.open import Catalog
-    from catalog.transactions.repository import TimedOutTransaction
+    from catalog.transactions.lookups import TimedOutTransaction
     from core.clock import Clock
     from maintenance.report import Progress
     from object_store.interface import ObjectInfo, ObjectStore
@@ -106,7 +106,7 @@ def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress 
     A transaction that cannot be aborted does not hold up the others; its error is raised after them.
     """
     failures: dict[str, SiltstoneError] = {}
-    while found := catalog.transactions.timed_out():
+    while found := catalog.transaction_lookups.timed_out():
         failures = {}
         for each in found:
             error = _abort(catalog, each, report)

@@ -64,7 +64,7 @@ def maintenance_tasks(
 
     def transactions(report: GarbageReport, progress: Progress) -> None:
         garbage_collection.abort_timed_out(catalog, report, progress)
-        ongoing = catalog.transactions.count_ongoing()
+        ongoing = catalog.transaction_lookups.count_ongoing()
         report.gauges["ongoing_transactions"] = ongoing.transactions
         report.gauges["oldest_transaction_seconds"] = ongoing.oldest_ms / 1000
 

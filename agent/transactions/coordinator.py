@@ -55,12 +55,6 @@ class TransactionTable(Protocol):
         """Add partitions to the producer's transaction; those of local topics are given apart."""
         ...
 
-    def added_partitions(
-        self, transactional_id: str, producer: ProducerIdentity, /
-    ) -> frozenset[PartitionId]:
-        """Return the partitions of the producer's ongoing transaction."""
-        ...
-
     def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str, /) -> None:
         """Add a group to the producer's transaction."""
         ...
@@ -146,12 +140,6 @@ class TransactionCoordinator:
         """Add partitions to the producer's transaction; those of local topics are given apart."""
         add = partial(self._table.add_partitions, transactional_id, producer, partitions, local_partitions)
         await self._pool.run(add)
-
-    async def added_partitions(
-        self, transactional_id: str, producer: ProducerIdentity
-    ) -> frozenset[PartitionId]:
-        """Return the partitions of the producer's ongoing transaction."""
-        return await self._pool.run(partial(self._table.added_partitions, transactional_id, producer))
 
     async def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
         """Add a group to the producer's transaction."""

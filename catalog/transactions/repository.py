@@ -1,4 +1,4 @@
-"""Transactions in the catalog.
+"""Changes of transactions in the catalog.
 
 A transaction begins when a producer adds a partition or a group to it. It ends in one transaction of the
 database, of three statements for any number of partitions:
@@ -26,8 +26,9 @@ from catalog.database.sql_files import load_queries
 from catalog.errors import EarlierAgentsError, TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, OffsetCommit
 from catalog.lifecycle.incarnation import replaced_error
-from catalog.model import AbortedTransaction, ControlBatch, PartitionId
+from catalog.model import ControlBatch, PartitionId
 from catalog.rows import control_extent
+from catalog.transactions.lookups import producer_of
 from catalog.transactions.rules import (
     Ending,
     ProducerIdentity,
@@ -44,7 +45,7 @@ from catalog.transactions.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from psycopg import Cursor
@@ -89,14 +90,6 @@ class EndedTransaction(NamedTuple):
         return tuple(PartitionId(each.topic_id, each.partition) for each in self.controls)
 
 
-class Contradiction(NamedTuple):
-    """Rows of a partition that contradict each other: what is expected, and what was found."""
-
-    partition: PartitionId
-    expected: str
-    found: str
-
-
 class _SentEnd(NamedTuple):
     """An `end_transaction` whose result arrives with that of COMMIT."""
 
@@ -128,21 +121,6 @@ class _Sent(NamedTuple):
     def received(self) -> EndedTransaction:
         """Return the result, after the transaction."""
         return EndedTransaction(self.producer) if self.ended is None else self.ended.result(self.producer)
-
-
-class TimedOutTransaction(NamedTuple):
-    """Transaction that has lasted for longer than its timeout, and the time of its begin."""
-
-    transactional_id: str
-    producer: ProducerIdentity
-    started_ms: int
-
-
-class OngoingTransactions(NamedTuple):
-    """How many transactions are ongoing, and the age of the oldest, 0 without any."""
-
-    transactions: int
-    oldest_ms: int
 
 
 class LockedId(NamedTuple):
@@ -228,16 +206,6 @@ class Transactions:
                 _add_local_partitions(transaction, producer.producer_id, local_partitions)
 
         self._database.transact("transactions.add_partitions", work)
-
-    def added_partitions(self, transactional_id: str, producer: ProducerIdentity) -> frozenset[PartitionId]:
-        """Return the partitions of the producer's ongoing transaction, none without one."""
-        known = self.find([transactional_id]).get(transactional_id)
-        if known is None:
-            raise unknown_producer(producer.producer_id)
-        require_current(known, producer)
-        params = {"producer_id": producer.producer_id}
-        rows = self._database.read("transactions.added_partitions", _SQL["added_partitions"], params)
-        return frozenset(PartitionId(row.topic_id, row.partition) for row in rows)
 
     def add_group(self, transactional_id: str, producer: ProducerIdentity, group_id: str) -> None:
         """Add a group to the producer's transaction, and begin it if there is none."""
@@ -360,24 +328,6 @@ class Transactions:
         ended = self._write_end(transaction, request.transactional_id, locked, ending)
         return _Sent(ending.next.identity, ended)
 
-    def timed_out(self, *, limit: int = 100) -> list[TimedOutTransaction]:
-        """Return ongoing transactions that have lasted for longer than their timeouts, oldest first."""
-        params = {"now_ms": self._database.injected_now_ms, "limit": limit}
-        return [
-            TimedOutTransaction(
-                row.transactional_id, ProducerIdentity(row.producer_id, row.producer_epoch), row.started_ms
-            )
-            for row in self._database.read("transactions.timed_out", _SQL["timed_out"], params)
-        ]
-
-    def count_ongoing(self) -> OngoingTransactions:
-        """Return the number of ongoing transactions, and the age of the oldest."""
-        params = {"now_ms": self._database.injected_now_ms}
-        ((transactions, oldest_ms),) = self._database.read(
-            "transactions.count_ongoing", _SQL["count_ongoing"], params
-        )
-        return OngoingTransactions(transactions, oldest_ms)
-
     def abort(
         self, transactional_id: str, producer: ProducerIdentity, *, started_ms: int | None = None
     ) -> EndedTransaction:
@@ -439,103 +389,6 @@ class Transactions:
             return transaction.count(_SQL["settle"], settled)  # its snapshot is taken under the locks
 
         return self._database.transact("transactions.settle", work)
-
-    def find(self, transactional_ids: Sequence[str]) -> dict[str, TransactionalProducer]:
-        """Return the states of transactional ids; unknown ones are left out."""
-        params = {"transactional_ids": list(transactional_ids)}
-        rows = self._database.read("transactions.find", _SQL["describe"], params)
-        return {row.transactional_id: _producer(*row[1:]) for row in rows}
-
-    def contradictions(self, *, limit: int = 1000) -> list[Contradiction]:
-        """Return where last stable offsets and aborted transactions contradict the other rows."""
-        params = {"limit": limit}
-        bounds = [
-            Contradiction(
-                PartitionId(row.topic_id, row.partition),
-                "the last stable offset at the first offset of the open transactions",
-                f"last stable offset {row.last_stable_offset}, first unstable offset {row.unstable_offset}, "
-                f"and open transactions from {row.first_offset} on",
-            )
-            for row in self._database.read("transactions.wrong_bounds", _SQL["wrong_bounds"], params)
-        ]
-        aborted = [
-            Contradiction(
-                PartitionId(row.topic_id, row.partition),
-                "a control batch at the end of each aborted transaction",
-                f"producer {row.producer_id} aborted from {row.first_offset} on, and no control batch at "
-                f"{row.last_offset}",
-            )
-            for row in self._database.read("transactions.wrong_aborted", _SQL["wrong_aborted"], params)
-        ]
-        local = [
-            Contradiction(
-                PartitionId(row.topic_id, row.partition),
-                "a local partition of a transaction that is ongoing, or has a pending marker",
-                f"one of producer {row.producer_id}, whose transaction has ended without a marker",
-            )
-            for row in self._database.read("transactions.wrong_local", _LOCAL_SQL["wrong_partitions"], params)
-        ]
-        return bounds + aborted + local
-
-    def page(self, after: str = "", *, limit: int = 1000) -> list[tuple[str, TransactionalProducer]]:
-        """Return the first `limit` transactional ids after `after`, by name, with their states."""
-        params = {"after": after, "limit": limit}
-        rows = self._database.read("transactions.page", _SQL["page_of_ids"], params)
-        return [(row.transactional_id, _producer(*row[1:])) for row in rows]
-
-    def partitions_of(self, producer_ids: Collection[int]) -> dict[int, dict[str, list[int]]]:
-        """Return the partitions of ongoing transactions by producer id and topic name."""
-        params = {"producer_ids": arrays.bigints(list(producer_ids))}
-        found: dict[int, dict[str, list[int]]] = {each: {} for each in producer_ids}
-        for row in self._database.read("transactions.partitions_of", _SQL["partitions_of"], params):
-            found[row.producer_id].setdefault(row.topic_name, []).append(row.partition)
-        return found
-
-    def open_in(self, partitions: Collection[PartitionId]) -> dict[tuple[PartitionId, int], int]:
-        """Return the first offsets of open transactions by partition and producer id."""
-        params = {
-            "topic_ids": arrays.uuids(each.topic_id for each in partitions),
-            "partitions": arrays.integers([each.partition for each in partitions]),
-        }
-        rows = self._database.read("transactions.open_in", _SQL["open_in"], params)
-        return {(PartitionId(row.topic_id, row.partition), row.producer_id): row.first_offset for row in rows}
-
-    def aborted(
-        self,
-        ranges: Mapping[PartitionId, tuple[int, int]],
-        extents: Collection[Extent] = (),
-        epochs: Sequence[int] = (),
-    ) -> dict[PartitionId, list[AbortedTransaction]]:
-        """Return the aborted transactions that overlap [base, end) of each partition, by their last offset.
-
-        Look up the last stable offset before, and let no range reach beyond it.
-
-        A reader passes the extents that it has read, control batches among them. The result leaves out a
-        partition if one of its extents is gone, because a compaction may have removed aborted transactions
-        together with it. A reader also passes the leader epochs of the last stable offsets, in the order of
-        `ranges`. The result leaves out a partition if the catalog does not continue that history, because
-        the new history may have other ends of transactions.
-        """
-        params = {
-            "topic_ids": arrays.uuids(each.topic_id for each in ranges),
-            "partitions": arrays.integers([each.partition for each in ranges]),
-            "base_offsets": arrays.bigints([base for base, _ in ranges.values()]),
-            "end_offsets": arrays.bigints([end for _, end in ranges.values()]),
-            "epochs": arrays.integers(epochs),
-            "read_topic_ids": arrays.uuids(each.topic_id for each in extents),
-            "read_partitions": arrays.integers([each.partition for each in extents]),
-            "read_offsets": arrays.bigints([each.base_offset for each in extents]),
-            "read_files": arrays.uuids(each.file_id for each in extents),
-        }
-        found: dict[PartitionId, list[AbortedTransaction]] = {each: [] for each in ranges}
-        replaced: set[PartitionId] = set()
-        for row in self._database.read("transactions.aborted", _SQL["aborted_in"], params):
-            key = PartitionId(row.topic_id, row.partition)
-            if row.producer_id is None:
-                replaced.add(key)
-            else:
-                found[key].append(AbortedTransaction(row.producer_id, row.first_offset, row.last_offset))
-        return {key: each for key, each in found.items() if key not in replaced}
 
     def _lock_params(self, *transactional_ids: str) -> dict[str, object]:
         evidence = self._incarnations.evidence
@@ -657,7 +510,7 @@ def _locked(rows: Sequence[TupleRow]) -> dict[str, LockedId]:
             raise replaced_error(
                 "it is not the server of the last registration, or lacks a part of its WAL or the last commit"
             )
-        locked[transactional_id] = LockedId(_producer(*fields), has_local_partitions, now_ms, epoch)
+        locked[transactional_id] = LockedId(producer_of(*fields), has_local_partitions, now_ms, epoch)
     return locked
 
 
@@ -688,24 +541,3 @@ def _state_params(producer: TransactionalProducer) -> dict[str, object]:
         "bumps_epoch": producer.bumps_epoch,
         "started_ms": producer.started_ms,
     }
-
-
-def _producer(  # the columns of a row
-    producer_id: int,
-    producer_epoch: int,
-    last_producer_id: int,
-    last_epoch: int,
-    timeout_ms: int,
-    state: str,
-    bumps_epoch: bool,  # a column
-    started_ms: int | None,
-) -> TransactionalProducer:
-    return TransactionalProducer(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        timeout_ms=timeout_ms,
-        state=TransactionState(state),
-        last=ProducerIdentity(last_producer_id, last_epoch),
-        bumps_epoch=bumps_epoch,
-        started_ms=started_ms,
-    )

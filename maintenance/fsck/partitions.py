@@ -88,7 +88,7 @@ def check_partitions(catalog: Catalog, findings: Findings, *, repair: bool = Fal
 def check_transactions(catalog: Catalog, findings: Findings) -> None:
     """Compare last stable offsets and aborted transactions with the other rows of transactions."""
     names = {topic.topic_id: topic.name for topic in catalog.topics.list()}
-    for each in catalog.transactions.contradictions():
+    for each in catalog.transaction_lookups.contradictions():
         findings.add(
             Difference(
                 kind=DifferenceKind.TRANSACTIONS,

@@ -62,5 +62,5 @@ class InvariantChecker:
         found += claims_are_of_open_jobs(all_extents, claims)
         read = {file.file_id for job in jobs for file in job.spec.inputs}
         dead = [file.file_id for file in catalog.garbage.dead_files(2**62, _EVERYTHING)]
-        found += transactions_agree(catalog.transactions.contradictions())
+        found += transactions_agree(catalog.transaction_lookups.contradictions())
         return found + garbage_is_unneeded(dead, all_extents, read)

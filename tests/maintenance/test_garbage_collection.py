@@ -390,7 +390,7 @@ def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
     report = GarbageReport()
     with pytest.raises(CatalogUnavailableError):
         abort_timed_out(system.catalog, report)
-    assert [each.transactional_id for each in transactions.timed_out()] == ["a"]
+    assert [each.transactional_id for each in system.catalog.transaction_lookups.timed_out()] == ["a"]
     assert report.aborted_transactions == 1
 
 
@@ -402,7 +402,7 @@ def test_a_round_deletes_all_idle_transactional_ids(system: System, monkeypatch:
     system.clock.advance(SETTINGS.transactional_id_expiration_ms / 1000)
     monkeypatch.setattr(transactions, "expire_idle", partial(transactions.expire_idle, limit=2))
     expire_rows(system.catalog, SETTINGS, GarbageReport())
-    assert transactions.find([f"t-{number}" for number in range(5)]) == {}
+    assert system.catalog.transaction_lookups.find([f"t-{number}" for number in range(5)]) == {}
 
 
 def test_transactions_are_not_forgotten_while_readers_use_extents_that_they_looked_up(

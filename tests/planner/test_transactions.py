@@ -129,7 +129,7 @@ def test_readers_of_both_isolation_levels_agree_with_a_model(log: TransactionalL
     assert walk.published > 5
     for key in walk.keys:
         end = log.state(key).log_end_offset
-        assert log.catalog.transactions.aborted({key: (0, end)})[key] == []
+        assert log.catalog.transaction_lookups.aborted({key: (0, end)})[key] == []
 
 
 def _plain_topic(log: TransactionalLog) -> PartitionId:
@@ -187,5 +187,5 @@ def test_a_job_ends_before_the_control_batch_of_records_that_another_job_has(log
     for job in reversed(system.catalog.jobs.claim("a test", 10)):
         log.catalog.jobs.complete(log.result_of(job))
         log.check(key, is_compacted=False, offset=0, batches_each=1)
-    assert log.catalog.transactions.aborted({key: (0, 4)})[key] == []
+    assert log.catalog.transaction_lookups.aborted({key: (0, 4)})[key] == []
     assert InvariantChecker(log.catalog).violations() == []

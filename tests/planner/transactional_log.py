@@ -286,7 +286,7 @@ class TransactionalLog:
             batches, extents = self.batches(key, position, end)
             batches = batches[:batches_each]
             following = batches[-1].last_offset + 1 if batches else end
-            found = self.catalog.transactions.aborted({key: (position, following)}, extents)
+            found = self.catalog.transaction_lookups.aborted({key: (position, following)}, extents)
             waiting = sorted(found[key], key=lambda each: each.first_offset)
             dropped: set[int] = set()
             for batch in batches:

@@ -315,4 +315,5 @@ def test_the_tools_find_describe_and_abort_transactions(agents: Agents, tools: T
     find = f"kafka-transactions find-hanging --topic {topic} --partition 0 --max-transaction-timeout 0"
     assert topic not in tools(find)
     tools(f"kafka-transactions abort --topic {topic} --partition 0 --start-offset 0")
-    assert transactions.find([name])[name].state is TransactionState.ABORTED
+    found = agents.catalog.transaction_lookups.find([name])
+    assert found[name].state is TransactionState.ABORTED

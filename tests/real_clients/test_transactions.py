@@ -157,7 +157,7 @@ def test_a_java_producer_gets_a_new_epoch_with_each_transaction(agents: Agents) 
         *("--topic", topic, "--transactional-id", name, "--bootstrap-server", agents.bootstrap),
         *arguments.split(),
     )
-    state = agents.catalog.transactions.find([name])[name]
+    state = agents.catalog.transaction_lookups.find([name])[name]
     assert state.bumps_epoch
     assert state.producer_epoch > 1
     end = 30 + state.producer_epoch

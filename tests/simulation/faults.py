@@ -33,6 +33,7 @@ _PARTS: Final = (
     "retention",
     "expiry",
     "quarantine",
+    "transaction_lookups",
     "transactions",
 )
 #: Calls after which there may be something to plan or a job to run.

@@ -113,7 +113,7 @@ class TransactionModel:
             if record.offset < end
         ]
         pause()
-        aborted = catalog.transactions.aborted({key: (0, end)}, extents).get(key)
+        aborted = catalog.transaction_lookups.aborted({key: (0, end)}, extents).get(key)
         if aborted is None:
             return set()
         return {
@@ -129,7 +129,7 @@ class TransactionModel:
     def check(self, store: object) -> list[str]:
         """Return a sentence for each violation, after all transactions have ended."""
         catalog = self.env.catalog
-        found = [str(each) for each in catalog.transactions.contradictions()]
+        found = [str(each) for each in catalog.transaction_lookups.contradictions()]
         for partition in range(PARTITIONS):
             (state,) = catalog.topics.states([self.key(partition)])
             if state.last_stable_offset != state.high_watermark:

@@ -106,7 +106,7 @@ def test_committed_and_aborted_transactions_in_local_and_object_topics(
     for topic in topics:
         for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
             assert end_offset(broker.address, topic, isolation) == 24
-    assert catalog.transactions.contradictions() == []
+    assert catalog.transaction_lookups.contradictions() == []
 
 
 def test_an_open_transaction_hides_what_follows_in_a_local_topic_until_it_ends(broker: BrokerThread) -> None:
@@ -130,7 +130,7 @@ def test_a_java_producer_commits_and_kafkas_tool_finds_the_markers_in_the_log(
         *("--topic", "rock", "--transactional-id", "java", "--bootstrap-server", broker.address),
         *arguments.split(),
     )
-    ended = catalog.transactions.find(["java"])["java"]
+    ended = catalog.transaction_lookups.find(["java"])["java"]
     assert ended.bumps_epoch  # KIP-890
     assert len(read(broker.address, "rock", 30)) == 30
     count = ended.producer_epoch

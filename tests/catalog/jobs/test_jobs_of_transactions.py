@@ -33,6 +33,7 @@ class _Log:
         self.topic: Topic = scene.topic()
         self.key = PartitionId(self.topic.topic_id, 0)
         self.transactions = scene.catalog.transactions
+        self.lookups = scene.catalog.transaction_lookups
         self.producer: ProducerIdentity = self.transactions.initialize("t", _TIMEOUT_MS).producer
         self.sequence = 0
 
@@ -59,7 +60,7 @@ class _Log:
 
     @property
     def aborted(self) -> list[tuple[int, int]]:
-        found = self.transactions.aborted({self.key: (0, 1000)})[self.key]
+        found = self.lookups.aborted({self.key: (0, 1000)})[self.key]
         return [(each.first_offset, each.last_offset) for each in found]
 
     def spec(self, first: int, end: int, *, aborted: Sequence[tuple[int, int]] | None = None) -> JobSpec:
@@ -186,12 +187,12 @@ def test_a_reader_of_extents_that_a_job_has_replaced_gets_no_aborted_transaction
     log.write()
     log.end(commits=False)
     before = log.extents()
-    assert log.transactions.aborted({log.key: (0, 3)}, before)[log.key] != []
+    assert log.lookups.aborted({log.key: (0, 3)}, before)[log.key] != []
     spec = log.spec(0, 3)
     log.start(spec)
     log.publish(spec)
-    assert log.transactions.aborted({log.key: (0, 3)}, before) == {}
-    assert log.transactions.aborted({log.key: (0, 3)}, log.extents()) == {log.key: []}
+    assert log.lookups.aborted({log.key: (0, 3)}, before) == {}
+    assert log.lookups.aborted({log.key: (0, 3)}, log.extents()) == {log.key: []}
 
 
 def test_a_reader_of_a_lost_history_gets_no_aborted_transactions(log: _Log) -> None:
@@ -200,9 +201,9 @@ def test_a_reader_of_a_lost_history_gets_no_aborted_transactions(log: _Log) -> N
     log.end(commits=False)
     (state,) = log.scene.catalog.topics.states([log.key])
     arguments = {log.key: (0, 3)}, log.extents(), [state.leader_epoch]
-    assert log.transactions.aborted(*arguments)[log.key] != []
+    assert log.lookups.aborted(*arguments)[log.key] != []
     log.scene.catalog.incarnations.declare_restore("a test")
-    assert log.transactions.aborted(*arguments) == {}
+    assert log.lookups.aborted(*arguments) == {}
 
 
 def test_a_partition_has_no_transactions_some_time_after_a_job_has_removed_all(

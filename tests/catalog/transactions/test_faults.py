@@ -157,7 +157,7 @@ def test_a_batch_opens_its_transaction_again_in_a_partition_where_it_was_ended(
                 assert not writing.done()
         other.commit()
         assert writing.result() == [None] * _PARTITIONS
-    opened = scene.catalog.transactions.open_in(_keys(topic))
+    opened = scene.catalog.transaction_lookups.open_in(_keys(topic))
     assert opened == {(key, producer.producer_id): 1 for key in _keys(topic)}
 
 
@@ -217,7 +217,7 @@ def test_concurrent_transactions_end_completely_and_without_deadlocks(scene: Sce
         extents = scene.extents(topic, key.partition)
         ended = [each.control for each in extents if each.control is not None]
         assert sum(each.commits for each in ended) == len(commits)
-        aborted = scene.catalog.transactions.aborted({key: (0, state.log_end_offset)})[key]
+        aborted = scene.catalog.transaction_lookups.aborted({key: (0, state.log_end_offset)})[key]
         assert len(aborted) == len(outcomes) - len(commits)
     assert InvariantChecker(scene.catalog).violations() == []
 

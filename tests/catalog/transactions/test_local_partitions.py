@@ -73,7 +73,7 @@ def test_the_end_of_a_transaction_leaves_a_marker_for_each_verified_partition(
     scene.catalog.local_transactions.complete(markers)
     scene.catalog.local_transactions.complete(markers)
     assert _pending(scene) == []
-    assert scene.catalog.transactions.contradictions() == []
+    assert scene.catalog.transaction_lookups.contradictions() == []
 
 
 def test_a_transaction_of_local_and_object_partitions_is_decided_at_once(scene: Scene) -> None:
@@ -82,7 +82,7 @@ def test_a_transaction_of_local_and_object_partitions_is_decided_at_once(scene: 
     producer = _initialize(scene)
     object_key = PartitionId(topic.topic_id, 0)
     scene.catalog.transactions.add_partitions("t", producer, [object_key], [key])
-    assert scene.catalog.transactions.added_partitions("t", producer) == {key, object_key}
+    assert scene.catalog.transaction_lookups.added_partitions("t", producer) == {key, object_key}
     _verify(scene, producer, key)
     scene.commit(topic, run_of(3, producer=(*producer, 0), in_transaction=True, transactional_id="t"))
     before = scene.catalog.topics.states([key])
@@ -90,7 +90,7 @@ def test_a_transaction_of_local_and_object_partitions_is_decided_at_once(scene: 
     assert (ended.partitions, set(ended.leaders)) == ((object_key,), {_NODE})
     assert [each.commits for each in _pending(scene)] == [True]
     assert scene.catalog.topics.states([key]) == before  # its offsets are those of the leader's log
-    assert scene.catalog.transactions.contradictions() == []
+    assert scene.catalog.transaction_lookups.contradictions() == []
 
 
 def test_the_end_of_a_transaction_takes_one_statement_more_for_all_local_partitions(scene: Scene) -> None:
@@ -183,7 +183,7 @@ def test_markers_of_a_deleted_topic_are_gone(scene: Scene) -> None:
     scene.catalog.topics.delete(topic.name)
     ended = scene.catalog.transactions.end("t", producer, commits=True)
     assert (ended.leaders, _pending(scene)) == (frozenset(), [])
-    assert scene.catalog.transactions.contradictions() == []
+    assert scene.catalog.transaction_lookups.contradictions() == []
 
 
 def test_an_earlier_agent_cannot_end_a_transaction_with_local_partitions(
@@ -227,7 +227,7 @@ def test_a_lost_history_aborts_local_partitions_of_ongoing_transactions(
     producer = _begin(scene, [key])
     _verify(scene, producer, key)
     scene.catalog.incarnations.declare_restore("a test")
-    ((timed_out,),) = [scene.catalog.transactions.timed_out()]
+    ((timed_out,),) = [scene.catalog.transaction_lookups.timed_out()]
     ended = scene.catalog.transactions.abort(timed_out.transactional_id, timed_out.producer)
     assert ended.leaders == {_NODE}
     (marker,) = _pending(scene)

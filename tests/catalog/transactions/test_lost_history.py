@@ -10,7 +10,7 @@ import pytest
 from catalog.database.schema_version import check_schema_version, read_schema_version
 from catalog.errors import EarlierAgentsError, SchemaVersionError, TransactionRefusedError
 from catalog.model import PartitionId, RunRefusal
-from catalog.transactions.repository import TimedOutTransaction
+from catalog.transactions.lookups import TimedOutTransaction
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_no_transaction_continues_in_another_history(
     assert late.runs[0].refusal is RunRefusal.INVALID_PRODUCER_EPOCH
     with pytest.raises(TransactionRefusedError):
         transactions.end("t", producer, commits=True)
-    (found,) = transactions.timed_out()
+    (found,) = catalog.transaction_lookups.timed_out()
     assert found == TimedOutTransaction("t", found.producer, 0)
     if is_aborted_first:
         transactions.abort("t", found.producer)

@@ -290,7 +290,7 @@ class TransactionMachine(RuleBasedStateMachine):
             for name, model in self.ids_by_name.items()
             if model.number is not None and model.started_ms + _TIMEOUT_MS < self.clock.now_ms()
         }
-        found = self.transactions.timed_out()
+        found = self.catalog.transaction_lookups.timed_out()
         assert {each.transactional_id for each in found} == late
         for each in found:
             self.transactions.abort(each.transactional_id, each.producer, started_ms=each.started_ms)
@@ -334,7 +334,7 @@ class TransactionMachine(RuleBasedStateMachine):
                     expected.append((first, offset))
         key = self._key(partition)
         for base in range(0, stable, 3):
-            found = self.transactions.aborted({key: (base, stable)})[key]
+            found = self.catalog.transaction_lookups.aborted({key: (base, stable)})[key]
             overlapping = [(first, last) for first, last in expected if last >= base and first < stable]
             assert [(each.first_offset, each.last_offset) for each in found] == overlapping
 

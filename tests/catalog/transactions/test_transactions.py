@@ -90,7 +90,7 @@ def test_an_abort_records_the_offsets_that_readers_skip(scene: Scene) -> None:
     (key,) = _partitions(topic, 0)
     of_first = AbortedTransaction(first.producer_id, 2, 9)
     of_second = AbortedTransaction(second.producer_id, 5, 8)
-    aborted = scene.catalog.transactions.aborted
+    aborted = scene.catalog.transaction_lookups.aborted
     assert aborted({key: (0, 10)})[key] == [of_second, of_first]
     assert aborted({key: (0, 2)})[key] == []
     assert aborted({key: (2, 5)})[key] == [of_first]
@@ -146,7 +146,7 @@ def test_a_batch_may_begin_the_transaction_and_add_its_partition(scene: Scene) -
     for _ in range(2):  # the second time, the response was lost
         results = scene.catalog.commits.commit(commit)
         assert [result.runs[0].base_offset for result in results] == [0, 0]
-    assert transactions.find(["t"])["t"].state is TransactionState.ONGOING
+    assert scene.catalog.transaction_lookups.find(["t"])["t"].state is TransactionState.ONGOING
     ended = transactions.end("t", producer, commits=True, bumps_epoch=True)
     assert ended.producer == (producer.producer_id, 1)
     assert scene.extents(topic)[-1].control == ControlBatch(producer.producer_id, 1, commits=True)
@@ -169,7 +169,7 @@ def test_batches_of_another_transactional_id_are_refused_alone(scene: Scene) -> 
     refused = RunRefusal.INVALID_PRODUCER_ID_MAPPING
     assert [run.refusal for run in results[0].runs] == [None, refused, None, refused]
     assert [run.refusal for run in results[1].runs] == [refused]
-    assert transactions.find(["c"])["c"].state is not TransactionState.ONGOING
+    assert scene.catalog.transaction_lookups.find(["c"])["c"].state is not TransactionState.ONGOING
     assert transactions.end("a", first, commits=True).partitions == (key,)
     assert transactions.end("b", second, commits=True).partitions == (key,)
 
@@ -195,7 +195,9 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before(scene: Scene) -
     assert begun.producer == (zombie.producer_id, zombie.producer_epoch + 2)
     assert list(begun.partitions) == _partitions(topic, 0)
     (key,) = _partitions(topic, 0)
-    assert transactions.aborted({key: (0, 9)})[key] == [AbortedTransaction(zombie.producer_id, 0, 3)]
+    assert scene.catalog.transaction_lookups.aborted({key: (0, 9)})[key] == [
+        AbortedTransaction(zombie.producer_id, 0, 3)
+    ]
     for call in (
         lambda: transactions.end("t", zombie, commits=True),
         lambda: transactions.add_partitions("t", zombie, [key]),
@@ -214,13 +216,13 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     producer = _begin(scene, "t", topic)
     _write(scene, topic, producer)
     clock.advance(_TIMEOUT_MS / 1000)
-    assert transactions.timed_out() == []
+    assert scene.catalog.transaction_lookups.timed_out() == []
     clock.advance(1)
-    (found,) = transactions.timed_out()
+    (found,) = scene.catalog.transaction_lookups.timed_out()
     assert (found.transactional_id, found.producer) == ("t", producer)
     assert list(transactions.abort("t", producer).partitions) == _partitions(topic, 0)
     assert transactions.abort("t", producer).partitions == ()
-    assert transactions.timed_out() == []
+    assert scene.catalog.transaction_lookups.timed_out() == []
     assert _write(scene, topic, producer, 3).refusal is RunRefusal.INVALID_PRODUCER_EPOCH
     with pytest.raises(TransactionRefusedError):
         transactions.end("t", producer, commits=True)
@@ -235,7 +237,7 @@ def test_the_next_transaction_of_a_producer_does_not_end_in_place_of_one_that_ha
     producer = _begin(scene, "t", topic)
     _write(scene, topic, producer)
     clock.advance(_TIMEOUT_MS / 1000 + 1)
-    (found,) = transactions.timed_out()
+    (found,) = scene.catalog.transaction_lookups.timed_out()
     transactions.end("t", producer, commits=True)
     transactions.add_partitions("t", producer, _partitions(topic, 0))
     ended = transactions.abort(found.transactional_id, found.producer, started_ms=found.started_ms)
@@ -367,7 +369,7 @@ def test_transactions_that_end_together_share_locks_and_not_refusals(scene: Scen
     assert missing.refusal is TransactionRefusal.INVALID_PRODUCER_ID_MAPPING
     assert list(ended.partitions) == _partitions(topic, 0, 1)
     assert [each.base_offset for each in (ended.controls[0], *aborted.controls)] == [before, before + 1]
-    assert transactions.find(["b"])["b"].state is TransactionState.ONGOING
+    assert scene.catalog.transaction_lookups.find(["b"])["b"].state is TransactionState.ONGOING
     assert transactions.end("b", second, commits=True).partitions == tuple(_partitions(topic, 1))
     assert InvariantChecker(scene.catalog).violations() == []
 
@@ -402,12 +404,12 @@ def test_a_transaction_that_was_open_when_its_topic_was_deleted_is_aborted_in_it
     with pytest.raises(TransactionRefusedError) as error:
         transactions.end("b", second, commits=True)
     assert _refusal(error) is TransactionRefusal.PRODUCER_FENCED
-    (timed_out,) = transactions.timed_out()
+    (timed_out,) = scene.catalog.transaction_lookups.timed_out()
     assert transactions.abort("b", timed_out.producer).partitions == tuple(_partitions(topic, 0))
     states = [_state(scene, topic, partition) for partition in (0, 1)]
     assert [each.last_stable_offset for each in states] == [each.log_end_offset for each in states] == [9, 0]
     (key,) = _partitions(topic, 0)
-    found = transactions.aborted({key: (0, 9)})[key]
+    found = scene.catalog.transaction_lookups.aborted({key: (0, 9)})[key]
     assert found == [
         AbortedTransaction(first.producer_id, 0, 6),
         AbortedTransaction(second.producer_id, 3, 7),

@@ -51,7 +51,7 @@ async def _describe_chunk(chunk: Sequence[RequestedPartition[int]], context: Req
                 partial(services.catalog.producers.of_partitions, in_store)
             )
             open_offsets = await services.pools.catalog.run(
-                partial(services.catalog.transactions.open_in, in_store)
+                partial(services.catalog.transaction_lookups.open_in, in_store)
             )
         except SiltstoneError as error:
             known = error

@@ -10,6 +10,7 @@ producer's last transaction there. Clients retry this.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kafka.api_definition import Api
@@ -124,17 +125,20 @@ async def _add_or_verify(
     local_topic_ids: Collection[UUID],
     context: RequestContext,
 ) -> dict[tuple[str, int], ErrorCode]:
-    transactions = context.services.transactions
+    services = context.services
     try:
         if not transaction.transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
         if transaction.verify_only:
-            added = await transactions.added_partitions(transaction.transactional_id, transaction.producer)
+            look_up = services.catalog.transaction_lookups.added_partitions
+            added = await services.pools.catalog.run(
+                partial(look_up, transaction.transactional_id, transaction.producer)
+            )
             return {
                 key: ErrorCode.none if each in added else ErrorCode.transaction_abortable
                 for key, each in ids.items()
             }
-        await transactions.add_partitions(
+        await services.transactions.add_partitions(
             transaction.transactional_id,
             transaction.producer,
             [each for each in ids.values() if each.topic_id not in local_topic_ids],

@@ -32,11 +32,11 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     services = context.services
     hidden = await refused_names(context, DESCRIBE_TRANSACTION, request.transactional_ids)
     ids = [each for each in request.transactional_ids if each not in hidden]
-    transactions = services.catalog.transactions
+    lookups = services.catalog.transaction_lookups
     try:
-        found = await services.pools.catalog.run(partial(transactions.find, ids))
+        found = await services.pools.catalog.run(partial(lookups.find, ids))
         producer_ids = [producer.producer_id for producer in found.values()]
-        partitions = await services.pools.catalog.run(partial(transactions.partitions_of, producer_ids))
+        partitions = await services.pools.catalog.run(partial(lookups.partitions_of, producer_ids))
     except SiltstoneError as error:
         code = transaction_code_of(error, knows_fencing=True)
         return Struct(transaction_states=[_failed(each, code) for each in request.transactional_ids])

@@ -49,7 +49,7 @@ async def _list(request: Struct, pattern: Pattern | None, context: RequestContex
     yielding, found, after, steps = CooperativeYield(), [], "", 0
     while True:
         page = await services.pools.catalog.run(
-            partial(services.catalog.transactions.page, after, limit=_PAGE)
+            partial(services.catalog.transaction_lookups.page, after, limit=_PAGE)
         )
         candidates = {}
         for transactional_id, producer in page:
