@@ -233,7 +233,7 @@ class AgentSettings:
     lookup_threads: int = internal(4, "Threads that look up bounds and extents for fetches.")
     group_threads: int = internal(2, "Threads that read and write consumer groups.")
     hot_read_threads: int = internal(8, "Threads that read recent data from the object store.")
-    cold_read_threads: int = internal(4, "Threads that read older data from the object store.")
+    cold_read_threads: int = internal(16, "Threads that read older data from the object store.")
     max_waiting_calls: int = internal(
         1_000, "Maximum number of calls that wait for a thread of one pool; further ones are rejected."
     )
@@ -269,7 +269,7 @@ class AgentSettings:
     max_read_bytes: Bytes = internal(32 * MIB, "Largest range that one GET reads.")
     read_ahead_bytes: Bytes = setting(
         8 * MIB,
-        "Bytes of a large section that one GET prefetches for a sequential reader; 0 turns prefetching off.",
+        "Bytes that an agent prefetches for a sequential reader at most; 0 turns prefetching off.",
         ge=0,
     )
     max_read_ahead_bytes: Bytes = internal(48 * MIB, "Memory for prefetched bytes of all readers.")

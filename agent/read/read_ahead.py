@@ -1,9 +1,13 @@
 """Read ahead of sequential readers of the object store.
 
-If a fetch continues where the previous one of its partition ended, one window is read ahead: the ranges that
-a fetch of the same size would read next and, in a large section, some more of the section by the same GET.
-The window goes to the range cache. A fetch that arrives earlier joins the read in progress. A new window is
-due when the next ranges are not in the cache, so a reader that stops costs one needless window.
+If a fetch continues where the previous one of its partition ended, a window is read ahead: the ranges that a
+fetch of the same size would read next and, in a large section, some more of the section by the same GET. The
+window goes to the range cache. A fetch that arrives earlier joins the read in progress. A new window is due
+when the next ranges are not in the cache.
+
+Each further fetch of the same reader doubles how far is read ahead, up to `read_ahead_bytes`, as in the
+read-ahead of Linux (mm/readahead.c). A slow store then serves several ranges at a time, and a reader that
+stops costs no more needless bytes than it has read.
 
 The position of the next fetch is known before the current one is served, so the window is read concurrently
 with the ranges of the current fetch. It starts after whole extents. In a section that is read in ranges of
@@ -55,13 +59,13 @@ _IDLE_SECONDS = 10.0
 class _Window:
     """A window of a partition, and the time of its reader's last fetch.
 
-    The last of its ranges may be longer than the next fetch needs. The others are exactly those of a fetch.
+    Ranges of large sections may be longer than the next fetch needs. The others are exactly those of a fetch.
     """
 
     used: float
     size: int = 0
     ranges: frozenset[ByteRange] = frozenset()
-    last: ByteRange | None = None
+    long_ranges: Sequence[ByteRange] = ()
     task: asyncio.Task[None] | None = None
 
     @property
@@ -70,7 +74,7 @@ class _Window:
 
     def covers(self, wanted: ByteRange) -> bool:
         """Return True if the window reads that range, now or later."""
-        return wanted in self.ranges or (self.last is not None and self.last.covers(wanted))
+        return wanted in self.ranges or any(each.covers(wanted) for each in self.long_ranges)
 
 
 class ReadAhead:
@@ -99,8 +103,8 @@ class ReadAhead:
         self._request_limiter = asyncio.Semaphore(max_concurrent)
         self._clock = clock
         self._metrics = metrics
-        # The next fetches of sequential readers: partition and offset.
-        self._expected: OrderedDict[tuple[PartitionId, int], None] = OrderedDict()
+        # The next fetches of sequential readers, by partition and offset, and how many bytes to read ahead.
+        self._expected: OrderedDict[tuple[PartitionId, int], int] = OrderedDict()
         # Least recently read partitions first; the windows of one in the order in which they began.
         self._windows: OrderedDict[PartitionId, list[_Window]] = OrderedDict()
 
@@ -116,12 +120,13 @@ class ReadAhead:
             partition, offset = cursor.fetch.partition_id, cursor.served.next_offset
             if offset == cursor.fetch.offset:
                 continue
+            reach = 0
             if self._reads_on(cursor):
-                del self._expected[partition, cursor.fetch.offset]
                 self._begin(cursor, offset, indexes)
+                reach = 2 * max(self._expected.pop((partition, cursor.fetch.offset)), cursor.limit)
             # The next fetch that needs objects continues behind what is in memory now, unless it is evicted.
             for position in {offset, max(offset, cursor.extracted)}:
-                self._expected[partition, position] = None
+                self._expected[partition, position] = min(reach, self._size)
             while len(self._expected) > _MAX_READERS:
                 self._expected.popitem(last=False)
 
@@ -143,7 +148,7 @@ class ReadAhead:
         return (cursor.fetch.partition_id, cursor.fetch.offset) in self._expected
 
     def _begin(self, cursor: Cursor, offset: int, indexes: Mapping[ByteRange, SectionIndex]) -> None:
-        """Read what a fetch like the cursor's would need from `offset` on, unless it is cached."""
+        """Read what the next fetches will need from `offset` on, unless it is cached."""
         partition, now = cursor.fetch.partition_id, self._clock.monotonic()
         windows = self._windows.setdefault(partition, [])
         self._windows.move_to_end(partition)
@@ -153,19 +158,22 @@ class ReadAhead:
         ahead = Cursor.at(replace(cursor.fetch, offset=offset))
         ahead.extents = [each for each in cursor.extents if each.last_offset >= offset]
         ahead.limit = cursor.limit
+        # Several readers share the memory.
+        share = self._max_bytes // (_MAX_PENDING_WINDOWS * max(len(self._windows), 1))
+        reach = min(self._expected[partition, cursor.fetch.offset], share)
         under_way = [window for window in windows if not window.is_done]
-        if len(under_way) < _MAX_PENDING_WINDOWS and self._missing(_parts(ahead, indexes), under_way):
+        if len(under_way) < _MAX_PENDING_WINDOWS and self._missing(_parts(ahead, reach, indexes), under_way):
             # Windows that are complete belong to the cache.
             window = _Window(now)
             self._windows[partition] = [*under_way, window]
             window.task = asyncio.get_running_loop().create_task(
-                self._read_window(window, ahead), name="read ahead"
+                self._read_window(window, ahead, reach), name="read ahead"
             )
 
-    async def _read_window(self, window: _Window, ahead: Cursor) -> None:
+    async def _read_window(self, window: _Window, ahead: Cursor, reach: int) -> None:
         try:
             async with self._window_limiter:
-                outcome = await self._read(window, ahead)
+                outcome = await self._read(window, ahead, reach)
         except SiltstoneError as error:
             # A fetch of the same range reports the error, if it persists.
             outcome = "failed"
@@ -175,23 +183,27 @@ class ReadAhead:
         if outcome:
             self._metrics.read_ahead.labels(outcome).inc()
 
-    async def _read(self, window: _Window, ahead: Cursor) -> str:
+    async def _read(self, window: _Window, ahead: Cursor, reach: int) -> str:
         """Read what is missing of the window; return the outcome, or "" if nothing was missing."""
-        indexes = await self._read_indexes(ahead.needed_extents(), self._request_limiter)
-        parts = _parts(ahead, indexes)
+        extents = replace(ahead, limit=max(ahead.limit, reach)).needed_extents()
+        indexes = await self._read_indexes(extents, self._request_limiter)
+        parts = _parts(ahead, reach, indexes)
         others = [each for each in self._windows.get(ahead.fetch.partition_id, ()) if not each.is_done]
         if not self._missing(parts, others):
             return ""
         if not parts[-1].reaches_end:
-            ahead.limit = max(ahead.limit, self._size)
-            parts = _parts(ahead, indexes)[: len(parts)]
+            longer = replace(ahead, limit=max(ahead.limit, self._size))
+            parts = _planned(longer, indexes)[: len(parts)]
         missing = self._missing(parts, others)
         size = sum(part.range.length for part in missing)
         taken = sum(each.size for windows in self._windows.values() for each in windows)
         if taken + size > self._max_bytes:
             return "no memory"
         window.size = size
-        window.ranges, window.last = frozenset(part.range for part in missing), parts[-1].range
+        window.ranges = frozenset(part.range for part in missing)
+        window.long_ranges = [
+            part.range for part in parts if part.extent.index_length and index_range(part.extent) in indexes
+        ]
         wanted = [RangeRequest(part.range, self._is_hot(part.extent)) for part in missing]
         await self._reader.read(wanted, limiter=self._request_limiter)
         self._metrics.read_ahead_bytes.inc(size)
@@ -226,5 +238,13 @@ def _offset_behind(extent: Extent, part: ExtentPart | None, indexes: Mapping[Byt
     return index.last_base_offset(position, part.range.length) + extent.offset_shift
 
 
-def _parts(ahead: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> list[ExtentPart]:
+def _parts(ahead: Cursor, reach: int, indexes: Mapping[ByteRange, SectionIndex]) -> list[ExtentPart]:
+    """Return what the next fetch reads and, if that ends with a section, whole sections within `reach`."""
+    parts = _planned(ahead, indexes)
+    if reach <= ahead.limit or not parts or not parts[-1].reaches_end:
+        return parts
+    return [part for part in _planned(replace(ahead, limit=reach), indexes) if part.reaches_end]
+
+
+def _planned(ahead: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> list[ExtentPart]:
     return [part for _, part in plan_cursor(ahead, indexes).steps if part is not None]

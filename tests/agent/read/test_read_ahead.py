@@ -206,19 +206,48 @@ async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
     return made, size
 
 
-async def test_of_small_extents_only_those_of_the_next_fetch_are_read_ahead(
+async def test_of_small_extents_more_are_read_ahead_the_longer_a_reader_continues(
     agents: Agents, catalog: Catalog, store: FaultyStore
 ) -> None:
-    """Each of them costs only the one request that it needs anyway."""
+    """Each of them costs only the one request that it needs anyway, and no more are unread than were read."""
     made, size = await _small_extents(agents, catalog)
     async with reading(agents, store, made) as reader:
         reader.max_bytes = 3 * size
         before = reader.gets()
-        counts = []
+        ahead = []
         while reader.offset < 30:
-            counts.append(await reader.fetch())
-        assert sum(counts) == reader.gets() - before == 30
-        assert max(counts) <= 6
+            await reader.fetch()
+            ahead.append(reader.gets() - before - reader.offset)
+            assert ahead[-1] <= reader.offset
+        assert reader.gets() - before == 30
+        assert ahead[:4] == [0, 3, 6, 12]
+
+
+async def test_the_setting_bounds_how_far_small_extents_are_read_ahead(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    made, size = await _small_extents(agents, catalog)
+    async with reading(agents, store, made, read_ahead_bytes=5 * size) as reader:
+        reader.max_bytes = 3 * size
+        before = reader.gets()
+        while reader.offset < 30:
+            await reader.fetch()
+            assert reader.gets() - before - reader.offset <= 5
+        assert reader.gets() - before == 30
+
+
+async def test_readers_of_several_partitions_share_the_memory(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    """A window grows to a part of the memory only, so that the others get windows, too."""
+    made, size = await _small_extents(agents, catalog)
+    async with reading(agents, store, made, max_read_ahead_bytes=8 * size) as reader:
+        reader.max_bytes = size
+        before = reader.gets()
+        while reader.offset < 30:
+            await reader.fetch()
+            assert reader.gets() - before - reader.offset <= 4
+        assert reader.outcomes().keys() == {"read"}
 
 
 async def test_a_window_of_many_small_extents_leaves_threads_to_fetches(
