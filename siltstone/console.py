@@ -33,6 +33,11 @@ def report_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
+def print_whole(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line without breaks, however narrow the terminal is, so that names in it can be copied."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
+
+
 class ProgressDisplay:
     """Progress on standard error: bars on a terminal, lines elsewhere."""
 

@@ -11,7 +11,7 @@ from core.quantities import count
 from maintenance.fsck import fsck
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.readoption import print_readoption
-from siltstone.console import emit_json, report_console, table
+from siltstone.console import emit_json, print_whole, report_console, table
 from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def _print(report: FsckReport) -> None:
         waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
         console.print(table("Other objects (not differences)", "what", ">amount", rows=waiting))
     for each in report.differences:
-        console.print(f"{each.kind.value}: {_location(each)}", style="bold red", markup=False)
-        console.print(f"  expected {each.expected}; found {each.found}", markup=False)
-        console.print("  repaired" if each.repaired else f"  {each.remedy}", markup=False)
+        print_whole(console, f"{each.kind.value}: {_location(each)}", style="bold red")
+        print_whole(console, f"  expected {each.expected}; found {each.found}")
+        print_whole(console, "  repaired" if each.repaired else f"  {each.remedy}")
     if not report.differences_total:
         console.print("✓ no differences", style="green")
         return

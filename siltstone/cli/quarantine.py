@@ -9,7 +9,7 @@ import click
 from core.quantities import count, human_bytes
 from siltstone.cli.options import json_option, with_settings
 from siltstone.compaction.pause import RESUME, describe_pause, pause_fields
-from siltstone.console import emit_json, report_console, table
+from siltstone.console import emit_json, print_whole, report_console
 from siltstone.context import open_context
 
 if TYPE_CHECKING:
@@ -76,8 +76,11 @@ def print_candidates(candidates: Sequence[QuarantineCandidate]) -> None:
     console = report_console()
     quarantined = [each for each in candidates if each.quarantined_ms is not None]
     if quarantined:
-        rows = [(each.file_id, each.object_name, human_bytes(each.size), each.reason) for each in quarantined]
-        console.print(table("In quarantine", "file", "object", ">size", "reason", rows=rows))
+        console.print("In quarantine", style="bold")
+    for each in quarantined:
+        print_whole(console, each.object_name)
+        print_whole(console, f"  file {each.file_id}, {human_bytes(each.size)}")
+        print_whole(console, f"  {each.reason}")
     if len(candidates) > len(quarantined):
         waiting = len(candidates) - len(quarantined)
         console.print(f"{count(waiting, 'file')} under suspicion will be retried in smaller jobs.")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from core.quantities import count
-from maintenance.readopt import Outcome, readopt
-from siltstone.console import emit_json, report_console, table
+from maintenance.readopt import readopt
+from siltstone.console import emit_json, print_whole, report_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,30 +51,19 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
 def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     if not report.files:
         return
-    rows = [
-        (
-            file.object_name,
-            file.outcome.value,
-            _ACKNOWLEDGED[file.acknowledged],
-            file.records,
-            _offsets(file.old_offsets, names),
-            file.detail if file.outcome is Outcome.UNREADABLE else _offsets(file.new_offsets, names),
-        )
-        for file in report.files
-    ]
     console = report_console()
-    console.print(
-        table(
-            "Lost files",
-            "object",
-            "outcome",
-            "acknowledged",
-            ">records",
-            "old offsets",
-            "new offsets",
-            rows=rows,
+    console.print("Lost files", style="bold")
+    for file in report.files:
+        print_whole(console, file.object_name)
+        acknowledged = _ACKNOWLEDGED[file.acknowledged]
+        print_whole(
+            console, f"  {file.outcome.value}, acknowledged: {acknowledged}, {count(file.records, 'record')}"
         )
-    )
+        if file.detail is not None:
+            print_whole(console, f"  {file.detail}")
+        for title, ranges in (("old", file.old_offsets), ("new", file.new_offsets)):
+            if ranges:
+                print_whole(console, f"  {title} offsets: {_offsets(ranges, names)}")
     total = sum(report.counts.values())
     if total > len(report.files):
         console.print(f"{count(total - len(report.files), 'further file')} not shown")

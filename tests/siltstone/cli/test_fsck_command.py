@@ -69,6 +69,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     )
     catalog.lost_commits.report([scene.session_id], [lost], 1)
     shown = fsck("--readopt", *where)
+    assert commit.object_name in shown.stdout.splitlines()
     assert "t-0: 5 to 7" in shown.stdout
     assert "Nothing was changed." in shown.stdout
     done = report_of(fsck("--readopt", "--apply", "--json", *where))
