@@ -4,7 +4,7 @@ from maintenance.readopt.file_contents import read_file_commit
 from maintenance.readopt.lost_files import LostFile, in_commit_order, reported_files
 from maintenance.readopt.readoption import readopt_file
 from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
-from maintenance.readopt.run import readopt
+from maintenance.readopt.run import readopt, wait_for_agents
 
 __all__ = [
     "LostFile",
@@ -16,4 +16,5 @@ __all__ = [
     "readopt",
     "readopt_file",
     "reported_files",
+    "wait_for_agents",
 ]

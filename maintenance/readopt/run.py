@@ -6,7 +6,7 @@ committed at most once, by its id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.errors import CorruptDataError, NotFoundError
 from maintenance.readopt.file_contents import read_contents
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from catalog.open import Catalog
+    from core.clock import Clock
     from maintenance.readopt.lost_files import LostFile
     from maintenance.readopt.report import ReadoptedFile
     from object_store.interface import ObjectStore
+
+_POLL_SECONDS: Final = 1.0
 
 
 def readopt(
@@ -52,6 +55,21 @@ def readopt(
         catalog.incarnations.ensure()  # the backlog that metrics show
         report.settled_sessions = len(lost_files.sessions)
     return report
+
+
+def wait_for_agents(
+    catalog: Catalog, clock: Clock, silent_ms: int, on_wait: Callable[[int], None] = lambda _agents: None
+) -> None:
+    """Wait until the agents that lived when the incarnation began have reported, or it is 30 s old.
+
+    A file that its agent has not reported yet would be committed as if it may never have been acknowledged:
+    batches after a gap are rejected permanently. An agent lived if it was silent for at most `silent_ms`.
+    `on_wait` gets the number of agents.
+    """
+    catalog.incarnations.ensure()
+    while agents := catalog.lost_commits.unverified(silent_ms):
+        on_wait(agents)
+        clock.sleep(_POLL_SECONDS)
 
 
 def _judge(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import click
+
+from agent.settings import AgentSettings
 from core.quantities import count
-from maintenance.readopt import readopt
+from maintenance.readopt import readopt, wait_for_agents
 from siltstone.console import emit_json, print_whole, report_console
 
 if TYPE_CHECKING:
@@ -28,6 +31,15 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
         if done % 100 == 0 or done == total:
             console.print(f"{done:,} of {count(total, 'lost file')}")
 
+    if apply:
+        wait_for_agents(
+            context.catalog,
+            context.clock,
+            AgentSettings().broker_silent_ms,
+            lambda agents: click.echo(
+                f"Waiting for {count(agents, 'agent')} to report lost commits.", err=True
+            ),
+        )
     report = readopt(
         context.catalog,
         context.store,

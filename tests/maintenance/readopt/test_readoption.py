@@ -18,7 +18,7 @@ from catalog.model import OffsetRange, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
-from maintenance.readopt import LostFile, in_commit_order
+from maintenance.readopt import LostFile, in_commit_order, wait_for_agents
 from tests.catalog.scene import Scene, run_of
 from tests.fixtures.postgres import PATIENT
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from catalog.model import FileCommit, SectionResult, Topic
     from catalog.open import Catalog
+    from core.clock import Clock
     from core.ids import Ids
 
 _PARTITIONS = 2
@@ -304,6 +305,24 @@ def test_files_are_ordered_by_offsets_and_numbers_whatever_the_clocks_say(
             assert bases == sorted(bases)
 
 
+@pytest.mark.parametrize("reports", [True, False])
+def test_the_operator_waits_for_agents_that_live(scene: Scene, clock: Clock, *, reports: bool) -> None:
+    """An agent that has not reported for half a minute does not live any more."""
+    assert isinstance(clock, ManualClock)
+    waiting: list[int] = []
+    begun_ms = clock.now_ms()
+
+    def note(agents: int) -> None:
+        waiting.append(agents)
+        if reports and len(waiting) == 3:
+            scene.catalog.lost_commits.report([scene.session_id], [], 1)
+
+    scene.catalog.incarnations.declare_restore("a test")
+    wait_for_agents(scene.catalog, clock, 10_000, note)
+    assert waiting == [1] * (3 if reports else 30)
+    assert clock.now_ms() - begun_ms == 1000 * len(waiting)
+
+
 def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     topic = scene.topic()
     file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
@@ -313,7 +332,7 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
         scene.catalog.lost_commits.settle([scene.session_id])
     assert scene.catalog.lost_commits.is_any_unsettled()
     assert [each.is_reported for each in scene.catalog.lost_commits.unsettled_sessions()] == [True]
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    scene.catalog.incarnations.ensure()
     assert scene.catalog.incarnations.backlog == (1, 1)
     scene.catalog.commits.readopt(file)
     scene.catalog.lost_commits.settle([scene.session_id])

@@ -8,8 +8,10 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from agent.settings import AgentSettings
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import OffsetRange, PartitionId
+from siltstone.cli import readoption
 from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
@@ -78,3 +80,18 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     assert "no file is lost" in fsck("--readopt", *where).stdout
     assert fsck("--apply", *where).exit_code == 2
     assert fsck("--readopt", "--deep", *where).exit_code == 2
+
+
+def test_only_a_readoption_waits_for_agents(
+    catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run changes nothing."""
+    Scene.set_up(catalog, ids)
+    silences: list[int] = []
+    monkeypatch.setattr(
+        readoption, "wait_for_agents", lambda _catalog, _clock, silent_ms, _note: silences.append(silent_ms)
+    )
+    fsck("--readopt", *where)
+    assert silences == []
+    fsck("--readopt", "--apply", *where)
+    assert silences == [AgentSettings().broker_silent_ms]
