@@ -85,16 +85,19 @@ class Commits:
         """
         check_commit(commit)
 
-        def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], _Commit]:
+        def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], _Commit, int]:
             attempt = _Commit(
                 transaction, commit, self._database.injected_now_ms, self._incarnations.evidence
             )
             outcomes, committed_ms = attempt.run()
             # The server processes the last statements while the results are built.
-            return section_results(outcomes, commit, committed_ms, with_extents=with_extents), attempt
+            results = section_results(outcomes, commit, committed_ms, with_extents=with_extents)
+            return results, attempt, committed_ms
 
-        results, attempt = self._database.transact("commits.commit", work, reserve=Reserve.COMMITS)
-        self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed)
+        results, attempt, committed_ms = self._database.transact(
+            "commits.commit", work, reserve=Reserve.COMMITS
+        )
+        self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed, committed_ms)
         return results
 
     def readopt(self, commit: FileCommit, *, acknowledged: bool = False) -> tuple[SectionResult, ...]:

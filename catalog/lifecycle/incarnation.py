@@ -43,7 +43,8 @@ _log = structlog.get_logger(__name__)
 _PRODUCER_ID_MARGIN: Final = 1_000_000_000
 _NODE_ID_MARGIN: Final = 10_000
 _LOCAL_EPOCH_MARGIN: Final = 1_000
-# The catalog stores the result of a commit for an hour, so a younger one must be known.
+# The catalog stores the result of a commit for an hour, so a younger one must be known. The age counts by the
+# clocks of the catalog and of this machine: one may jump, and the other stands still while it is suspended.
 _MAX_COMMIT_AGE_SECONDS: Final = 1800.0
 
 
@@ -60,12 +61,13 @@ class Incarnation:
 class Evidence(NamedTuple):
     """What a process has seen of a history: incarnation, durable position of the WAL, own last commit.
 
-    `last_commit` is None if the process has not committed lately.
+    `last_commit` is None if the process has not committed lately; `commit_ms` is the catalog's time of it.
     """
 
     incarnation: Incarnation | None
     flushed: int
     last_commit: UUID | None
+    commit_ms: int = 0
 
 
 class RecoveryBacklog(NamedTuple):
@@ -73,6 +75,14 @@ class RecoveryBacklog(NamedTuple):
 
     unsettled_sessions: int = 0
     waiting_commits: int = 0
+
+
+class _LastCommit(NamedTuple):
+    """Last commit of this process: its time by the catalog's clock, and by that of this machine."""
+
+    file_id: UUID
+    committed_ms: int
+    at: float
 
 
 class _Beginning(NamedTuple):
@@ -90,7 +100,7 @@ class Incarnations:
         self._lock = threading.Lock()
         self._known: Incarnation | None = None
         self._flushed = 0
-        self._last_commit: tuple[UUID, float] | None = None
+        self._last_commit: _LastCommit | None = None
         self.backlog = RecoveryBacklog()
 
     @property
@@ -102,8 +112,9 @@ class Incarnations:
         """
         with self._lock:
             known, flushed, last = self._known, self._flushed, self._last_commit
-        is_young = last is not None and self._database.monotonic() - last[1] < _MAX_COMMIT_AGE_SECONDS
-        return Evidence(known, flushed, last[0] if last is not None and is_young else None)
+        if last is None or self._database.monotonic() - last.at >= _MAX_COMMIT_AGE_SECONDS:
+            return Evidence(known, flushed, None)
+        return Evidence(known, flushed, last.file_id, last.committed_ms)
 
     def warning(self) -> str | None:
         """Return what an operator must decide, or None."""
@@ -116,14 +127,14 @@ class Incarnations:
 
     def current(self) -> Incarnation:
         """Return the recorded incarnation, without a comparison."""
-        params = {"file_id": None}
+        params = self._params(None)
         return _from_row(self._database.read("incarnation.current", _SQL["read_incarnation"], params)[0])
 
     def ensure(self) -> Incarnation:
         """Return the current incarnation; begin a new one if the server continues on another history."""
         seen = self.evidence
         row = self._database.read(
-            "incarnation.read", _SQL["read_incarnation"], {"file_id": seen.last_commit}
+            "incarnation.read", _SQL["read_incarnation"], self._params(seen.last_commit)
         )[0]
         if row.server is not None and _difference(row, seen) is None:
             return self.adopt(row)
@@ -133,7 +144,7 @@ class Incarnations:
         """Return True if the server continues the history of this epoch, as far as this process can know."""
         seen = self.evidence
         row = self._database.read(
-            "incarnation.read", _SQL["read_incarnation"], {"file_id": seen.last_commit}
+            "incarnation.read", _SQL["read_incarnation"], self._params(seen.last_commit)
         )[0]
         return bool(row.is_current) and row.epoch == epoch and _difference(row, seen) is None
 
@@ -152,7 +163,7 @@ class Incarnations:
         """
         seen = self.evidence
         transaction.send(_SQL["lock_incarnation"])
-        row = transaction.rows(_SQL["read_incarnation"], {"file_id": seen.last_commit})[0]
+        row = transaction.rows(_SQL["read_incarnation"], self._params(seen.last_commit))[0]
         if row.server is None:
             transaction.send(_SQL["record_server"])
         if declared is not None:
@@ -164,12 +175,12 @@ class Incarnations:
             self._begin(transaction, row, seen, found, is_restore=not _is_promotion(row))
         elif row.server is not None:
             return row
-        return transaction.rows(_SQL["read_incarnation"], {"file_id": None})[0]
+        return transaction.rows(_SQL["read_incarnation"], self._params(None))[0]
 
     def check(self, transaction: Transaction) -> Row:
         """Return the incarnation's row for `adopt`, or raise CatalogReplacedError; takes no lock."""
         seen = self.evidence
-        row = transaction.rows(_SQL["read_incarnation"], {"file_id": seen.last_commit})[0]
+        row = transaction.rows(_SQL["read_incarnation"], self._params(seen.last_commit))[0]
         reason = _difference(row, seen)
         if reason is not None:
             raise replaced_error(reason)
@@ -182,15 +193,26 @@ class Incarnations:
             if self._known is None or self._known.incarnation_id != found.incarnation_id:
                 self._known, self._flushed, self._last_commit = found, 0, None
             self._flushed = max(self._flushed, row.flushed or 0)
+            last = self._last_commit
+            if last is not None and last.committed_ms < row.oldest_commit_ms:
+                self._last_commit = None
             self.backlog = RecoveryBacklog(row.unsettled_sessions, row.waiting_commits)
         return found
 
-    def committed(self, file_id: UUID, epoch: int, flushed: int) -> None:
+    def committed(self, file_id: UUID, epoch: int, flushed: int, committed_ms: int) -> None:
         """Remember the last commit of this process, and the durable position of the WAL that it has read."""
         with self._lock:
             if self._known is not None and self._known.epoch == epoch:
                 self._flushed = max(self._flushed, flushed)
-                self._last_commit = file_id, self._database.monotonic()
+                self._last_commit = _LastCommit(file_id, committed_ms, self._database.monotonic())
+
+    def _params(self, file_id: UUID | None) -> dict[str, object]:
+        """Return the parameters of `read_incarnation` for a comparison with the commit of a file, or none."""
+        return {
+            "file_id": file_id,
+            "max_age_ms": round(1000 * _MAX_COMMIT_AGE_SECONDS),
+            "now_ms": self._database.injected_now_ms,
+        }
 
     def _begin(
         self, transaction: Transaction, row: Row, seen: Evidence, beginning: _Beginning, *, is_restore: bool
@@ -234,7 +256,8 @@ def _difference(row: Row, seen: Evidence) -> str | None:
         return f"epoch {known.epoch} that agents have seen is unknown"
     if row.inserted < seen.flushed:
         return f"the WAL ends at byte {row.inserted}, and agents have seen byte {seen.flushed}"
-    return None if row.knows_commit else "an acknowledged commit is unknown"
+    is_known = row.knows_commit or seen.commit_ms < row.oldest_commit_ms
+    return None if is_known else "an acknowledged commit is unknown"
 
 
 def replaced_error(reason: str) -> CatalogReplacedError:

@@ -4,11 +4,14 @@ SELECT epoch FROM catalog_incarnation FOR UPDATE;
 
 -- name: read_incarnation
 -- Return the incarnation, the server's identity and WAL positions, whether the catalog knows a commit (true without
--- one), and the numbers of unsettled sessions and of lost commits that wait to be readopted.
+-- one), the time before which a commit may have been forgotten, and the numbers of unsettled sessions and of lost
+-- commits that wait to be readopted.
 SELECT epoch, incarnation_id, started_ms, reason, server, found_server, is_current, inserted, flushed,
        %(file_id)s::uuid IS NULL
        OR EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = %(file_id)s::uuid)
        OR EXISTS (SELECT FROM files AS f WHERE f.file_id = %(file_id)s::uuid) AS knows_commit,
+       coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - %(max_age_ms)s::bigint
+           AS oldest_commit_ms,
        (SELECT count(*) FROM sessions WHERE unsettled IS NOT NULL) AS unsettled_sessions,
        (SELECT count(*) FROM lost_commits WHERE outcome IS NULL) AS waiting_commits
 FROM current_incarnation;

@@ -34,6 +34,7 @@ def row_of(**changes: object) -> Any:  # noqa: ANN401  # a row of a query has an
         "inserted": 100,
         "flushed": 100,
         "knows_commit": True,
+        "oldest_commit_ms": 0,
         "unsettled_sessions": 0,
         "waiting_commits": 0,
     }
@@ -41,7 +42,9 @@ def row_of(**changes: object) -> Any:  # noqa: ANN401  # a row of a query has an
 
 
 def incarnations(clock: ManualClock | None = None) -> Incarnations:
-    return Incarnations(cast("Database", clock or ManualClock()))  # nothing here asks a server
+    monotonic = (clock or ManualClock()).monotonic
+    database = SimpleNamespace(monotonic=monotonic, injected_now_ms=None)
+    return Incarnations(cast("Database", database))  # nothing here asks a server
 
 
 @given(
@@ -69,7 +72,7 @@ def test_evidence_is_of_the_known_incarnation_and_young(steps: list[tuple[str, i
                 known, flushed, commits = argument, [0], []
             flushed.append(position or 0)
         elif step == "commit":
-            memory.committed(UUID(int=number), argument, position or 0)
+            memory.committed(UUID(int=number), argument, position or 0, 1)
             if known == argument:
                 flushed.append(position or 0)
                 commits.append((UUID(int=number), clock.monotonic()))
@@ -108,13 +111,15 @@ KNOWN = {"epoch": 3, "incarnation_id": UUID(int=1)}
         ({"incarnation_id": OTHER, "epoch": 2}, "epoch 3 that agents have seen is unknown"),
         ({"inserted": 50}, None),
         ({"inserted": 49}, "ends at byte 49, and agents have seen byte 50"),
-        ({"knows_commit": False}, "commit is unknown"),
+        ({"knows_commit": False, "oldest_commit_ms": 1_000}, "commit is unknown"),
+        ({"knows_commit": False, "oldest_commit_ms": 1_001}, None),
     ],
 )
 def test_each_kind_of_evidence_has_a_border(changes: dict[str, object], reason: str | None) -> None:
     """A later incarnation makes the evidence of an earlier one void."""
     memory = incarnations()
     memory.adopt(row_of(**KNOWN, flushed=50))
+    memory.committed(UUID(int=7), 3, 50, 1_000)
     row = row_of(**{**KNOWN, **changes})
     transaction = cast("Transaction", SimpleNamespace(rows=lambda *_: [row]))
     if reason is None:

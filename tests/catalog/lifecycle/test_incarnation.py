@@ -12,6 +12,7 @@ from catalog.database.pool import Transaction
 from catalog.errors import CatalogReplacedError, SessionFencedError
 from catalog.model import EPOCHS_IN_BATCHES, PartitionId
 from catalog.open import open_catalog
+from core.clock import ManualClock
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
@@ -178,6 +179,23 @@ def test_a_commit_notices_that_the_one_before_it_is_missing(
     with pytest.raises(CatalogReplacedError):
         scene.commit(topic, run_of(1))
     assert scene.catalog.incarnations.ensure().epoch == 1
+
+
+@pytest.mark.parametrize("is_committed_again", [False, True])
+def test_an_old_commit_is_no_evidence_although_the_agent_has_noticed_no_time(
+    scene: Scene, connection: psycopg.Connection, clock: Clock, *, is_committed_again: bool
+) -> None:
+    """Its machine was suspended, or the catalog's clock jumped. Meanwhile the commit was forgotten."""
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    clock._start_ms += 2 * 3_600_000
+    connection.execute("DELETE FROM files")
+    connection.execute("DELETE FROM commit_results")
+    scene.catalog.sessions.heartbeat(scene.session_id)
+    if is_committed_again:
+        scene.commit(topic, run_of(3))
+    assert scene.catalog.sessions.register(scene.ids.new_uuid(), "another").epoch == 0
 
 
 def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
