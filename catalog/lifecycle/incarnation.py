@@ -16,7 +16,9 @@ After a difference no commit succeeds until a transaction has begun a new incarn
 (see `catalog.commit.repository`: a commit locks its session), so that commits of the old history fail. The
 operator declares a restore that leaves none of these traces (`siltstone fsck --restored`).
 
-The epoch of the incarnation is the leader epoch of all partitions in the object store.
+The epoch of the incarnation is the leader epoch of all partitions in the object store. Epochs follow the
+time, in units of ten seconds: a restored catalog does not know the incarnations that began after its backup,
+and must not use their epochs again. Ids of producers and nodes follow the epoch for the same reason.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("incarnation")
 _log = structlog.get_logger(__name__)
-# The lost history may have assigned as many ids, and used as many leader epochs of a local partition.
+_FIRST_EPOCH_MS: Final = 1_577_836_800_000  # 2020-01-01
+_EPOCH_MS: Final = 10_000
+_PRODUCER_IDS_PER_EPOCH: Final = 10_000_000_000
+# If the clock steps back, the lost history may have assigned as many ids, and used as many leader epochs of a
+# local partition.
 _PRODUCER_ID_MARGIN: Final = 1_000_000_000
 _NODE_ID_MARGIN: Final = 10_000
 _LOCAL_EPOCH_MARGIN: Final = 1_000
@@ -217,14 +223,17 @@ class Incarnations:
     def _begin(
         self, transaction: Transaction, row: Row, seen: Evidence, beginning: _Beginning, *, is_restore: bool
     ) -> None:
-        epoch = max(row.epoch, -1 if seen.incarnation is None else seen.incarnation.epoch) + 1
-        params = {**beginning._asdict(), "epoch": epoch, "now_ms": transaction.now_ms()}
+        now_ms = transaction.now_ms()
+        known = max(row.epoch, -1 if seen.incarnation is None else seen.incarnation.epoch)
+        epoch = max(known + 1, (now_ms - _FIRST_EPOCH_MS) // _EPOCH_MS)
+        params = {**beginning._asdict(), "epoch": epoch, "now_ms": now_ms}
         transaction.send(_SQL["begin_incarnation"], params)
         transaction.send(_SQL["fence_all_sessions"], params)
-        transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN})
+        first_id = epoch * _PRODUCER_IDS_PER_EPOCH
+        transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN, "first": first_id})
         transaction.send(_SQL["fence_transactional_ids"])
-        transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN})
-        transaction.send(_SQL["skip_local_epochs"], {"margin": _LOCAL_EPOCH_MARGIN})
+        transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN, "first": epoch})
+        transaction.send(_SQL["skip_local_epochs"], {"margin": _LOCAL_EPOCH_MARGIN, "first": epoch})
         if is_restore:
             # Garbage collection may have deleted inputs since the backup. The outputs of a lost publication
             # stay, because the catalog does not know their job any more.

@@ -37,7 +37,7 @@ WHERE state = 'active';
 
 -- name: skip_producer_ids
 -- Skip the producer ids that the lost history may have assigned.
-SELECT setval('producer_ids', last_value + %(margin)s::bigint) FROM producer_ids;
+SELECT setval('producer_ids', greatest(last_value + %(margin)s::bigint, %(first)s::bigint)) FROM producer_ids;
 
 -- name: fence_transactional_ids
 -- Let every transactional producer begin again, because the end of its last transaction may be lost, and let ongoing
@@ -51,12 +51,14 @@ SET last_producer_id = CASE WHEN producer_epoch = 32767 THEN last_producer_id EL
 
 -- name: skip_node_ids
 -- Skip the node ids that the lost history may have assigned.
-SELECT setval('broker_ids', CASE WHEN last_value > 2000000000 THEN 1 ELSE last_value + %(margin)s::integer END)
+SELECT setval('broker_ids', greatest(
+    CASE WHEN last_value > 2000000000 THEN 1 ELSE last_value + %(margin)s::integer END, %(first)s::bigint
+))
 FROM broker_ids;
 
 -- name: skip_local_epochs
 -- Skip the leader epochs of local partitions that the lost history may have used.
-UPDATE local_leaders SET leader_epoch = leader_epoch + %(margin)s::integer;
+UPDATE local_leaders SET leader_epoch = greatest(leader_epoch + %(margin)s::integer, %(first)s::integer);
 
 -- name: supersede_attempts
 -- Supersede every running attempt at a job; the job keeps its extents.

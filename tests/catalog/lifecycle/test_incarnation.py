@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
+FIRST = 12_216_320
+"""The first epoch after epoch 0, at the time of the clock of the tests: tens of seconds since 2020."""
+
+
 @pytest.fixture
 def connection(catalog_url: str, scene: Scene) -> Iterator[psycopg.Connection]:
     """Return a connection that changes the catalog behind its back; the scene has registered a session."""
@@ -60,13 +64,13 @@ def test_no_session_commits_on_another_server_until_one_registers(
     with pytest.raises(CatalogReplacedError):
         scene.catalog.sessions.heartbeat(scene.session_id)
     scene.session_id = scene.ids.new_uuid()
-    assert scene.catalog.sessions.register(scene.session_id, "the first").epoch == 1
+    assert scene.catalog.sessions.register(scene.session_id, "the first").epoch == FIRST
     with pytest.raises(SessionFencedError, match="is fenced"):
         other.commit(topic, run_of(1))
     other.session_id = other.ids.new_uuid()
-    assert other.catalog.sessions.register(other.session_id, "the second").epoch == 1
+    assert other.catalog.sessions.register(other.session_id, "the second").epoch == FIRST
     result = other.commit(topic, run_of(2))
-    assert (result.leader_epoch, result.high_watermark) == (1, 5)
+    assert (result.leader_epoch, result.high_watermark) == (FIRST, 5)
 
 
 def test_leader_epochs_begin_with_the_first_records_in_them(
@@ -81,36 +85,35 @@ def test_leader_epochs_begin_with_the_first_records_in_them(
         replace_server(connection)
         scene.session_id = scene.ids.new_uuid()
         epoch = scene.catalog.sessions.register(scene.session_id, "again").epoch
-        if epoch != 2:
+        if epoch != FIRST + 1:
             scene.catalog.commits.commit(scene.file({key: [run_of(2)], idle: [repeated]}))
             scene.commit(topic, run_of(2))
     states = {state.partition: state for state in scene.catalog.topics.states([key, idle])}
-    assert {state.leader_epoch for state in states.values()} == {3}
+    assert {state.leader_epoch for state in states.values()} == {FIRST + 2}
     assert [(extent.base_offset, extent.leader_epoch) for extent in scene.extents(topic)] == [
         (0, 0),
-        (3, 1),
-        (5, 1),
-        (7, 3),
-        (9, 3),
+        (3, FIRST),
+        (5, FIRST),
+        (7, FIRST + 2),
+        (9, FIRST + 2),
     ]
     histories = scene.catalog.leader_epochs.of_partitions([key, idle])
     assert list(histories) == [key]
-    ends = [histories[key].end_of(epoch, current=3, log_end_offset=11) for epoch in range(-1, 5)]
-    assert ends == [(-1, -1), (0, 3), (1, 7), (1, 7), (3, 11), (-1, -1)]
-    assert [histories[key].at(offset, current=3, log_end_offset=11) for offset in (0, 2, 3, 6, 7, 11)] == [
-        0,
-        0,
-        1,
-        1,
-        3,
-        3,
+    current, last = FIRST + 2, (FIRST, 7)
+    ends = [
+        histories[key].end_of(epoch, current=current, log_end_offset=11)
+        for epoch in (-1, 0, FIRST - 1, FIRST, FIRST + 1, current, current + 1)
     ]
+    assert ends == [(-1, -1), (0, 3), (0, 3), last, last, (current, 11), (-1, -1)]
+    assert [
+        histories[key].at(offset, current=current, log_end_offset=11) for offset in (0, 2, 3, 6, 7, 11)
+    ] == [0, 0, FIRST, FIRST, current, current]
 
 
 def test_epochs_below_the_log_start_are_removed(scene: Scene, connection: psycopg.Connection) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(3))
-    for expected in range(1, 4):
+    for expected in range(FIRST, FIRST + 3):
         replace_server(connection)
         scene.session_id = scene.ids.new_uuid()
         scene.catalog.sessions.register(scene.session_id, "again")
@@ -126,7 +129,36 @@ def test_ids_of_the_lost_history_are_not_assigned_again(scene: Scene, connection
     replace_server(connection)
     assert scene.catalog.producers.new_id() > producer + 1_000_000
     assert scene.catalog.brokers.new_node_id() > node + 1_000
-    assert scene.catalog.incarnations.current().epoch == 1
+    assert scene.catalog.incarnations.current().epoch == FIRST
+
+
+def test_a_backup_that_is_older_than_the_last_failover_assigns_nothing_again(
+    scene: Scene, connection: psycopg.Connection, catalog_url: str, clock: Clock, ids: Ids
+) -> None:
+    """The backup does not know the last incarnations of the lost history, and no process remembers them."""
+    assert isinstance(clock, ManualClock)
+    key = PartitionId(scene.topic().topic_id, 0)
+    scene.catalog.local_leaders.claim({key: 7})
+    saved = connection.execute(
+        "SELECT i.incarnation_id, i.epoch, p.last_value, b.last_value"
+        " FROM catalog_incarnation AS i, producer_ids AS p, broker_ids AS b"
+    ).fetchone()
+    assert saved is not None
+
+    def assigned(catalog: Catalog) -> tuple[int, ...]:
+        replace_server(connection)
+        epoch = catalog.incarnations.ensure().epoch
+        local_epoch = catalog.local_leaders.begin_epochs(7)[key]
+        return epoch, catalog.producers.new_id(), catalog.brokers.new_node_id(), local_epoch
+
+    lost = assigned(scene.catalog)
+    clock.advance(3600)
+    connection.execute("UPDATE catalog_incarnation SET incarnation_id = %s, epoch = %s", saved[:2])
+    connection.execute("SELECT setval('producer_ids', %s), setval('broker_ids', %s)", saved[2:])
+    connection.execute("UPDATE local_leaders SET leader_epoch = 0")
+    with open_catalog(catalog_url, clock, ids) as fresh:
+        found = assigned(fresh)
+    assert all(new > old for new, old in zip(found, lost, strict=True)), (found, lost)
 
 
 def test_a_running_attempt_is_superseded(scene: Scene, connection: psycopg.Connection) -> None:
@@ -145,7 +177,7 @@ def test_a_shorter_wal_discards_open_jobs(scene: Scene) -> None:
     topic = scene.topic_with_extents(2)
     scene.claimed(scene.extents(topic))
     scene.catalog.incarnations._flushed += 1 << 40
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.incarnations.ensure().epoch == FIRST
     assert scene.catalog.jobs.claim("application", 1) == []
 
 
@@ -163,7 +195,7 @@ def test_a_missing_commit_is_noticed(
     connection.execute("DELETE FROM commit_results")
     with pytest.raises(CatalogReplacedError, match="acknowledged commit"):
         scene.catalog.sessions.heartbeat(scene.session_id)
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.incarnations.ensure().epoch == FIRST
 
 
 def test_a_commit_notices_that_the_one_before_it_is_missing(
@@ -178,7 +210,7 @@ def test_a_commit_notices_that_the_one_before_it_is_missing(
     connection.execute("DELETE FROM commit_results")
     with pytest.raises(CatalogReplacedError):
         scene.commit(topic, run_of(1))
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.incarnations.ensure().epoch == FIRST
 
 
 @pytest.mark.parametrize("is_committed_again", [False, True])
@@ -204,7 +236,7 @@ def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
     scene.catalog.incarnations._flushed += 1 << 40
     with pytest.raises(CatalogReplacedError, match="WAL"):
         scene.commit(topic, run_of(1))
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.incarnations.ensure().epoch == FIRST
 
 
 def test_a_commit_during_a_comparison_is_no_evidence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,11 +271,11 @@ def test_a_snapshot_of_an_earlier_epoch_continues_with_a_later_one(
         replace_server(connection)
         scene.catalog.incarnations.ensure()
     connection.execute("UPDATE catalog_incarnation SET incarnation_id = %s, epoch = %s", saved)
-    assert scene.catalog.incarnations.ensure().epoch == 4
+    assert scene.catalog.incarnations.ensure().epoch == FIRST + 3
 
 
 def test_a_restore_without_traces_is_declared(scene: Scene) -> None:
-    assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == 1
+    assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == FIRST
     with pytest.raises(SessionFencedError):
         scene.catalog.sessions.heartbeat(scene.session_id)
 
@@ -260,8 +292,8 @@ def test_a_declaration_whose_response_is_lost_takes_effect_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(pool, "_require_standby", lose_first_response)
-        assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == 1
-    assert scene.catalog.incarnations.current().epoch == 1
+        assert scene.catalog.incarnations.declare_restore("the operator says so").epoch == FIRST
+    assert scene.catalog.incarnations.current().epoch == FIRST
 
 
 def test_a_restored_copy_of_the_database_is_another_server(
@@ -270,6 +302,6 @@ def test_a_restored_copy_of_the_database_is_another_server(
     """A table that was created again has another identity."""
     server = connection.execute("SELECT server FROM catalog_incarnation").fetchone()
     connection.execute("UPDATE catalog_incarnation SET server = regexp_replace(server, '[^/]*$', '1')")
-    assert catalog.incarnations.ensure().epoch == 1
+    assert catalog.incarnations.ensure().epoch == FIRST
     assert connection.execute("SELECT server FROM catalog_incarnation").fetchone() == server
-    assert scene.catalog.incarnations.ensure().epoch == 1
+    assert scene.catalog.incarnations.ensure().epoch == FIRST

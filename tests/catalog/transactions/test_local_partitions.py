@@ -226,12 +226,12 @@ def test_a_lost_history_aborts_local_partitions_of_ongoing_transactions(
     (key,) = _local(scene)
     producer = _begin(scene, [key])
     _verify(scene, producer, key)
-    scene.catalog.incarnations.declare_restore("a test")
+    epoch = scene.catalog.incarnations.declare_restore("a test").epoch
     ((timed_out,),) = [scene.catalog.transaction_lookups.timed_out()]
     ended = scene.catalog.transactions.abort(timed_out.transactional_id, timed_out.producer)
     assert ended.leaders == {_NODE}
     (marker,) = _pending(scene)
-    assert (marker.commits, marker.marker_epoch, marker.coordinator_epoch) == (False, MAX_EPOCH, 1)
+    assert (marker.commits, marker.marker_epoch, marker.coordinator_epoch) == (False, MAX_EPOCH, epoch)
     assert (marker.producer_epoch, marker.first_sequence) == (producer.producer_epoch, 0)
     with psycopg.connect(catalog_url) as connection:
         row = connection.execute("SELECT has_local_partitions FROM siltstone.transactional_ids").fetchone()

@@ -38,16 +38,17 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def begin_epoch(broker: BrokerThread, catalog_url: str) -> Callable[[], None]:
-    """Return a function that makes the recorded server another one, and waits until the agent has noticed."""
+def begin_epoch(broker: BrokerThread, catalog_url: str) -> Callable[[], int]:
+    """Return a function that makes the recorded server another one, and returns the epoch that follows."""
 
-    def begin() -> None:
+    def begin() -> int:
         epoch = broker.agent.epoch.current
         with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
             connection.execute(
                 "UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/0')"
             )
         until(lambda: broker.agent.epoch.current > epoch)
+        return broker.agent.epoch.current
 
     return begin
 
@@ -92,42 +93,45 @@ def epochs_of(records: memoryview) -> list[tuple[int, int]]:
 
 
 def test_every_response_states_the_epoch_of_its_records(
-    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], int]
 ) -> None:
     assert produce(wire, 3) == 0
-    begin_epoch()
+    epoch = begin_epoch()
     assert produce(wire, 2) == 3
     metadata = wire.ask("metadata", 9, Struct(topics=[Struct(name=_TOPIC)]))
-    assert metadata.topics[0].partitions[0].leader_epoch == 1
+    assert metadata.topics[0].partitions[0].leader_epoch == epoch
     (entry,) = broker.catalog.topics.states([PartitionId(broker.catalog.topics.get(_TOPIC).topic_id, 0)])
-    assert entry.leader_epoch == 1
-    read = fetch(wire, 0, 1)
+    assert entry.leader_epoch == epoch
+    read = fetch(wire, 0, epoch)
     batches = epochs_of(read.records)
     while batches[-1][0] < 3:
-        batches += epochs_of(fetch(wire, batches[-1][0] + 3, 1).records)
-    assert batches == [(0, 0), (3, 1)]
-    assert [(latest(wire, at).offset, latest(wire, at).leader_epoch) for at in (-1, -2)] == [(5, 1), (0, 0)]
-    assert [end_of(wire, epoch) for epoch in range(3)] == [(0, 0, 3), (0, 1, 5), (0, -1, -1)]
+        batches += epochs_of(fetch(wire, batches[-1][0] + 3, epoch).records)
+    assert batches == [(0, 0), (3, epoch)]
+    found = [(latest(wire, at).offset, latest(wire, at).leader_epoch) for at in (-1, -2)]
+    assert found == [(5, epoch), (0, 0)]
+    ends = [end_of(wire, each) for each in (0, epoch, epoch + 1)]
+    assert ends == [(0, 0, 3), (0, epoch, 5), (0, -1, -1)]
 
 
 def test_a_client_in_an_earlier_epoch_is_fenced_and_one_in_a_later_epoch_waits(
-    wire: Wire, begin_epoch: Callable[[], None]
+    wire: Wire, begin_epoch: Callable[[], int]
 ) -> None:
     """FENCED_LEADER_EPOCH lets it validate its position. Both errors precede those of its offset."""
     produce(wire, 3)
-    begin_epoch()
-    for epoch, code in ((0, ErrorCode.fenced_leader_epoch), (2, ErrorCode.unknown_leader_epoch)):
+    current = begin_epoch()
+    later = current + 1
+    for epoch, code in ((0, ErrorCode.fenced_leader_epoch), (later, ErrorCode.unknown_leader_epoch)):
         for offset in (0, 3, 99):
             assert fetch(wire, offset, epoch).error_code == code
             assert fetch(wire, offset, epoch, max_wait=100).error_code == code
         assert latest(wire, -1, epoch).error_code == code
         assert end_of(wire, 0, epoch)[0] == code
-    for epoch in (-1, 1):
+    for epoch in (-1, current):
         assert fetch(wire, 0, epoch).error_code == ErrorCode.none
 
 
 def test_a_waiting_fetch_is_fenced_when_a_new_epoch_begins(
-    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], int]
 ) -> None:
     """Otherwise the client would wait at an offset that the new history may not have."""
     produce(wire, 3)
@@ -165,14 +169,14 @@ def test_a_position_past_a_loss_is_not_out_of_range_before_the_new_epoch_begins(
         for epoch in (-1, 0):
             assert fetch(wire, 3, epoch).error_code == ErrorCode.kafka_storage_error
         assert fetch(wire, 1, 0).error_code == ErrorCode.none
-        broker.catalog.incarnations.ensure()
+        current = broker.catalog.incarnations.ensure().epoch
         until(lambda: fetch(wire, 3, 0).error_code == ErrorCode.fenced_leader_epoch)
-        assert fetch(wire, 3, 1).error_code == ErrorCode.offset_out_of_range
-        assert end_of(wire, 0, 1) == (0, 0, 1)
+        assert fetch(wire, 3, current).error_code == ErrorCode.offset_out_of_range
+        assert end_of(wire, 0, current) == (0, 0, 1)
 
 
 def test_memory_and_disk_keep_nothing_of_an_earlier_epoch(
-    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], None]
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], int]
 ) -> None:
     produce(wire, 3)
     assert broker.agent.tail.size > 0
