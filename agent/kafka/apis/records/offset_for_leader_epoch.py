@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent.cluster.errors import ReadFailedError
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.records.by_partition import epoch_histories, respond_by_partition
 from agent.kafka.authorization import is_allowed
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.apis.records.by_partition import RequestedPartition
-    from catalog.model import Topic
+    from catalog.model import PartitionState, Topic
     from catalog.topics.leader_epochs import EpochHistory
 
 
@@ -63,13 +64,13 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
         for each in requested
         if (topic := each.object_topic) is not None
     ]
-    states = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
-    services.epoch.observe_states(states)
+    found = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
+    services.epoch.observe_states(found)
     histories = await epoch_histories(ids, context)
-    ends = {PartitionId(state.topic_id, state.partition): state.high_watermark for state in states}
+    states = {PartitionId(state.topic_id, state.partition): state for state in found}
     yielding, responses = CooperativeYield(), []
     for each in requested:
-        responses.append(await _end_of_epoch(each.topic, each.wanted, ends, histories, context))
+        responses.append(await _end_of_epoch(each.topic, each.wanted, states, histories, context))
         await yielding.step()
     return responses
 
@@ -77,7 +78,7 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
 async def _end_of_epoch(
     topic: Topic | SiltstoneError,
     wanted: Struct,
-    ends: Mapping[PartitionId, int],
+    states: Mapping[PartitionId, PartitionState],
     histories: Mapping[PartitionId, EpochHistory],
     context: RequestContext,
 ) -> Struct:
@@ -91,12 +92,17 @@ async def _end_of_epoch(
             found = await logs.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
             return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)
         key = PartitionId(topic.topic_id, wanted.partition)
-        if key not in ends:
+        if (state := states.get(key)) is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if state.leader_epoch != current:  # its end may be that of a log whose last records are lost
+            raise ReadFailedError(
+                f"epoch {current} began during the lookup of {topic.name}-{wanted.partition}",
+                remedy="retry the lookup",
+            )
     except SiltstoneError as error:
         return Struct(partition=wanted.partition, error_code=code_of(error))
     history = histories.get(key, NO_HISTORY)
-    epoch, end = history.end_of(wanted.leader_epoch, current=current, log_end_offset=ends[key])
+    epoch, end = history.end_of(wanted.leader_epoch, current=current, log_end_offset=state.high_watermark)
     return Struct(partition=wanted.partition, leader_epoch=epoch, end_offset=end)
 
 

@@ -16,8 +16,9 @@ from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, read_response, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from catalog.topics.leader_epochs import EpochHistory
     from tests.agent.kafka.brokers import BrokerThread
 
 _TOPIC = "granite"
@@ -173,6 +174,24 @@ def test_a_position_past_a_loss_is_not_out_of_range_before_the_new_epoch_begins(
         until(lambda: fetch(wire, 3, 0).error_code == ErrorCode.fenced_leader_epoch)
         assert fetch(wire, 3, current).error_code == ErrorCode.offset_out_of_range
         assert end_of(wire, 0, current) == (0, 0, 1)
+
+
+def test_the_end_of_an_epoch_is_not_that_of_a_log_that_has_lost_its_last_records(
+    broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new epoch begins between the looks at the log end and at the epochs. The client asks again."""
+    produce(wire, 3)
+    begin_epoch()
+    look = broker.catalog.leader_epochs.of_partitions
+
+    def look_later(partitions: Sequence[PartitionId]) -> Mapping[PartitionId, EpochHistory]:
+        monkeypatch.undo()
+        begin_epoch()
+        return look(partitions)
+
+    monkeypatch.setattr(broker.catalog.leader_epochs, "of_partitions", look_later)
+    assert end_of(wire, 0)[0] == ErrorCode.kafka_storage_error
+    assert end_of(wire, 0) == (0, 0, 3)
 
 
 def test_memory_and_disk_keep_nothing_of_an_earlier_epoch(
