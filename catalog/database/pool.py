@@ -284,16 +284,14 @@ class Database:
         self._clock = clock
         self._injected_clock = None if isinstance(clock, SystemClock) else clock
         self._ids = ids
-        self._connector = Connector(url, self._limits)
-        self._listen_connector = (
-            self._connector if listen_url is None else Connector(listen_url, self._limits)
-        )
+        limits = self._limits
+        # A transaction that waits longer ends those of frozen processes, and tries again.
+        lock_seconds = min(limits.silent_client_seconds, limits.lock_seconds)
+        self._connector = Connector(url, limits, lock_seconds=lock_seconds)
+        self._listen_connector = self._connector if listen_url is None else Connector(listen_url, limits)
         self.address = describe_address(url)
         self.counts = OperationCounts()
-        self.durability = DurabilityCheck(
-            self.address, allow_unsafe_commits=self._limits.allow_unsafe_commits
-        )
-        limits = self._limits
+        self.durability = DurabilityCheck(self.address, allow_unsafe_commits=limits.allow_unsafe_commits)
         impatient = Connector(url, limits, lock_seconds=limits.commit_lock_seconds)
         self._thread = threading.local()
         shared = self._new_stock(self._connector, usual_size=_USUAL_SHARED)

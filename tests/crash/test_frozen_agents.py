@@ -180,7 +180,10 @@ def test_a_heartbeat_does_not_wait_for_a_commit(server: PostgresNode) -> None:
         assert catalog.operation_counts()["sessions.heartbeat"].retries == 0
 
 
-def test_an_agent_that_freezes_within_a_large_statement_loses_its_locks(server: PostgresNode) -> None:
+@pytest.mark.parametrize("waiter", ["commit", "log start"])
+def test_an_agent_that_freezes_within_a_large_statement_loses_its_locks(
+    server: PostgresNode, waiter: str
+) -> None:
     """The server waits for the rest without a limit, so the agent that needs the locks ends it."""
     with _frozen_behind_proxy(server) as (frozen, other, proxy):
         topic = _topic(other, _PARTITIONS)
@@ -190,9 +193,13 @@ def test_an_agent_that_freezes_within_a_large_statement_loses_its_locks(server: 
         proxy.freeze_requests_after(500_000)
         with _running(lambda: results.append(frozen.catalog.commits.commit(file))):
             server.wait_until(lambda: proxy.is_frozen.is_set() and server.execute(_LOCKS) == [(1,)])
-            assert _base_offset(other.commit(topic, run_of(1), partition=_PARTITIONS - 1)) == 0
+            if waiter == "commit":
+                assert _base_offset(other.commit(topic, run_of(1), partition=_PARTITIONS - 1)) == 0
+            else:  # as the end of a transaction, retention and a publication
+                assert other.catalog.retention.advance_log_start(topic.topic_id, _PARTITIONS - 1, 0) == 0
             proxy.thaw()
-        assert [_base_offset(result) for result in results[0]] == [0] * (_PARTITIONS - 1) + [1]
+        expected = [0] * (_PARTITIONS - 1) + [int(waiter == "commit")]
+        assert [_base_offset(result) for result in results[0]] == expected
 
 
 def test_an_agent_that_does_not_read_its_results_loses_its_locks(server: PostgresNode) -> None:

@@ -44,7 +44,7 @@ _PARAMETERS = Query(
 _LIMITS = DatabaseLimits(
     statement_seconds=77, lock_seconds=66, silent_client_seconds=55, allow_unsafe_commits=True
 )
-_WANTED = ("siltstone", "77s", "66s", "read committed", "55s")
+_WANTED = ("siltstone", "77s", "55s", "read committed", "55s")
 
 
 @pytest.fixture
