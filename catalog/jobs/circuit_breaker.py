@@ -6,6 +6,10 @@ driver claims a job until a pause is over. One job may run then, the *probe*. If
 follows. Any completed job ends the pause: waiting jobs become claimable at once, and their faults are
 forgotten, because the environment caused them.
 
+A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
+drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the
+deaths that were counted before it, and deaths during the pause are not counted.
+
 The state is one row of the catalog, so that all drivers share it. It is locked after a job that is reported,
 and before jobs that are claimed, which are never waited for.
 """
@@ -13,12 +17,14 @@ and before jobs that are claimed, which are never waited for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from catalog.database.connection import Row
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("circuit_breaker")
 FAILURES: Final = 3
 """Number of jobs that must fail alike."""
+SILENT_DRIVER: Final = "SilentDriver"
+"""Class of the failures of drivers that have stopped sending heartbeats."""
 FIRST_PAUSE_MS: Final = 60_000
 _MAX_PAUSE_MS: Final = 60 * 60 * 1000
 _MAX_MESSAGE: Final = 2000
@@ -67,7 +75,7 @@ class CircuitBreaker:
 
     def reset(self) -> bool:
         """End a pause, because its cause was removed; return False if there is none."""
-        return self._database.transact("circuit_breaker.reset", record_success)
+        return self._database.transact("circuit_breaker.reset", partial(_forget, keeps_deaths=False))
 
 
 def is_due(pause: CompactionPause, now_ms: int) -> bool:
@@ -117,14 +125,32 @@ def record_failure(
     return _pause_of(transaction.rows(_SQL["find"]))
 
 
+def record_silence(transaction: Transaction, attempts: Sequence[tuple[UUID, UUID]]) -> None:
+    """Record that a driver has stopped sending heartbeats for these jobs and attempts: one failure.
+
+    Several drivers that die with the same jobs count as failures of different jobs.
+    """
+    rows = transaction.rows(_SQL["find"])
+    known = set(rows[0].job_ids) if rows else set()
+    probe = rows[0].probe_attempt_id if rows else None
+    job_id, attempt_id = min(attempts, key=lambda each: (each[1] != probe, each[0] in known))
+    record_failure(transaction, job_id, attempt_id, SILENT_DRIVER, "drivers stop sending heartbeats")
+
+
 def record_success(transaction: Transaction) -> bool:
     """Record that a job was completed; return True if this ends a pause."""
     if not transaction.rows(_SQL["find"]):  # almost always
         return False
-    was_paused = any(row.pauses for row in transaction.rows(_SQL["delete"]))
-    if was_paused:
-        transaction.send(_SQL["end_back_off"])
-    return was_paused
+    return _forget(transaction, keeps_deaths=True)
+
+
+def _forget(transaction: Transaction, *, keeps_deaths: bool) -> bool:
+    """Forget all failures; return True if this ends a pause. `keeps_deaths` concerns those of drivers."""
+    ended = [row for row in transaction.rows(_SQL["delete"]) if row.pauses]
+    for row in ended:
+        params = {"keeps_deaths": keeps_deaths and row.error == SILENT_DRIVER}
+        transaction.send(_SQL["end_back_off"], params)
+    return bool(ended)
 
 
 def _failed_alike(transaction: Transaction, row: Row, job_id: UUID, error: str) -> list[UUID]:

@@ -16,6 +16,8 @@ An attempt that does not complete ends in one of these ways:
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.types.json import Jsonb
@@ -28,6 +30,7 @@ from catalog.jobs.circuit_breaker import (
     is_due,
     lock_pause,
     record_failure,
+    record_silence,
     record_success,
     set_probe,
 )
@@ -44,9 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from psycopg import Cursor
-
-    from catalog.database.connection import Row, TupleRow
+    from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.garbage import FileRemoval
     from catalog.model import Extent, JobResult, JobSpec
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 _SQL = load_queries("jobs")
 _MAX_CLAIMED = 1000
 MAX_DEATHS: Final = 5
+_MIN_DEATHS_ALONE: Final = 2
 _MIN_BACKOFF_MS: Final = 10_000
 _MAX_BACKOFF_MS: Final = 60 * 60 * 1000
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
@@ -125,7 +127,8 @@ class Jobs:
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Claim up to `limit` submitted jobs, oldest first; each gets a new attempt_id.
 
-        During a pause of compaction, none is claimed; then one, whose outcome decides whether to continue.
+        A job whose processes have died twice is claimed alone: any of those that ran at once may have killed
+        them. During a pause of compaction, none is claimed; then one, whose outcome decides about the pause.
         """
         if not 1 <= limit <= _MAX_CLAIMED:
             raise InvalidInputError(
@@ -148,11 +151,19 @@ class Jobs:
     def _claim(transaction: Transaction, params: dict[str, object]) -> list[Row]:
         now_ms = transaction.now_ms()
         pause = lock_pause(transaction)
+        usual = {
+            **params,
+            "now_ms": now_ms,
+            "is_probe": False,
+            "is_suspected": False,
+            "min_deaths": _MIN_DEATHS_ALONE,
+        }
         if pause is None:
-            return transaction.rows(_SQL["claim"], {**params, "now_ms": now_ms, "is_probe": False})
+            alone = transaction.rows(_SQL["claim"], {**usual, "is_suspected": True, "limit": 1})
+            return alone or transaction.rows(_SQL["claim"], usual)
         if not is_due(pause, now_ms):
             return []
-        probe = transaction.rows(_SQL["claim"], {**params, "now_ms": now_ms, "is_probe": True, "limit": 1})
+        probe = transaction.rows(_SQL["claim"], {**usual, "is_probe": True, "limit": 1})
         for job in probe:
             set_probe(transaction, job.attempt_id)
         return probe
@@ -215,16 +226,20 @@ class Jobs:
         """Mark silent running jobs, release those whose silence is confirmed, and return the ids of these.
 
         `catalog.lifecycle.reachability` has the rule. Call it every few seconds. A job whose processes
-        have died `MAX_DEATHS` times fails instead: it may be what kills them. Its extents become free.
+        have died `MAX_DEATHS` times fails instead: it may be what kills them. Its extents become free. The
+        circuit breaker counts silent drivers, and no job fails of silence during a pause.
         """
         params = {**silence_params(self._database, silence_ms, confirm_ms), "max_deaths": MAX_DEATHS}
 
-        def work(transaction: Transaction) -> Cursor[TupleRow]:
+        def work(transaction: Transaction) -> list[UUID]:
             observe(transaction, self._database.injected_now_ms)
             transaction.send(_SQL["mark_silent_jobs"], params)
-            return transaction.send(_SQL["resubmit_suspected"], params)
+            ended = transaction.rows(_SQL["resubmit_suspected"], params)
+            for _, attempts in groupby(ended, key=attrgetter("application_id")):
+                record_silence(transaction, [(each.job_id, each.attempt_id) for each in attempts])
+            return [each.job_id for each in ended]
 
-        released = [row[0] for row in self._database.transact("jobs.release_expired", work)]
+        released = self._database.transact("jobs.release_expired", work)
         for row in self._database.read("jobs.exhausted", _SQL["find_exhausted"], params):
             self._fail_exhausted(row.job_id, params)
         return released

@@ -36,13 +36,13 @@ SET error = %(error)s, message = %(message)s, job_ids = %(job_ids)s::uuid[], fai
 UPDATE compaction_breaker SET probe_attempt_id = %(attempt_id)s;
 
 -- name: delete
--- Forget all failures; return the number of pauses that they had caused.
-DELETE FROM compaction_breaker RETURNING pauses;
+-- Forget all failures; return their class, and the number of pauses that they had caused.
+DELETE FROM compaction_breaker RETURNING error, pauses;
 
 -- name: end_back_off
--- Make waiting jobs claimable at once, and forget faults that were not theirs.
+-- Make waiting jobs claimable at once, and forget faults that were not theirs, and deaths unless they may be.
 UPDATE jobs
-SET not_before_ms = 0, faults = 0, deaths = 0
+SET not_before_ms = 0, faults = 0, deaths = CASE WHEN %(keeps_deaths)s THEN deaths ELSE 0 END
 WHERE job_id IN (
     SELECT job_id FROM jobs
     WHERE state = 'submitted' AND (not_before_ms > 0 OR deaths > 0)

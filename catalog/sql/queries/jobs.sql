@@ -111,14 +111,16 @@ ORDER BY sequence;
 
 -- name: claim
 -- Claim submitted jobs, oldest first; skip jobs that another driver has locked, that have to wait, or whose
--- specification this process cannot read. A probe is the job with the fewest faults, and need not wait.
+-- specification this process cannot read. Jobs whose processes have died several times are claimed separately, by the
+-- number of deaths. A probe is the job with the fewest faults, and need not wait.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
         SELECT job_id, sequence FROM jobs
         WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
             AND (spec ->> 'version')::integer <= %(spec_version)s
-        ORDER BY CASE WHEN %(is_probe)s THEN faults ELSE 0 END, sequence
+            AND (%(is_probe)s OR %(is_suspected)s = (deaths >= %(min_deaths)s))
+        ORDER BY CASE WHEN %(is_probe)s THEN faults WHEN %(is_suspected)s THEN deaths ELSE 0 END, sequence
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS unclaimed
@@ -188,18 +190,25 @@ WHERE j.job_id = l.job_id;
 
 -- name: resubmit_suspected
 -- Make the running jobs claimable again that sent no heartbeat since they were marked, if the catalog was
--- reachable for long enough since then, unless their processes have died too often.
-UPDATE jobs
-SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL,
-    deaths = deaths + 1
-WHERE job_id IN (
-    SELECT job_id FROM jobs, reachability
-    WHERE state = 'running' AND deaths + 1 < %(max_deaths)s AND suspected_ms > heartbeat_ms
+-- reachable for long enough since then, unless their processes have died too often. During a pause of compaction, a
+-- silence is no death: the environment may be its cause. Return the attempts that ended, by driver.
+WITH silent AS (
+    SELECT job_id, attempt_id, application_id, is_paused
+    FROM jobs, reachability, (SELECT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0) AS is_paused) AS breaker
+    WHERE state = 'running' AND (deaths + 1 < %(max_deaths)s OR is_paused) AND suspected_ms > heartbeat_ms
       AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
     ORDER BY sequence
     FOR UPDATE OF jobs SKIP LOCKED
+),
+released AS (
+    UPDATE jobs AS j
+    SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL,
+        deaths = j.deaths + (NOT s.is_paused)::integer, faults = j.faults + 1
+    FROM silent AS s
+    WHERE j.job_id = s.job_id
+    RETURNING j.job_id, j.sequence, s.attempt_id, s.application_id
 )
-RETURNING job_id;
+SELECT job_id, attempt_id, application_id FROM released ORDER BY application_id, sequence;
 
 -- name: count_suspected
 -- Count the running jobs that sent no heartbeat since they were marked.
@@ -210,6 +219,7 @@ SELECT count(*) AS jobs FROM jobs WHERE state = 'running' AND suspected_ms > hea
 SELECT job_id FROM jobs, reachability
 WHERE state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
+  AND NOT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0)
 ORDER BY sequence;
 
 -- name: lock_exhausted
@@ -217,6 +227,7 @@ ORDER BY sequence;
 SELECT deaths, spec::text AS spec FROM jobs, reachability
 WHERE job_id = %(job_id)s AND state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
+  AND NOT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0)
 FOR UPDATE OF jobs SKIP LOCKED;
 
 -- name: lock_job

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS
+from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, SILENT_DRIVER
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import JobState, PartitionId
 from core.clock import ManualClock
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from catalog.jobs.circuit_breaker import BackOff
     from catalog.model import Job
     from core.clock import Clock
@@ -40,6 +43,21 @@ def fault(scene: Scene, job: Job, error: str = EXPIRED, *, died: bool = False) -
     return scene.catalog.jobs.back_off(
         job.spec.job_id, job.attempt_id, error=error, reason=f"{error}: renew the token", died=died
     )
+
+
+def kill_drivers(scene: Scene, clock: ManualClock) -> None:
+    """Let all running jobs be silent for so long that they are released."""
+    clock.advance(61)
+    scene.catalog.jobs.release_expired(60_000, 0)
+
+
+def claim_probe(scene: Scene, clock: ManualClock) -> list[Job]:
+    """Wait for the end of a pause, and claim what may run then."""
+    pause = scene.catalog.circuit_breaker.pause()
+    assert pause is not None
+    assert pause.error == SILENT_DRIVER
+    clock.advance((pause.not_before_ms - clock.now_ms()) / 1000)
+    return claim(scene)
 
 
 def complete(scene: Scene, job: Job) -> None:
@@ -123,10 +141,52 @@ def test_a_probe_whose_driver_dies_is_replaced(scene: Scene, manual_clock: Manua
         fault(scene, job)
     manual_clock.advance(60)
     assert len(claim(scene)) == 1
-    manual_clock.advance(61)
-    scene.catalog.jobs.release_expired(60_000, 0)
+    kill_drivers(scene, manual_clock)
 
+    assert claim(scene) == []  # the probe has failed
+    manual_clock.advance(120)
     assert len(claim(scene)) == 1
+
+
+def test_drivers_that_die_in_a_row_pause_compaction(scene: Scene, manual_clock: ManualClock) -> None:
+    """The environment may kill them, so no file is suspected, however long it does. Probes take turns."""
+    submit(scene, 4)
+    deaths = 0
+    while scene.catalog.circuit_breaker.pause() is None:
+        assert claim(scene)
+        kill_drivers(scene, manual_clock)
+        deaths += 1
+    assert deaths <= MAX_DEATHS
+    probes: list[UUID] = []
+    for _ in range(4 * MAX_DEATHS):
+        probes += [each.spec.job_id for each in claim_probe(scene, manual_clock)]
+        kill_drivers(scene, manual_clock)
+    assert scene.catalog.quarantine.list() == []
+    assert sorted(Counter(probes).values()) == [MAX_DEATHS] * 4
+
+    (probe,) = claim_probe(scene, manual_clock)
+    complete(scene, probe)
+    assert scene.catalog.circuit_breaker.pause() is None
+    while jobs := claim(scene):
+        for job in jobs:
+            complete(scene, job)
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 4
+
+
+def test_the_job_that_kills_its_driver_is_found_among_others(scene: Scene, manual_clock: ManualClock) -> None:
+    """All jobs of the driver are lost with it. They run alone from then on, and the others are completed."""
+    submit(scene, 6)
+    killer = claim(scene)[3]
+    kill_drivers(scene, manual_clock)
+    while jobs := claim(scene):
+        if killer.spec.job_id in {each.spec.job_id for each in jobs}:
+            kill_drivers(scene, manual_clock)
+        else:
+            for job in jobs:
+                complete(scene, job)
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 5
+    (found,) = scene.catalog.quarantine.list()
+    assert found.file_id == killer.spec.inputs[0].file_id
 
 
 def test_only_failures_in_a_row_of_one_class_and_disjoint_inputs_count(scene: Scene) -> None:
