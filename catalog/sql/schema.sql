@@ -338,7 +338,8 @@ CREATE INDEX transaction_partitions_open ON transaction_partitions (topic_id, pa
 -- a pending marker: the leader appends it to its log, makes it durable, and deletes the row. producer_epoch and
 -- first_sequence are those of the transaction's first batch in the partition, by which the leader recognizes the
 -- transaction in its log; null until the leader has verified that batch. number distinguishes the rows of one producer
--- and partition.
+-- and partition. node_id is the leader of a pending marker; null if code that does not know the column has ended the
+-- transaction.
 CREATE TABLE local_transaction_partitions (
     producer_id bigint NOT NULL,
     topic_id uuid NOT NULL,
@@ -350,11 +351,13 @@ CREATE TABLE local_transaction_partitions (
     marker_epoch smallint,
     coordinator_epoch integer,
     ended_ms bigint,
+    node_id integer,
     PRIMARY KEY (producer_id, topic_id, partition),
     FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
 );
 CREATE INDEX local_transaction_partitions_partition ON local_transaction_partitions (topic_id, partition);
-CREATE INDEX local_transaction_partitions_pending ON local_transaction_partitions (number) WHERE commits IS NOT NULL;
+CREATE INDEX local_transaction_partitions_of_node ON local_transaction_partitions (node_id, number)
+    WHERE commits IS NOT NULL;
 
 -- Aborted transactions by partition: the first offset of their batches, the offset of the control batch, and the last
 -- stable offset after it. All transactions that ended later began at or after that.

@@ -38,20 +38,37 @@ WITH dropped AS (
     WHERE producer_id = %(producer_id)s AND commits IS NULL AND first_sequence IS NULL
 ),
 ended AS (
-    UPDATE local_transaction_partitions
-    SET commits = %(commits)s, marker_epoch = %(control_epoch)s, coordinator_epoch = %(epoch)s, ended_ms = %(now_ms)s
+    UPDATE local_transaction_partitions AS t
+    SET commits = %(commits)s, marker_epoch = %(control_epoch)s, coordinator_epoch = %(epoch)s, ended_ms = %(now_ms)s,
+        node_id = (
+            SELECT l.node_id FROM local_leaders AS l WHERE l.topic_id = t.topic_id AND l.partition = t.partition
+        )
     WHERE producer_id = %(producer_id)s AND commits IS NULL AND first_sequence IS NOT NULL
-    RETURNING topic_id, partition
+    RETURNING t.node_id
 )
-SELECT DISTINCT l.node_id FROM ended JOIN local_leaders AS l USING (topic_id, partition);
+SELECT DISTINCT node_id FROM ended WHERE node_id IS NOT NULL;
 
 -- name: pending_markers
--- Return a page of the pending markers of the partitions that a node leads, oldest first.
-SELECT t.number, t.topic_id, t.partition, t.producer_id, t.producer_epoch, t.first_sequence, t.commits, t.marker_epoch,
-       t.coordinator_epoch, t.ended_ms
-FROM local_transaction_partitions AS t JOIN local_leaders AS l USING (topic_id, partition)
-WHERE t.commits IS NOT NULL AND t.number > %(after)s AND l.node_id = %(node_id)s
-ORDER BY t.number
+-- Return a page of the pending markers of the partitions that a node leads, oldest first. It does not read those of
+-- other nodes, which may be away for long. Markers without a node are of code that does not know the column.
+SELECT number, topic_id, partition, producer_id, producer_epoch, first_sequence, commits, marker_epoch,
+       coordinator_epoch, ended_ms
+FROM (
+    (
+        SELECT * FROM local_transaction_partitions
+        WHERE commits IS NOT NULL AND node_id = %(node_id)s AND number > %(after)s
+        ORDER BY number
+        LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT t.* FROM local_transaction_partitions AS t JOIN local_leaders AS l USING (topic_id, partition)
+        WHERE t.commits IS NOT NULL AND t.node_id IS NULL AND t.number > %(after)s AND l.node_id = %(node_id)s
+        ORDER BY t.number
+        LIMIT %(limit)s
+    )
+) AS pending
+ORDER BY number
 LIMIT %(limit)s;
 
 -- name: complete_markers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
 
+from catalog.database.sql_files import load_queries
 from catalog.errors import TransactionRefusal, TransactionRefusedError
 from catalog.model import OpenTransaction, PartitionId
 from catalog.transactions.local_partitions import FirstBatch, PendingMarker, Verification
@@ -16,7 +17,7 @@ from tests.catalog.scene import Scene, run_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
+_SQL: Final = load_queries("local_transactions")
 _TIMEOUT_MS = 60_000
 _NODE = 7
 
@@ -218,6 +219,39 @@ def test_only_transactions_that_the_catalog_lost_are_unknown(scene: Scene) -> No
         OpenTransaction(ongoing, producer.producer_id, 1, first_sequence=4, first_offset=0),
     ]
     assert scene.catalog.deletions.confirm_unknown_transactions([*known, *unknown]) == unknown
+
+
+def test_a_look_for_markers_reads_none_of_other_nodes(scene: Scene, catalog_url: str) -> None:
+    """A node that is away for long leaves many. Those that earlier code has left have no node."""
+    topic = scene.topic(partitions=2)
+    mine, other = (PartitionId(topic.topic_id, number) for number in range(2))
+    scene.catalog.local_leaders.claim({mine: _NODE, other: _NODE + 1})
+    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection:
+        for key, node_id, first, count in (
+            (other, _NODE + 1, 0, 5_000),
+            (mine, _NODE, 10_000, 3),
+            (mine, None, 20_000, 2),
+        ):
+            connection.execute(
+                "INSERT INTO local_transaction_partitions (producer_id, topic_id, partition, producer_epoch,"
+                " first_sequence, commits, marker_epoch, coordinator_epoch, ended_ms, node_id)"
+                " SELECT %s + n, %s, %s, 0, 0, true, 0, 0, 0, %s FROM generate_series(1, %s) AS n",
+                (first, key.topic_id, key.partition, node_id, count),
+            )
+        connection.execute("ANALYZE local_transaction_partitions")
+        params = {"node_id": _NODE, "after": 0, "limit": 100}
+        statement = b"EXPLAIN (ANALYZE, FORMAT JSON) " + _SQL["pending_markers"].sql
+        ((report,),) = connection.execute(statement, params).fetchall()
+    assert [each.producer_id for each in _pending(scene)] == [10_001, 10_002, 10_003, 20_001, 20_002]
+    assert _rows_read(report[0]["Plan"]) < 50
+
+
+def _rows_read(node: dict[str, Any]) -> int:
+    """Return how many rows the scans of an executed plan have read."""
+    own = 0
+    if "Relation Name" in node:
+        own = int(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
+    return own + sum(map(_rows_read, node.get("Plans", ())))
 
 
 def test_a_lost_history_aborts_local_partitions_of_ongoing_transactions(

@@ -1,0 +1,3 @@
+-- kind: expansion
+-- Earlier code, which looks for markers of all nodes, reads the table instead.
+DROP INDEX local_transaction_partitions_pending;
