@@ -66,4 +66,5 @@ WHERE NOT EXISTS (
     SELECT FROM local_transaction_partitions AS t
     WHERE t.producer_id = open.producer_id AND t.topic_id = open.topic_id AND t.partition = open.partition
       AND t.producer_epoch = open.producer_epoch AND (t.first_sequence <= open.first_sequence OR open.first_sequence = -1)
-);
+)
+ORDER BY open.number;
