@@ -17,7 +17,9 @@ _log = structlog.get_logger(__name__)
 
 def _log_warning(doing: str) -> None:
     """Log the step that the agent is in."""
-    _log.warning("the agent is not ready yet", doing=doing)
+    _log.warning(
+        f"the agent is not ready yet: {doing}"
+    )  # the step is part of the event, so each one is written
 
 
 @contextlib.contextmanager
