@@ -70,7 +70,7 @@ def list_quotas(settings: Settings, *, as_json: bool) -> None:
         click.echo("there are no quotas; set one: siltstone quotas set --help")
     else:
         rows = [
-            (str(entity), key, f"{value:g}")
+            (str(entity), key, _number(value))
             for entity, values in found
             for key, value in sorted(values.items())
         ]
@@ -96,7 +96,8 @@ def set_quotas(settings: Settings, *, entity: QuotaEntity, quotas: tuple[str, ..
     if as_json:
         emit_json(_fields(entity, values))
     else:
-        click.echo(f"{entity}: {', '.join(f'{key}={value:g}' for key, value in sorted(values.items()))}")
+        assigned = (f"{key}={_number(value, '')}" for key, value in sorted(values.items()))
+        click.echo(f"{entity}: {', '.join(assigned)}")
 
 
 @command.command()
@@ -130,3 +131,8 @@ def _assignment(text: str) -> tuple[str, float]:
 
 def _fields(entity: QuotaEntity, values: Mapping[str, float]) -> dict[str, object]:
     return {"entity": {str(kind): name for kind, name in entity.parts()}, "quotas": dict(values)}
+
+
+def _number(value: float, separator: str = ",") -> str:
+    """Return a quota with all its digits, and without a fraction if it is a whole number."""
+    return f"{int(value) if value.is_integer() else value:{separator}}"

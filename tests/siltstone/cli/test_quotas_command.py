@@ -41,6 +41,9 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, catalog: Catalog, cat
     listed = quotas("list")
     assert "default ip" in listed
     assert "producer_byte_rate" in listed
+    assert "1,000,000" in listed
+    assert "request_percentage=12.5" in quotas("set", "--user", "eve", "request_percentage=12.5")
+    quotas("remove", "--user", "eve")
     quotas("remove", "--user", "ada", "--client-id-default", "request_percentage")
     assert report("remove", "--user", "ada", "--client-id-default")["removed"] == ["producer_byte_rate"]
     assert "no such quota" in quotas("remove", "--user", "ada", "--client-id-default", code=1)
