@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +20,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,6 +70,42 @@ class ProgressDisplay:
             task = progress.add_task(title, total=total)
             yield lambda done: progress.advance(task, done)
         self.say(f"✓ {title} ({self._clock.monotonic() - started:.1f} s)")
+
+
+def confirm(question: str, refused: str) -> None:
+    """Ask for confirmation on the terminal; if the user refuses, print `refused` and exit with code 1.
+
+    Raises InvalidInputError if standard input ends before a response.
+    """
+    try:
+        if click.confirm(question, err=True):
+            return
+    except click.Abort as failure:
+        if not isinstance(failure.__context__, EOFError):  # ^C
+            raise
+        raise InvalidInputError(
+            "standard input has no response to this question", remedy="use --yes to proceed without it"
+        ) from None
+    click.echo(refused, err=True)
+    click.get_current_context().exit(1)
+
+
+def ask_for_password() -> str:
+    """Ask twice for a password, which the terminal does not show.
+
+    Raises InvalidInputError if there is no terminal, or if standard input ends.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # the password would be visible
+            return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    except (click.Abort, getpass.GetPassWarning) as failure:
+        if isinstance(failure, click.Abort) and not isinstance(failure.__context__, EOFError):  # ^C
+            raise
+        raise InvalidInputError(
+            "the password cannot be asked for: there is no terminal",
+            remedy="use --password-file FILE, or --password-file - for standard input",
+        ) from None
 
 
 def emit_json(report: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from catalog.security.acl_bindings import (
 from core.errors import InvalidInputError
 from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
-from siltstone.console import emit_json, report_console, table
+from siltstone.console import confirm, emit_json, report_console, table
 from siltstone.context import open_context
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def remove(settings: Settings, *, yes: bool, as_json: bool, **selection: Any) ->
         stored = context.catalog.acls.load()
         found = [] if stored is None else [each for each in stored.bindings if _selects(filters, each)]
         if found and not yes:
-            click.confirm(f"Remove {count(len(found), 'ACL')}?", abort=True, err=True)
+            confirm(f"Remove {count(len(found), 'ACL')}?", refused="no ACL was removed")
         removed = {each for some in context.catalog.acls.remove(filters) for each in some}
     _report("removed", sorted(removed), as_json=as_json)
 

@@ -13,7 +13,7 @@ from catalog.config.definitions import TOPIC_SETTINGS
 from core.errors import InvalidInputError
 from core.quantities import count, human_duration
 from siltstone.cli.options import json_option, with_settings
-from siltstone.console import emit_json, report_console, table
+from siltstone.console import confirm, emit_json, report_console, table
 from siltstone.context import open_context
 from siltstone.kafka_client.connection import parse_properties
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
@@ -167,9 +167,8 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     """
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.get(name)
-        if not yes and not click.confirm(f"Delete topic {name} and every record in it?", err=True):
-            click.echo("not deleted", err=True)
-            click.get_current_context().exit(1)
+        if not yes:
+            confirm(f"Delete topic {name} and every record in it?", refused=f"topic {name} was not deleted")
         context.catalog.topics.delete(topic.name)
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})

@@ -17,7 +17,7 @@ from catalog.security.scram import (
 from core.errors import InvalidInputError, NotFoundError
 from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
-from siltstone.console import emit_json, report_console, table
+from siltstone.console import ask_for_password, confirm, emit_json, report_console, table
 from siltstone.context import open_context
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def add(
 def _read_password(file: Path | None) -> str:
     """Return the password of a file, or ask for it; it is never an argument, which other users could see."""
     if file is None:
-        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+        return ask_for_password()
     try:
         with click.open_file(str(file), encoding="utf-8") as lines:
             line: str = lines.readline(_MAX_PASSWORD_BYTES).rstrip("\r\n")
@@ -130,7 +130,7 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     Connections that the user has opened stay open until their session ends (connections_max_reauth_ms).
     """
     if not yes:
-        click.confirm(f"Delete user {name}?", abort=True, err=True)
+        confirm(f"Delete user {name}?", refused=f"user {name} was not deleted")
     with open_context(settings, check_binding=False, create=False) as context:
         deleted = context.catalog.users.delete(name)
     if not deleted:

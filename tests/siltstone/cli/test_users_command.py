@@ -38,7 +38,8 @@ def test_users_are_added_listed_and_deleted(tmp_path: Path, catalog: Catalog, ca
     assert "siltstone users add" in users("list")
     users("add", "ada", typed="prompt secret\nprompt secret\n")
     assert can_log_in("ada", "prompt secret")
-    users("add", "ada", typed="one secret\nanother secret\n", code=130)
+    users("add", "ada", typed="one secret\nanother secret\n", code=1)
+    assert "--password-file" in users("add", "ada", typed="", code=1)
     file = tmp_path / "password"
     file.write_text("file secret=,ü\n")
     users("add", "ada", "--password-file", str(file))
@@ -54,5 +55,7 @@ def test_users_are_added_listed_and_deleted(tmp_path: Path, catalog: Catalog, ca
     assert "cannot be read" in users("add", "eve", "--password-file", str(tmp_path / "none"), code=1)
     users("add", "eve", "--password", "secret", code=2)
     users("add", "eve", "--iterations", "1000000", typed="secret\nsecret\n", code=2)
+    assert "user ada was not deleted" in users("delete", "ada", typed="n\n", code=1)
+    assert "--yes" in users("delete", "ada", typed="", code=1)
     assert "deleted user ada with 2 credentials" in users("delete", "ada", "--yes")
     assert "siltstone users list" in users("delete", "ada", "--yes", code=1)
