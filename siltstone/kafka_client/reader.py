@@ -187,6 +187,8 @@ class Reader:
                 f"{self._topic}-{partition} cannot be read further: {error.str()}",
                 remedy="its next records were deleted; start again at earliest",
             )
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._is_member:
+            return  # librdkafka looks up the coordinator even of a group that nothing uses
         if not error.retriable():
             raise to_siltstone_error(error, self._topic)
 
