@@ -56,12 +56,13 @@ class _ClientLog:
 class ClientErrors:
     """Errors that a client has reported through its callback.
 
-    `cause` is the last specific error, `hopeless` means that retrying will not help, and `fatal` is an error
-    that the client cannot recover from.
+    `cause` is the last specific error, `hopeless` means that retrying will not help, `login_failed` that a
+    broker rejected the login, and `fatal` is an error that the client cannot recover from.
     """
 
     cause: str = ""
     hopeless: bool = False
+    login_failed: bool = False
     fatal: KafkaError | None = None
 
     def note(self, error: KafkaError) -> None:
@@ -70,6 +71,8 @@ class ClientErrors:
             self.fatal = error
         if error.code() in _HOPELESS:
             self.hopeless = True
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - as above
+            self.login_failed = True
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.cause:  # noqa: SLF001 - as above
             self.cause = error.str()
 
@@ -84,7 +87,8 @@ def parse_properties(files: Iterable[Path], options: Iterable[str]) -> dict[str,
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as failure:
-            raise InvalidInputError(f"client properties in {file} cannot be read: {failure}") from None
+            reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8"
+            raise InvalidInputError(f"client properties in {file} cannot be read: {reason}") from None
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.lstrip().startswith("#"):
                 _add_property(found, line, f"line {number} of {file}")
@@ -139,14 +143,24 @@ def fetch_partitions(
             client.poll(0)  # lets the client report the cause
             # Count attempts, too: a process that was suspended has tried for less time than the clock says.
             if errors.hopeless or (clock.monotonic() >= end and tries * _STEP_SECONDS >= _REACH_SECONDS):
-                raise BrokerUnavailableError(
-                    f"no Kafka broker can be reached: {errors.cause or 'no response'}",
-                    remedy="check that an agent runs there, or name another: --bootstrap-server HOST:PORT",
-                ) from None
+                raise _unavailable(errors) from None
             continue
         if found.error is not None:
             raise to_siltstone_error(found.error, topic)
         return sorted(found.partitions)
+
+
+def _unavailable(errors: ClientErrors) -> BrokerUnavailableError:
+    if errors.login_failed:
+        return BrokerUnavailableError(
+            f"a Kafka broker rejects the login: {errors.cause}",
+            remedy="correct sasl.mechanism, sasl.username and sasl.password in the client's properties",
+        )
+    return BrokerUnavailableError(
+        f"no Kafka broker can be reached: {errors.cause or 'no response'}",
+        remedy="check that an agent runs there and that its listener has the client's security.protocol, "
+        "or name another: --bootstrap-server HOST:PORT",
+    )
 
 
 def to_siltstone_error(error: KafkaError | KafkaException, topic: str) -> SiltstoneError:

@@ -124,4 +124,5 @@ def test_commands_take_credentials_from_a_file_that_a_setting_names(
     refused = CliRunner().invoke(cli, ["consume", "commands", *where])
     assert refused.exit_code == 75
     assert "Authentication failed" in refused.output
+    assert "correct sasl.mechanism, sasl.username and sasl.password" in refused.output
     assert PASSWORD not in produced.output + consumed.output + refused.output

@@ -118,7 +118,7 @@ def test_options_that_may_hold_a_password_say_that_others_see_them() -> None:
         (["produce", "t", "-b", "http://127.0.0.1:9"], 75, "No brokers configured"),
         (["produce", "t", "-b", "127.0.0.1:9", "-X", "nope=1"], 1, 'configuration property: "nope"'),
         (["produce", "t", "-b", "127.0.0.1:9", "-X", "secret"], 1, "(-X) is not NAME=VALUE"),
-        (["produce", "t", "-b", "127.0.0.1:9", "-F", "absent"], 1, "properties in absent cannot be read"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-F", "absent"], 1, "absent cannot be read: No such file"),
         (["produce", "t", "-b", "127.0.0.1:9", "--acks", "1", "--idempotence"], 1, "`acks` must be set"),
         (["produce", "t", "-b", "127.0.0.1:9", "-k", "a", "-K", ":"], 2, "cannot be combined"),
         (["produce", "t", "-b", "127.0.0.1:9", "--json-lines", "-K", ":"], 2, "combined with --json-lines"),
@@ -133,6 +133,7 @@ def test_options_that_may_hold_a_password_say_that_others_see_them() -> None:
         (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "group assigns the partitions"),
         (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
         (["nonsense"], 2, "No such command"),
+        (["tpics"], 2, "Did you mean 'topics'?"),
     ],
 )
 def test_an_error_has_a_message_and_an_exit_code(
