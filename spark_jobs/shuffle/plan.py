@@ -119,8 +119,9 @@ def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
     as one task. There is nothing to judge, and each share would write its own file: merging small files
     would write as many small files again.
     """
-    spread = choice is PlanChoice.SHUFFLE or spec.exact or _outgrows_task(spec)
-    if choice is PlanChoice.TASK or not spread or not any(each.deduplicate for each in spec.partitions):
+    if choice is PlanChoice.TASK or not any(each.deduplicate for each in spec.partitions):
+        return None
+    if choice is PlanChoice.AUTO and not spec.exact and not _outgrows_task(spec):
         return None
     plan = plan_shuffle(spec)
     return plan if plan.shares else None
@@ -130,13 +131,26 @@ def _outgrows_task(spec: JobSpec) -> bool:
     """Return True if one task would probably run out of memory and leave keys twice.
 
     Either the keys of a partition may not fit the table, or a section that may have keys twice is longer than
-    a task can hold back while it judges from the end.
+    a task can hold back while it judges from the end. Neither happens if all records of the largest partition
+    fit. The extents are arranged only if they do not.
     """
+    capacity = key_capacity(spec.table_bytes)
+    if _most_records(spec) <= min(MAX_RETAINED_RECORDS, capacity):
+        return False
     works = [work for work in arrange(spec) if work.partition.deduplicate]
     if any(_is_too_long(part) for work in works for part in work.parts):
         return True
     expected = max((_expected_keys(work) for work in works), default=0)
-    return expected > 0 and expected > key_capacity(spec.table_bytes)
+    return expected > 0 and expected > capacity
+
+
+def _most_records(spec: JobSpec) -> int:
+    """Return the number of records of the largest partition, according to the catalog."""
+    records: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for file in spec.inputs:
+        for extent in file.extents:
+            records[extent.topic_id.int, extent.partition] += extent.record_count
+    return max(records.values(), default=0)
 
 
 def _is_too_long(part: InputPart) -> bool:

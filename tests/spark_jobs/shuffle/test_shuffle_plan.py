@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import FileFormat, PartitionId
-from core.errors import CorruptDataError
+from core.errors import CorruptDataError, InvalidInputError
 from object_format.dedupe import MAX_RETAINED_RECORDS, key_capacity
 from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_store.local.store import LocalStore
@@ -288,6 +288,19 @@ def test_a_job_that_must_be_exact_is_shuffled(harness: CompactionHarness) -> Non
     spec = replace(job_of(harness, 5, modulo=5, is_compacted=False), exact=True)
     assert choose_plan(spec, PlanChoice.AUTO) is not None
     assert choose_plan(spec, PlanChoice.TASK) is None
+
+
+def test_the_extents_of_a_job_that_fits_a_task_are_not_arranged(harness: CompactionHarness) -> None:
+    """The task arranges them, and finds that they do not cover the job."""
+    spec = job_of(harness, 60, modulo=60, is_compacted=False)  # as many as a table holds for certain
+    (partition,) = spec.partitions
+    wrong = replace(spec, partitions=(replace(partition, base_offset=partition.base_offset + 1),))
+
+    assert choose_plan(wrong, PlanChoice.AUTO) is None
+    with pytest.raises(InvalidInputError, match="do not cover"):
+        choose_plan(wrong, PlanChoice.SHUFFLE)
+    with pytest.raises(InvalidInputError, match="do not cover"):
+        harness.run(wrong)
 
 
 def test_choosing_a_plan_allocates_no_table(harness: CompactionHarness) -> None:
