@@ -20,7 +20,7 @@ Invariants of every plan, tested on random logs:
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from planner.explanation import (
@@ -40,7 +40,7 @@ from planner.plan import Plan
 from planner.score import RequestPrices, affordable, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from catalog.model import Extent, PartitionId
     from planner.plan import PartitionDecision
@@ -76,14 +76,20 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     )
 
 
-def _is_taken(drafts: list[JobDraft]) -> Callable[[Extent], bool]:
-    taken = {
-        (extent.topic_id.int, extent.partition, extent.base_offset)
-        for draft in drafts
-        for _, extents in draft.partitions()
-        for extent in extents
-    }
-    return lambda extent: (extent.topic_id.int, extent.partition, extent.base_offset) in taken
+def _is_taken(drafts: Iterable[JobDraft]) -> Callable[[Extent], bool]:
+    """Return whether one of the drafts has an extent, as a function; its first call collects all extents."""
+    drafts = tuple(drafts)
+
+    @cache
+    def taken() -> set[tuple[int, int, int]]:
+        return {
+            (extent.topic_id.int, extent.partition, extent.base_offset)
+            for draft in drafts
+            for _, extents in draft.partitions()
+            for extent in extents
+        }
+
+    return lambda extent: (extent.topic_id.int, extent.partition, extent.base_offset) in taken()
 
 
 def _decisions(

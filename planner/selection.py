@@ -108,9 +108,12 @@ class JobDraft:
         self._extents += len(extents) - self._extents_of(view)
         self._taken[view.partition_id] = (view, tuple(extents))
         self._in_order = None
-        grown = self._grown(spans_of(extents))
-        self._bytes += self._growth(grown)
-        self._spans |= grown
+        for extent in extents:
+            old = self._spans.get(extent.file_id)
+            new = _joined(old, byte_range_of((extent,)))
+            if new != old:
+                self._spans[extent.file_id] = new
+                self._bytes += new.length - (old.length if old is not None else 0)
 
     def _grown(self, spans: Mapping[UUID, ByteRange]) -> dict[UUID, ByteRange]:
         """Return the spans that would grow, as they would be."""
