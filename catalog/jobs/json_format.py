@@ -186,14 +186,44 @@ def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
         object_name=object_name,
         size=file["size"],
         extents=tuple(
+            # The names of `_EXTENT`, in full: keywords from a dict take twice as long.
             Extent(
                 topic_id=topics[topic_index],
+                partition=partition,
+                base_offset=base_offset,
+                last_offset=last_offset,
+                record_count=record_count,
+                min_timestamp=min_timestamp,
+                max_timestamp=max_timestamp,
                 file_id=file_id,
                 object_name=object_name,
                 file_kind=kind,
+                position=position,
+                length=length,
+                index_position=index_position,
+                index_length=index_length,
+                offset_shift=offset_shift,
+                leader_epoch=leader_epoch,
+                unique_keys=unique_keys,
+                committed_ms=committed_ms,
                 format=file_format,
-                **dict(zip(_EXTENT, values, strict=True)),
             )
-            for topic_index, *values in file["extents"]
+            for (
+                topic_index,
+                partition,
+                base_offset,
+                last_offset,
+                record_count,
+                min_timestamp,
+                max_timestamp,
+                position,
+                length,
+                index_position,
+                index_length,
+                offset_shift,
+                leader_epoch,
+                unique_keys,
+                committed_ms,
+            ) in file["extents"]
         ),
     )

@@ -417,17 +417,20 @@ def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Ex
         "last_offsets": arrays.bigints([extent.last_offset for extent in extents]),
         "file_ids": arrays.uuids(extent.file_id for extent in extents),
     }
-    available = {
-        (row.topic_id, row.partition, row.base_offset)
-        for row in transaction.rows(_SQL["lock_inputs"], lock_params)
-    }
-    for extent in extents:
-        if (extent.topic_id, extent.partition, extent.base_offset) not in available:
-            raise ExtentsUnavailableError(
-                f"job {spec.job_id}: the extent of topic {extent.topic_id}, partition {extent.partition} at "
-                f"offset {extent.base_offset} was removed, or another job has claimed it",
-                remedy="plan again",
-            )
+    # The extents are distinct, because `check_spec` has found no overlap.
+    locked = transaction.rows(_SQL["lock_inputs"], lock_params)
+    if len(locked) != len(extents):
+        available = {(row.topic_id, row.partition, row.base_offset) for row in locked}
+        missing = next(
+            extent
+            for extent in extents
+            if (extent.topic_id, extent.partition, extent.base_offset) not in available
+        )
+        raise ExtentsUnavailableError(
+            f"job {spec.job_id}: the extent of topic {missing.topic_id}, partition {missing.partition} at "
+            f"offset {missing.base_offset} was removed, or another job has claimed it",
+            remedy="plan again",
+        )
     files = sorted(spec.inputs, key=lambda file: file.file_id)
     file_params = {
         "job_id": spec.job_id,
