@@ -50,8 +50,8 @@ _MAX_MS = (1 << 63) - 1  # of a bigint column
 class JobBook(Pulse, Protocol):
     """The part of the catalog (`Catalog.jobs`) that a run needs."""
 
-    def complete(self, result: JobResult) -> None:
-        """Publish in one transaction. Raise StaleStateError if the attempt or an input has changed."""
+    def complete(self, result: JobResult, spec: JobSpec) -> None:
+        """Publish in one transaction; `spec` is the job's own. StaleStateError: attempt or inputs changed."""
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         """Fail the job; `suspects` are the files that are proven to be corrupt."""
@@ -162,7 +162,7 @@ class _Run:
         cut_files = tuple(_cut_files(job, self._plans.get(job_id)))
         if not isinstance(outcome, JobFailure):
             outcome = with_amplification(outcome, job.spec)
-        failure = outcome if isinstance(outcome, JobFailure) else self._publish(outcome, cut_files)
+        failure = outcome if isinstance(outcome, JobFailure) else self._publish(job, outcome, cut_files)
         result = None if isinstance(outcome, JobFailure) or failure is not None else outcome
         if failure is not None:
             failure = self._give_back(job, failure)
@@ -171,9 +171,9 @@ class _Run:
             cut_files = ()
         self._progress(JobOutcome(job=job, result=result, failure=failure, cut_files=cut_files))
 
-    def _publish(self, result: JobResult, cut_files: tuple[CutFile, ...]) -> JobFailure | None:
+    def _publish(self, job: Job, result: JobResult, cut_files: tuple[CutFile, ...]) -> JobFailure | None:
         try:
-            self._book.complete(result)
+            self._book.complete(result, job.spec)
         except SiltstoneError as error:
             return JobFailure.of(result.job_id, error)
         self._report.add(result, cut_files)

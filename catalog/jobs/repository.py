@@ -267,18 +267,21 @@ class Jobs:
         half = max(1, (len(file_ids) + 1) // 2)
         self._fail(transaction, spec, attempt_id, failure, suspects=file_ids, max_files=half)
 
-    def complete(self, result: JobResult) -> None:
+    def complete(self, result: JobResult, spec: JobSpec | None = None) -> None:
         """Publish an attempt's outputs in place of the job's inputs, in one transaction; idempotent.
 
+        `spec` is the job's specification as `claim` returned it; it is read from the catalog if it is None.
         JobSupersededError: the attempt does not own the job. JobInputsChangedError: an input is missing that
         retention has not removed. JobOutputError: the outputs do not cover the inputs.
         """
         # A specification never changes. Everything that depends on it alone is done before locks are taken.
-        job = self.get(result.job_id)
-        if not self._may_publish(job.state, job.attempt_id, result):
-            return
-        check_result(job.spec, result)
-        publication = JobPublication(job.spec, result)
+        if spec is None:
+            job = self.get(result.job_id)
+            if not self._may_publish(job.state, job.attempt_id, result):
+                return
+            spec = job.spec
+        check_result(spec, result)
+        publication = JobPublication(spec, result)
 
         def work(transaction: Transaction) -> None:
             rows = transaction.rows(_SQL["lock_owner"], {"job_id": result.job_id})

@@ -112,6 +112,8 @@ def coverage_problem(extents: Sequence[_OffsetRange], base_offset: int, upper_of
 
 def check_result(spec: JobSpec, result: JobResult) -> None:
     """Raise JobOutputError unless the outputs cover exactly the job's range of each partition."""
+    if result.job_id != spec.job_id:
+        raise JobOutputError(f"the result of job {result.job_id} is not one of job {spec.job_id}")
     outputs = outputs_by_partition(result)
     inputs = inputs_by_partition(spec)
     partitions = {PartitionId(each.topic_id, each.partition) for each in spec.partitions}

@@ -90,7 +90,8 @@ class RecordingCatalog:
         assert attempt_id.int == 100 + job_id.int
         self._record("heartbeat", job_id)
 
-    def complete(self, result: JobResult) -> None:
+    def complete(self, result: JobResult, spec: JobSpec) -> None:
+        assert spec.job_id == result.job_id
         self._record("complete", result.job_id)
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:

@@ -57,6 +57,31 @@ def test_completing_a_job_is_idempotent(scene: Scene) -> None:
     assert len(scene.extents(topic)) == 1
 
 
+def test_a_publication_with_the_claimed_specification_does_not_read_the_job(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    result = scene.result(job)
+    (file,) = result.files
+    (extent,) = file.extents
+    scene.catalog.jobs.release(job.spec.job_id, result.attempt_id)
+    (again,) = scene.catalog.jobs.claim("another", 1)
+    new = scene.result(again)
+
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.complete(result, job.spec)
+    wrong = replace(file, extents=(replace(extent, last_offset=3),))
+    with pytest.raises(JobOutputError):
+        scene.catalog.jobs.complete(replace(new, files=(wrong,)), again.spec)
+    with pytest.raises(JobOutputError, match="is not one of job"):
+        scene.catalog.jobs.complete(new, replace(again.spec, job_id=scene.ids.new_uuid()))
+    scene.catalog.jobs.complete(new, again.spec)
+    scene.catalog.jobs.complete(new, again.spec)  # idempotent
+
+    assert [each.file_kind for each in scene.extents(topic)] == [FileKind.COMPACTED]
+    assert "jobs.get" not in scene.catalog.operation_counts()
+
+
 def test_an_extent_is_claimed_by_one_job(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))

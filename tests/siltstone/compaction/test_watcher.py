@@ -100,7 +100,7 @@ class InProcessSession(SparkSessionManager):
             assert job.attempt_id is not None
             with closing(open_store(config, clock, ids)) as store:
                 result = run_compaction(job.spec, store, attempt_id=job.attempt_id, clock=clock, ids=ids)
-            book.complete(result)
+            book.complete(result, job.spec)
             report.add(result)
             cast("Callable[[JobOutcome], None]", options["progress"])(
                 JobOutcome(job=job, result=result, failure=None)
