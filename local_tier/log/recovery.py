@@ -45,11 +45,12 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
     position, min_offset = 0, segment.base_offset
     while position < segment.size:
         window, rows = _valid_batches(segment, position, min_offset)
-        if not rows.size:
-            break
         try:
             batches = producer_batches(window, rows)
         except MalformedBatchError:
+            rows = _before_malformed_marker(window, rows)
+            batches = producer_batches(window, rows)
+        if not rows.size:
             break
         segment.index_recovered(rows, position)
         epochs.assign_recovered(epoch_changes(window, rows))
@@ -87,6 +88,16 @@ def _valid_batches(segment: LogSegment, position: int, min_offset: int) -> tuple
     if disorder >= 0:
         rows = rows[:disorder]
     return window, rows[: first_corrupt(window, rows)]
+
+
+def _before_malformed_marker(window: Bytes, rows: BatchRows) -> BatchRows:
+    """Return the rows before the first control batch that cannot be read."""
+    for index in range(rows.size):
+        try:
+            producer_batches(window, rows[index : index + 1])
+        except MalformedBatchError:
+            return rows[:index]
+    return rows
 
 
 def _end_offset(rows: BatchRows) -> int:

@@ -20,6 +20,7 @@ from local_tier.producers.producer_state_entry import AppendOrigin
 from tests.local_tier.batches import batch, marker, offsets_of, rows_of
 from tests.local_tier.crash.power_loss import PowerLossFileSystem
 from tests.local_tier.logs import SMALL, LogHarness, crash
+from tests.object_format import model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,9 +181,11 @@ def test_missing_indexes_snapshots_and_checkpoints_are_rebuilt(harness: LogHarne
     again.close()
 
 
-@pytest.mark.parametrize("clean", [False, True])
-def test_a_corrupt_index_below_the_recovery_point_is_rebuilt(harness: LogHarness, *, clean: bool) -> None:
-    """Indexes below the recovery point are checked."""
+@pytest.mark.parametrize(("recovery_point", "clean"), [(12, False), (18, False), (18, True)])
+def test_a_corrupt_index_below_the_recovery_point_is_rebuilt(
+    harness: LogHarness, recovery_point: int, *, clean: bool
+) -> None:
+    """Indexes below the recovery point are checked, also those of the segment that ends there."""
     log = filled(harness)
     log.flush()
     expected = contents(log)
@@ -190,7 +193,7 @@ def test_a_corrupt_index_below_the_recovery_point_is_rebuilt(harness: LogHarness
     (harness.directory / f"{0:020}.index").write_bytes(b"abc")
     (harness.directory / f"{4:020}.timeindex").unlink()
     (harness.directory / f"{8:020}.index").write_bytes(struct.pack(">iiii", 9, 1, 0, 0))
-    again = harness.open(clean=clean, recovery_point=18)
+    again = harness.open(clean=clean, recovery_point=recovery_point)
     assert contents(again) == expected
     again.close()
 
@@ -249,6 +252,32 @@ def test_a_log_that_ends_below_its_start_is_emptied(harness: LogHarness) -> None
     assert log.leader_epochs == ()
     assert log.append_as_leader(batch(0), 5).first_offset == 100
     log.close()
+
+
+def test_a_log_that_ends_at_its_start_keeps_its_epochs(harness: LogHarness) -> None:
+    """All of its records were deleted, and its last segment is still there."""
+    crash(filled(harness))
+    log = harness.open(log_start_offset=18, recovery_point=18)
+    assert (log.log_start_offset, log.log_end_offset) == (18, 18)
+    assert [epoch for epoch, _ in log.leader_epochs] == [2]
+    assert log.segments[-1].base_offset == 16
+    log.close()
+
+
+def test_a_marker_that_cannot_be_read_is_cut_off(harness: LogHarness) -> None:
+    """Its checksum is right, and its record is not one."""
+    log = filled(harness)
+    expected = contents(log)
+    path = log.active_segment.path
+    size = path.stat().st_size
+    crash(log)
+    with path.open("ab") as file:
+        header = model.Batch(base_offset=18, attributes=0x30, producer_id=8, producer_epoch=0)
+        file.write(model.encode_with_records(header, b"\x7f" * 9, count=1))
+    again = harness.open()
+    assert contents(again) == expected
+    assert path.stat().st_size == size
+    again.close()
 
 
 def test_the_log_start_is_the_higher_of_checkpoint_and_first_segment(harness: LogHarness) -> None:
