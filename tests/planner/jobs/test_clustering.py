@@ -6,12 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from object_format.limits import MAX_SPAN
-from planner.jobs.clustering import is_clustered_by_range, is_fragmented, section_level, short_run
+from planner.jobs.clustering import (
+    draft_clustering_jobs,
+    is_clustered_by_range,
+    is_fragmented,
+    section_level,
+    short_run,
+)
 from planner.plan import JobKind, Verdict
 from planner.planner import plan, plan_and_submit
 from planner.policy import make_plan
@@ -240,6 +246,34 @@ def test_a_busy_partition_does_not_wait_for_idle_neighbours() -> None:
     assert len(log.extents[keys[2]]) == 8
     log.apply(job)
     assert len(log.extents[keys[2]]) == 1
+
+
+@given(st.lists(st.sampled_from([0, 4, 5, 5, 6, 7, 8, 15, 16, 17, 22]), min_size=1, max_size=6))
+@example([5, 5, 15, 5])
+@example([5, 5, 16, 5])
+@example([5, 16, 5, 17, 5, 5, 5])
+@example([8, 8])
+@example([8, 7])
+def test_a_job_has_eight_extents_on_average_or_only_partitions_with_sixteen(counts: list[int]) -> None:
+    """With a fan-in of four, more than four short extents are examined, and a plan sees twenty at most."""
+    settings = replace(CLUSTERING, merge_fan_in=4, section_bytes=320)
+    log, keys = make_log(partitions=len(counts))
+    for number in range(max(counts)):
+        written = [key for key, count in zip(keys, counts, strict=True) if number < count]
+        log.append({key: Chunk(records=1, length=1) for key in written})
+        for job in make_plan(log.snapshot(), settings).jobs:
+            log.apply(replace(job, output_bytes=MIB))
+    runs = {number: min(count, 20) for number, count in enumerate(counts) if count > 4}
+    if sum(runs.values()) < 8 * len(runs):
+        runs = {number: count for number, count in runs.items() if count >= 16}
+
+    drafts = draft_clustering_jobs(log.snapshot(settings), settings, lambda _: False)
+
+    found = [
+        {view.partition_id.partition: len(extents) for view, extents in draft.partitions()}
+        for draft in drafts
+    ]
+    assert found == ([runs] if runs else [])
 
 
 def test_the_longest_visible_run_is_taken_if_no_run_justifies_a_job() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +157,15 @@ def test_candidates_are_retried_in_groups_that_their_failures_allow(
     assert all(draft.kind is JobKind.FAULT_BISECTION for draft in drafts)
     found = [{view.partition_id: extents for view, extents in draft.partitions()} for draft in drafts]
     assert found == model(log, candidates, retried, max_bytes)
+
+
+@pytest.mark.parametrize(("spare", "groups"), [(0, [2, 1]), (-1, [1, 1, 1])])
+def test_the_files_of_a_group_may_fill_a_job_and_not_more(spare: int, groups: list[int]) -> None:
+    """Two of the three files, which have equal sizes, reach the bound exactly."""
+    log = ModelLog(rules=[topic_rules(0)])
+    (key,) = log.extents
+    files = [log.append({key: Chunk(records=1, length=5)}) for _ in range(3)]
+    candidates = {each.file_id: candidate(each, job=1, max_files=4) for each in files}
+    settings = PlannerSettings(max_job_input_bytes=2 * files[0].size + spare)
+    drafts = draft_fault_bisection_jobs(replace(log.snapshot(), quarantine_candidates=candidates), settings)
+    assert [draft.file_count for draft in drafts] == groups

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.model import FileKind, PartitionId
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.jobs.ingestion import draft_ingestion_jobs
+from planner.settings import PlannerSettings
+from tests.planner.model_log import Chunk, ModelLog, topic_rules
 from tests.planner.strategies import SETTINGS, logs
 
 if TYPE_CHECKING:
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent
-    from planner.settings import PlannerSettings
     from planner.snapshot import PartitionView
-    from tests.planner.model_log import ModelLog
 
     Taken = Mapping[PartitionId, tuple[Extent, ...]]
 
@@ -108,3 +108,31 @@ def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_ar
                 assert extents == whole
             else:
                 assert extents == run or (may_join and extents == whole)
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 2), st.integers(0, 3), min_size=1), max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 6),
+)
+@example([{0: 3}, {0: 2}, {0: 2}, {0: 2}], 4, 4, 6)
+@example([{0: 1}] * 5, 9, 4, 2)
+@example([{0: 1}] * 5, 9, 2, 6)
+def test_each_job_counts_its_files_bytes_and_extents_from_zero(
+    files: list[dict[int, int]], max_bytes: int, max_files: int, max_extents: int
+) -> None:
+    """The bounds are small, so that several jobs follow each other, and each can be one byte too large."""
+    log = ModelLog(rules=[topic_rules(0, cleanup_policy="delete")], partition_count=3)
+    keys = sorted(log.extents)
+    for sections in files:
+        log.append({keys[each]: Chunk(records=1, length=length) for each, length in sections.items()})
+    settings = PlannerSettings(
+        max_job_input_bytes=max_bytes, max_job_files=max_files, max_job_extents=max_extents
+    )
+    drafts = draft_ingestion_jobs(log.snapshot(), settings)
+    found = [{view.partition_id: extents for view, extents in draft.partitions()} for draft in drafts]
+    assert found == _groups(_files(log), settings)
+    if drafts and (wait := drafts[-1].wait) is not None:
+        missing = max_files - drafts[-1].file_count, max_bytes - drafts[-1].file_bytes
+        assert (wait.files, wait.size_bytes) == missing
