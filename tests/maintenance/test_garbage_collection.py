@@ -13,6 +13,7 @@ import pytest
 from catalog.errors import CatalogUnavailableError, SessionFencedError
 from catalog.lifecycle.garbage import RETRY_PAUSES
 from catalog.model import PartitionId, ProducerStamp, RunRefusal
+from catalog.transactions.local_partitions import FirstBatch, Verification
 from core.errors import InvalidInputError
 from maintenance.garbage_collection import (
     GarbageReport,
@@ -342,6 +343,9 @@ def test_objects_are_deleted_in_batches(system: System) -> None:
     report = collect(system, GarbageSettings(batch=2))
     assert (report.dead_files, report.orphans) == (3, 3)
     assert len(objects(system)) == 1
+    counts = system.catalog.operation_counts()
+    assert counts["deletions.confirm_dead_files"].calls == 2
+    assert counts["deletions.confirm_orphans"].calls == 2
 
 
 def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System) -> None:
@@ -392,6 +396,53 @@ def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
         abort_timed_out(system.catalog, report)
     assert [each.transactional_id for each in system.catalog.transaction_lookups.timed_out()] == ["a"]
     assert report.aborted_transactions == 1
+
+
+def test_every_page_of_transactions_that_timed_out_is_aborted(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot be aborted is on each page."""
+    transactions, lookups = system.catalog.transactions, system.catalog.transaction_lookups
+    for name in "abcd":
+        producer = transactions.initialize(name, 1000).producer
+        transactions.add_partitions(name, producer, [PartitionId(system.topic(name).topic_id, 0)])
+    system.clock.advance(2)
+    first = lookups.timed_out(limit=1)[0].transactional_id
+    abort = transactions.abort
+
+    def fail(transactional_id: str, producer: ProducerIdentity, *, started_ms: int) -> EndedTransaction:
+        if transactional_id == first:
+            raise CatalogUnavailableError("a lock is held", remedy="retry")
+        return abort(transactional_id, producer, started_ms=started_ms)
+
+    report, pages = GarbageReport(), list[int]()
+    monkeypatch.setattr(transactions, "abort", fail)
+    monkeypatch.setattr(lookups, "timed_out", partial(lookups.timed_out, limit=2))
+    with pytest.raises(CatalogUnavailableError):
+        abort_timed_out(system.catalog, report, lambda: pages.append(report.aborted_transactions))
+    assert [each.transactional_id for each in lookups.timed_out()] == [first]
+    assert pages == [1, 2, 3]
+
+
+def test_leaders_of_local_partitions_learn_of_an_aborted_transaction(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They append its marker. A transaction of other partitions is not announced to them."""
+    catalog, announced = system.catalog, list[bool]()
+    monkeypatch.setattr(catalog.local_transactions, "announce", lambda: announced.append(True))
+    for name, is_local in (("object", False), ("local", True)):
+        key = PartitionId(system.topic(name).topic_id, 0)
+        producer = catalog.transactions.initialize(name, 1000).producer
+        if is_local:
+            catalog.local_leaders.claim({key: 7})
+            catalog.transactions.add_partitions(name, producer, [], [key])
+            verified = catalog.local_transactions.verify(name, producer, FirstBatch(key, 0, False))
+            assert verified is Verification.VERIFIED
+        else:
+            catalog.transactions.add_partitions(name, producer, [key])
+        system.clock.advance(2)
+        abort_timed_out(catalog, GarbageReport())
+        assert announced == [True] * is_local
 
 
 def test_a_round_deletes_all_idle_transactional_ids(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,6 +565,23 @@ def test_uploads_of_unknown_owners_are_aborted_once_they_are_old(
     assert collect(system).aborted_uploads == 2
     assert verdicts == [True, True, False, False, False, False]
     assert system.catalog.operation_counts()["sessions.get"].calls == 2
+
+
+def test_an_upload_of_an_unsettled_session_is_not_aborted(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended long ago, but the commit of the upload may be lost."""
+    system.catalog.incarnations.declare_restore("a test")
+    system.clock.advance(2 * GRACE_S)
+    verdicts: list[bool] = []
+
+    def sweep(*_: object, may_abort: Callable[[str, int], bool], **__: object) -> int:
+        verdicts.append(may_abort(ingestion_name(system.session_id, system.ids.new_uuid()), 0))
+        return 0
+
+    monkeypatch.setattr(type(system.store), "sweep_unfinished", sweep)
+    collect(system)
+    assert verdicts == [False]
 
 
 def test_an_upload_of_a_session_that_was_not_found_at_first_is_not_aborted(

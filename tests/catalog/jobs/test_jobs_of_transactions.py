@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
-from catalog.errors import ExtentsUnavailableError
+from catalog.errors import ExtentsUnavailableError, JobInputsChangedError
 from catalog.jobs import repository
 from catalog.model import AbortedTransaction, PartitionId
 from tests.catalog.checks import InvariantChecker
@@ -230,7 +231,26 @@ def test_a_partition_has_no_transactions_some_time_after_a_job_has_removed_all(
     assert InvariantChecker(log.scene.catalog).violations() == []
 
 
-def test_a_job_is_published_although_retention_has_removed_all_but_its_control_batches(log: _Log) -> None:
+def test_a_publication_fails_if_records_of_a_transaction_without_its_control_batch_are_left(
+    log: _Log, catalog_url: str
+) -> None:
+    """The submission has checked this already; here the catalog changes afterwards."""
+    log.write_plain()
+    log.write()
+    log.end(commits=False)
+    spec = log.spec(2, 5)
+    log.start(spec)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.aborted_transactions SET first_offset = 0")
+    with pytest.raises(JobInputsChangedError, match="records of its transaction are left"):
+        log.publish(spec)
+    assert log.offsets == [(0, 1), (2, 3), (4, 4)]
+
+
+def test_a_job_is_published_although_retention_has_removed_all_but_its_control_batches(
+    log: _Log, clock: ManualClock
+) -> None:
+    """Its output then counts as committed at that time, as there is no older data."""
     log.write()
     log.end(commits=False)
     log.write_plain()
@@ -240,5 +260,7 @@ def test_a_job_is_published_although_retention_has_removed_all_but_its_control_b
     retention.advance_log_start(log.key.topic_id, 0, 2)
     retention.remove_expired(log.key.topic_id, 0)
     assert log.offsets == [(2, 2), (3, 4)]
+    clock.advance(9)
     log.publish(spec)
     assert log.offsets == [(0, 2), (3, 4)]
+    assert log.extents()[0].committed_ms == clock.now_ms()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.errors import JobOutputError
-from catalog.jobs.validation import check_result, check_spec
+from catalog.jobs.validation import check_result, check_spec, input_problem
 from catalog.model import (
     Extent,
     FileKind,
@@ -147,6 +147,28 @@ def test_inputs_in_any_order_that_cover_their_ranges_are_valid(
     for each in wrong:
         with pytest.raises(InvalidInputError, match=str(each.job_id)):
             check_spec(each)
+
+
+@given(_ENDS, st.lists(st.integers(0, 18), max_size=4), st.lists(st.booleans(), min_size=9, max_size=9))
+def test_control_batches_cover_what_extents_leave(
+    ends: tuple[int, int], cuts: list[int], is_control: list[bool]
+) -> None:
+    """The first range is an extent. Each of the others is one, or a run of control batches."""
+    base, upper = ends
+    borders = sorted({base, upper, *(each for each in cuts if base < each < upper)})
+    first, *others = [(begin, end - 1) for begin, end in pairwise(borders)]
+    controls = [each for each, chosen in zip(others, is_control, strict=False) if chosen]
+    extents = [_extent((_TOPICS[0], *each), 1) for each in (first, *others) if each not in controls]
+    partition = _spec([], (ends, (0, 1))).partitions[0]
+
+    def is_valid(extents: Sequence[Extent], controls: Sequence[tuple[int, int]]) -> bool:
+        return not input_problem(replace(partition, controls=tuple(controls)), extents)
+
+    assert is_valid(extents, controls)
+    for number in range(len(controls)):
+        assert not is_valid(extents, [*controls[:number], *controls[number + 1 :]])
+    if extents[1:]:
+        assert not is_valid(extents[1:], [first, *controls])
 
 
 @given(_JOBS, st.data())

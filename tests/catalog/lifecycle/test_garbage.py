@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from catalog.groups.offsets import CommittedOffset
+from catalog.model import PartitionId
 from core.clock import ManualClock
 from tests.catalog.scene import run_of
 
@@ -36,6 +38,32 @@ def test_each_removal_returns_the_number_of_rows(scene: Scene) -> None:
     scene.commit(topic, run_of(1, producer=(1, 0, 0)), run_of(1, producer=(2, 0, 0)))
     scene.catalog.topics.delete(topic.name)
     assert [scene.catalog.garbage.remove_deleted() for _ in range(3)] == [6, 1, 0]
+
+
+def test_a_removal_counts_rows_of_every_kind(scene: Scene) -> None:
+    """Two extents, one of them a control batch, a producer, two offsets, a transaction and a partition."""
+    topic = scene.topic()
+    producer = scene.catalog.transactions.initialize("t", 60_000).producer
+    scene.catalog.transactions.add_partitions("t", producer, [PartitionId(topic.topic_id, 0)])
+    scene.commit(topic, run_of(2, producer=(*producer, 0), in_transaction=True))
+    scene.catalog.transactions.end("t", producer, commits=False)
+    for group in "ab":
+        claim_id = scene.ids.new_uuid()
+        scene.catalog.groups.claim(group, claim_id, create=True)
+        offset = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=1)
+        scene.catalog.group_offsets.commit(group, claim_id, None, [offset])
+    scene.catalog.topics.delete(topic.name)
+    assert [scene.catalog.garbage.remove_deleted() for _ in range(3)] == [7, 1, 0]
+
+
+def test_a_deleted_topic_is_removed_after_the_delay(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic_with_extents(1)
+    scene.catalog.topics.delete(topic.name)
+    clock.advance(1)
+    assert scene.catalog.garbage.remove_deleted(delay_ms=2000) == 0
+    clock.advance(1)
+    assert scene.catalog.garbage.remove_deleted(delay_ms=2000) == 2
 
 
 def test_known_files_are_paged_by_name(scene: Scene) -> None:

@@ -50,6 +50,17 @@ def test_a_new_catalog_begins_with_epoch_0_and_records_its_server_once(scene: Sc
     assert again.commit(again.topic(), run_of(3)).leader_epoch == 0
 
 
+def test_a_process_without_a_session_records_the_server_once(catalog: Catalog, catalog_url: str) -> None:
+    """Otherwise another server could not be noticed later. The next look needs no lock."""
+    server = "SELECT server FROM siltstone.catalog_incarnation"
+    with psycopg.connect(catalog_url, autocommit=True) as opened:
+        assert opened.execute(server).fetchone() == (None,)
+        for _ in range(2):
+            assert catalog.incarnations.ensure().epoch == 0
+            assert opened.execute(server).fetchone() != (None,)
+    assert catalog.operation_counts()["incarnation.ensure"].calls == 1
+
+
 def test_no_session_commits_on_another_server_until_one_registers(
     scene: Scene, connection: psycopg.Connection
 ) -> None:
