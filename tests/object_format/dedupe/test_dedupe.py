@@ -420,6 +420,54 @@ def test_batches_with_all_records_are_copied_unchanged() -> None:
     assert [bytes(buffer) for buffer in written.buffers] == [data]
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("merge", [False, True])
+def test_the_first_leader_epoch_replaces_another_one(codec: Codec, *, merge: bool) -> None:
+    """Of the batches, one is copied, one loses a record, and two may be merged."""
+    records = [
+        [Record(0, NOW, b"a", bytes(20_000)), Record(1, NOW, b"b", b"v")],
+        [Record(2, NOW, b"c", b"v"), Record(3, NOW, b"d", b"v")],
+        [Record(4, NOW, b"e", b"v")],
+        [Record(5, NOW, b"d", b"w")],
+    ]
+    batches = [replace(model.batch_of(each, codec=codec), leader_epoch=5) for each in records]
+    section = Section(batches=tuple(batches))
+    for epoch in (0, 1):
+        written = filter_batches(
+            b"".join(section.stored()),
+            find([section]),
+            offset_shift=0,
+            leader_epoch=epoch,
+            delete_horizon_ms=None,
+            merge=merge,
+        )
+        made = model.decode_all(b"".join(written.buffers))
+        assert {batch.leader_epoch for batch in made} == {epoch}
+        assert [record.offset for record in model.records_of(made)] == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("earlier_ms", [-2, -1, 0, 1, 2])
+@pytest.mark.parametrize("loses_one", [False, True])
+def test_timestamps_stay_with_a_horizon_next_to_the_base_timestamp(
+    earlier_ms: int, *, loses_one: bool
+) -> None:
+    """The horizon becomes the base timestamp, and all deltas change by the difference."""
+    records = [Record(number, NOW + number, b"%d" % number, None) for number in range(3)]
+    newer = [Record(3, NOW, b"0", b"v")] if loses_one else []
+    section = Section(batches=tuple(model.batch_of(each) for each in (records, newer) if each))
+    written = filter_batches(
+        b"".join(section.stored()),
+        find([section]),
+        offset_shift=0,
+        leader_epoch=0,
+        delete_horizon_ms=NOW - earlier_ms,
+        merge=False,
+    )
+    first, *_ = model.decode_all(b"".join(written.buffers))
+    assert first.base_timestamp == NOW - earlier_ms
+    assert first.records == tuple(records[int(loses_one) :])
+
+
 def test_an_empty_log_has_no_survivors() -> None:
     survivors = find([])
     written = filter_batches(b"", survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)

@@ -221,6 +221,41 @@ def test_a_partition_with_a_larger_piece_than_the_limit_is_left_to_pass_2(
     assert early_filter.sections[0].is_complete is is_complete
 
 
+@pytest.mark.parametrize(
+    ("counts", "codec", "done"),
+    [
+        ([100], Codec.ZSTD, [True, True]),
+        ([60, 41], Codec.ZSTD, [True, False]),
+        ([101], Codec.ZSTD, [False, False]),
+        ([101], Codec.NONE, [True, False]),
+    ],
+)
+def test_a_batch_of_too_many_records_leaves_its_partition_to_pass_2(
+    counts: list[int], codec: Codec, done: list[bool]
+) -> None:
+    """Several batches with so many records leave only their piece to pass 2."""
+    bases = [5 + sum(counts[:number]) for number in range(len(counts))]
+    batches = [
+        compressed(range(base, base + count), base, codec) for base, count in zip(bases, counts, strict=True)
+    ]
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.early_filter.MAX_RECORDS", 100)
+        run(early_filter, [[compressed(range(5), 0, Codec.ZSTD), b"".join(batches)]])
+    assert [piece is not None for piece in early_filter.sections[0].pieces] == done
+
+
+@pytest.mark.parametrize(("more", "done"), [(0, [True, True]), (-1, [True, False])])
+def test_pieces_may_fill_the_output(more: int, done: list[bool]) -> None:
+    """All of their records survive, so they are written as they are."""
+    pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(2)]
+    early_filter = EarlyFilter(output_bytes=sum(map(len, pieces)) + more)
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    run(early_filter, [pieces])
+    assert [piece is not None for piece in early_filter.sections[0].pieces] == done
+
+
 def test_a_piece_that_does_not_fit_does_not_affect_earlier_ones() -> None:
     pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(9)]
     early_filter = EarlyFilter(output_bytes=4 * max(map(len, pieces)))
@@ -231,9 +266,10 @@ def test_a_piece_that_does_not_fit_does_not_affect_earlier_ones() -> None:
     assert 4 <= sum(done) < 9
 
 
-def test_pieces_with_delete_horizons_are_discarded_if_survivors_are_not_exact() -> None:
+@pytest.mark.parametrize("count", [1, 5])
+def test_pieces_with_delete_horizons_are_discarded_if_survivors_are_not_exact(count: int) -> None:
     """Pieces without tombstones are kept."""
-    newer = [compressed(range(5), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
+    newer = [compressed(range(count), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
     older = [compressed(range(10, 300), 0, Codec.ZSTD)]
     for table, discarded in ((LARGE, False), (KeyTable(16 * 12), True)):
         early_filter = EarlyFilter()

@@ -92,6 +92,22 @@ def test_a_batch_gets_no_delete_horizon_if_it_would_become_too_large(codec: Code
         assert stamped or len(offsets) < 50 or batch[61:] == data[61:]
 
 
+@pytest.mark.parametrize("max_records", [5, 1000])
+def test_a_batch_with_a_delete_horizon_may_have_the_maximum_size(max_records: int) -> None:
+    offsets, horizon = set(range(50)), NOW + 10**9
+    survivors = survivors_at(offsets, offsets)
+    uncompressed = filtered(tombstones(Codec.NONE), survivors, horizon=horizon)
+    size = uncompressed.size - 61
+    for limit, attributes in ((size, 64), (size - 1, 0)):
+        with (
+            patch.object(filtering, "MAX_RECORDS", max_records),
+            patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+            patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+        ):
+            found = filtered(tombstones(Codec.ZSTD), survivors, horizon=horizon)
+        assert b"".join(found.buffers)[22] & 64 == attributes
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
     data = encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b""] * 3, offset_deltas=[0, 1, 5], codec=codec)

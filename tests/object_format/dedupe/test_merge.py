@@ -15,7 +15,12 @@ from object_format.codecs.codec import Codec
 from object_format.dedupe import filter_batches
 from object_format.dedupe.rewrite import FRAME_OVERHEAD, GROWTH_SHIFT, RewriteOptions
 from object_format.kernels.batches.layout import BATCH_OVERHEAD, KEEP_LEADER_EPOCH
-from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
+from object_format.kernels.dedupe.merge import (
+    MAX_MERGED_BYTES,
+    MAX_MERGED_COMPRESSED_BYTES,
+    SMALL_BYTES,
+    SMALL_COMPRESSED_BYTES,
+)
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record
 from tests.object_format import model, model_log
@@ -294,6 +299,14 @@ def test_batches_with_distant_offsets_are_not_merged() -> None:
     assert model.records_of(made) == model.records_of(batches)
 
 
+@pytest.mark.parametrize(("distance", "merged"), [(2**31 - 1, 1), (2**31, 2)])
+def test_the_offsets_of_a_merged_batch_have_deltas_of_32_bits(distance: int, merged: int) -> None:
+    batches = single_record_batches(2, distance=distance)
+    made, _saved = merge(batches)
+    assert len(made) == merged
+    assert model.records_of(made) == model.records_of(batches)
+
+
 def test_large_batches_are_not_merged() -> None:
     large = model.batch_of([Record(5 + i, NOW, b"large %d" % i, bytes(100)) for i in range(50)])
     small = single_record_batches(4)
@@ -305,6 +318,81 @@ def test_large_batches_are_not_merged() -> None:
     made, _saved = merge([*small, large, *following])
     assert [len(batch.records) for batch in made] == [4, 50, 4]
     assert made[1] == large
+
+
+def batch_of_size(size: int, codec: Codec) -> model.Batch:
+    """Return a batch of one record, at offset 0, that is stored in so many bytes."""
+    for length in range(size):
+        value = random.Random(1).randbytes(size - 61 - length)
+        batch = model.batch_of([Record(0, NOW, b"k", value)], codec=codec)
+        if len(model.encode(batch)) == size:
+            return batch
+    raise AssertionError(f"no batch has {size} bytes")
+
+
+@pytest.mark.parametrize(
+    ("codec", "limit"), [(Codec.NONE, SMALL_BYTES), (Codec.ZSTD, SMALL_COMPRESSED_BYTES)]
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_below_the_limit_is_small(codec: Codec, limit: int, *, is_first: bool) -> None:
+    other = model.batch_of([Record(0, NOW, b"other", b"v")], codec=codec)
+    for size, merged in ((limit - 1, 1), (limit, 2)):
+        pair = [batch_of_size(size, codec), other]
+        batches = pair if is_first else pair[::-1]
+        made, _saved = merge([batches[0], model_log.moved(batches[1], 1)])
+        assert len(made) == merged
+
+
+def test_the_size_of_a_batch_that_loses_records_is_estimated_by_their_number() -> None:
+    """One of two records of equal size survives. Their batch is larger than a small one."""
+    values = {}
+    for length in range(SMALL_BYTES - 200, SMALL_BYTES):
+        record = Record(0, NOW, b"a", bytes(length))
+        values[len(model.encode_record(record, model.batch_of([record])))] = bytes(length)
+    after = model.batch_of([Record(2, NOW, b"c", b"v")])
+    newer = model.batch_of([Record(3, NOW, b"b", bytes(SMALL_BYTES))])
+    for size, merged in ((SMALL_BYTES - 1, 2), (SMALL_BYTES, 3)):
+        value = values[size - BATCH_OVERHEAD]
+        batch = model.batch_of([Record(0, NOW, b"a", value), Record(1, NOW, b"b", value)])
+        made, _saved = merge([batch, after, newer])
+        assert len(made) == merged
+        assert [record.offset for each in made for record in each.records] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("times", [(0, 0, 0), (0, 0, 64), (0, 64, 0), (5, 0, 0)], ids=str)
+def test_a_merged_batch_may_fill_the_limit_and_not_more(times: tuple[int, ...]) -> None:
+    """A record with another delta may be longer than before. The plan's estimate is too low then."""
+    batches = [
+        model.batch_of([Record(number, NOW + time, b"%d" % number, b"v")])
+        for number, time in enumerate(times)
+    ]
+    whole = len(model.encode(model_log.merge(batches, None)))
+    for limit, merged in ((whole, 1), (whole - 1, 2)):
+        made, _saved = merge(batches, Codec.NONE, limit)
+        assert len(made) == merged
+        assert model.records_of(made) == model.records_of(batches)
+
+
+@given(st.sets(st.integers(0, 14)), st.integers(0, 3))
+def test_the_saved_bytes_of_uncompressed_batches_that_lose_records_are_exact(
+    superseded: set[int], large: int
+) -> None:
+    """One of the five batches may be too large to be merged."""
+    batches = []
+    for number in range(5):
+        value = bytes(SMALL_BYTES if number == large + 1 else 20)
+        records = [Record(3 * number + each, NOW, b"%d" % (3 * number + each), value) for each in range(3)]
+        batches.append(model.batch_of(records))
+    newer = [Record(20 + each, NOW, b"%d" % each, bytes(2 * SMALL_BYTES)) for each in sorted(superseded)]
+    section = Section(batches=(*batches, *(model.batch_of([each]) for each in newer)))
+    kept = set(range(15)) - superseded | {each.offset for each in newer}
+    filtered = model_log.filtered(section.batches, kept, leader_epoch=0, horizon=None)
+    written = write(section, None, None)
+    made = model.decode_all(b"".join(written.buffers))
+    assert model.records_of(made) == model.records_of(filtered)
+    sizes = [sum(len(model.encode(batch)) for batch in each) for each in (filtered, made)]
+    assert written.merged_bytes_saved == sizes[0] - sizes[1]
+    assert (written.batch_count, written.size) == (len(made), sizes[1])
 
 
 @pytest.mark.parametrize("size", [24, 300, 4000])
