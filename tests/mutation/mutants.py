@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast_from_path
@@ -78,20 +78,52 @@ def _idle_positions(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             spans.append(_span(node.annotation))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-            spans.append(_span(node.returns))
-        elif isinstance(node, ast.JoinedStr) or _is_prefetch(node):
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            spans += [_span(node.returns)] if node.returns is not None else []
+            spans += map(_span, _prefetching(node))
+        elif isinstance(node, ast.JoinedStr):
             spans.append(_span(node))
         elif isinstance(node, ast.keyword) and node.arg == "strict":
             spans.append(_span(node.value))
     return spans
 
 
-def _is_prefetch(node: ast.AST) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "prefetch"
+def _prefetching(function: ast.AST) -> set[ast.stmt]:
+    """Return the statements of a function that prefetch, guard it, or compute what only they use."""
+    statements = [each for each in ast.walk(function) if isinstance(each, ast.stmt) and each is not function]
+    idle = {each for each in statements if _is_prefetch(each)}
+    found = idle
+    while found:
+        used = set(_loaded_names(function, idle))
+        found = {each for each in statements if each not in idle and _only_prefetches(each, idle, used)}
+        idle |= found
+    return idle
 
 
-def _span(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+def _is_prefetch(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "prefetch"
+
+
+def _only_prefetches(node: ast.stmt, idle: set[ast.stmt], used: set[str]) -> bool:
+    if isinstance(node, ast.If | ast.For):
+        return idle.issuperset([*node.body, *node.orelse])
+    return isinstance(node, ast.Assign) and all(
+        isinstance(target, ast.Name) and target.id not in used for target in node.targets
+    )
+
+
+def _loaded_names(node: ast.AST, idle: set[ast.stmt]) -> Iterator[str]:
+    """Yield the names that a function reads outside of its idle statements."""
+    if node in idle:
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from _loaded_names(child, idle)
+
+
+def _span(node: ast.expr | ast.stmt) -> tuple[tuple[int, int], tuple[int, int]]:
     return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
 
 

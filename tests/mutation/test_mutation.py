@@ -21,6 +21,10 @@ def check(count: int | None, low: int = 1) -> bool:
     if count is None:
         raise ValueError(f"{count + 1} is missing")
     prefetch(count + 1)
+    last = count - 8
+    if low + 7 < last:
+        ahead = low + 8
+        prefetch(ahead)
     return low < count
 '''
 
