@@ -224,7 +224,7 @@ def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rate
 
 
 class Bench:
-    """A PostgreSQL server and a directory; each round has a database and a store of its own."""
+    """A PostgreSQL server and a directory; each round has a new database and a new store."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self._url = url

@@ -45,7 +45,7 @@ _PATIENT = DatabaseLimits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What each session does: commit files of `partitions` sections from `begin` on, for `seconds`.
+    """Work of each session: commit files of `partitions` sections from `begin` on, for `seconds`.
 
     `begin` is a time of `time.monotonic`, which all processes share. The topic of session i is topic i, or
     topic 0 if the partitions are `shared`. A session commits `rate` files per second, or as many as it can
@@ -245,7 +245,7 @@ def serve_sessions(pipe: Connection, url: str, topic_ids: Sequence[UUID], number
     ids = SystemIds(clock)
     with ExitStack() as opened:
         sessions = []
-        for number in numbers:  # each with connections of its own
+        for number in numbers:  # each with separate connections
             catalog = opened.enter_context(open_catalog(url, clock, ids, limits=_PATIENT))
             sessions.append(_Session(catalog, ids, url, topic_ids, number))
         pipe.send(None)

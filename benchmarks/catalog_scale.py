@@ -304,7 +304,7 @@ def measure(  # the options of the command
 
 
 def _cases(agents: int, partitions: Sequence[int]) -> list[tuple[int, bool, bool]]:
-    """Return partitions, shared and idempotent of each case; one agent shares with nobody."""
+    """Return partitions, shared and idempotent of each case; a single agent shares nothing."""
     return [
         (size, shared, idempotent)
         for size in partitions

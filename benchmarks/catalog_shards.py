@@ -65,7 +65,7 @@ _SETTINGS = {"max_connections": "300", "shared_buffers": "512MB", "max_wal_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What each agent does from `begin` (a time of `time.monotonic`) on, for `seconds`."""
+    """Work of each agent from `begin` (a time of `time.monotonic`) on, for `seconds`."""
 
     begin: float
     seconds: float
@@ -75,7 +75,7 @@ class Case:
 
 
 class Agent:
-    """Session of one agent in the shards of one layout, with topics of its own."""
+    """Session of one agent in the shards of one layout, with separate topics."""
 
     def __init__(self, urls: Sequence[str], ids: Ids, opened: ExitStack, number: int, *, mixed: bool) -> None:
         clock = SystemClock()

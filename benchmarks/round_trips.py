@@ -69,7 +69,7 @@ class _Meter:
         self._agent = agent
 
     def measure(self, work: Callable[[], object], count: int) -> dict[str, Any]:
-        """Run `work` `count` times, one after the other."""
+        """Run `work` `count` times, sequentially."""
         for _ in range(_WARM_UP):
             work()
         metrics, agent, postgres = self._state()

@@ -246,7 +246,7 @@ class ProducerStamp:
 
     A transactional batch must belong to a partition that was added to the producer's ongoing transaction.
     With `adds_partition`, the batch itself adds it, and begins the transaction if there is none (KIP-890).
-    `transactional_id` is that of the request, to which the client has a right. It is None for batches that
+    `transactional_id` is that of the request, and the client has a right to it. It is None for batches that
     are read from a lost file: these belong to no transaction that is known.
     """
 

@@ -15,7 +15,7 @@ A producer is *stalled* if it has used up its requests in flight. This is known 
 they may have five. A producer of many bytes counts as stalled at its third, so that one file is filled while
 another is uploaded.
 
-Files are uploaded in parallel and committed one after the other. The rule allows as many files in flight as
+Files are uploaded in parallel, and committed one at a time. The rule allows as many files in flight as
 keep the commits busy: one that is committed, and those that are uploaded meanwhile. More files would only
 wait for their commits, while a file that stays open collects the requests of more producers. The agent learns
 how long PUTs and commits take.

@@ -28,7 +28,7 @@ class GarbageReport:
     aborted_transactions: int = 0
     not_deleted: int = 0
     gauges: dict[str, float] = field(default_factory=dict)
-    """What the round has measured, by the names of metrics."""
+    """The measurements of the round, by the names of metrics."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the counters for reports."""

@@ -77,7 +77,7 @@ def configure_logs(level: str) -> None:
         )
     for name in _INDISCREET_LOGGERS:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
-    # Refusals are a record of attacks, and have a rate limit of their own.
+    # Refusals are a record of attacks, and have a separate rate limit.
     logging.getLogger(_AUDIT_LOGGER).setLevel(min(threshold, logging.INFO))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

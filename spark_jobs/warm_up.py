@@ -49,7 +49,7 @@ _LONG_BATCH: Final = 3
 _RECORDS: Final = 300
 _NO_GROUPS: Final = GroupLimits(bytes=0)
 _OFFSETS: Final = 1 << 20
-"""Offsets of one extent, most of which have no record."""
+"""Offsets of one extent. Most have no record."""
 
 
 def warm_up(directory: Path) -> None:

@@ -174,7 +174,7 @@ def _require_undelete(access: Access, name: str, new_name: str) -> None:
     """Raise `NotAuthorizedError` unless the client may bring a topic back under a name."""
     access.require(DELETE_TOPIC, name, or_cluster=DELETE_IN_CLUSTER)
     access.require(CREATE_TOPIC, new_name, or_cluster=CREATE_IN_CLUSTER)
-    if new_name != name:  # the rights on the new name decide who reads the records
+    if new_name != name:  # from now on, rights on the new name apply to the records
         access.require(READ_TOPIC, name)
 
 

@@ -94,12 +94,12 @@ class RequestMeter:
         return self._stated(buffers, max(left_ms, 0))[0]
 
     def _stated(self, buffers: Buffers, throttle_ms: int) -> tuple[Buffers, int]:
-        """Return the response with the longer of its own throttle time and the given one, and that time."""
+        """Return the response with the longer one of its throttle time and `throttle_ms`, and that time."""
         return state_throttle_time(buffers, self._api, self._context.version, throttle_ms)
 
 
 def state_throttle_time(buffers: Buffers, api: str, version: int, throttle_ms: int) -> tuple[Buffers, int]:
-    """Return an encoded response with the longer of its own throttle time and `throttle_ms`, and that time.
+    """Return an encoded response with the longer one of its throttle time and `throttle_ms`, and that time.
 
     Versions without the field state nothing, and are throttled like others.
     """

@@ -4,9 +4,9 @@ One node leads a partition as long as its log lies there. It acknowledges an app
 durable by the topic's `flush.messages`. An append that must be durable shares its fsync with all appends that
 arrived during the previous one. Offsets do not involve the catalog, only leadership does.
 
-The appends of a partition are written in the order in which they were enqueued, except that those of each
-transactional producer have a queue of their own: the first batch of a transaction waits for the catalog, and
-must not hold up other producers. The bytes that wait are bounded for each log directory. Beyond the bound,
+The appends of a partition are written in the order in which they were enqueued. Each transactional producer
+has a separate queue, because the first batch of a transaction waits for the catalog, and must not hold up
+other producers. The bytes that wait are bounded for each log directory. Beyond the bound,
 producers must retry. A disk that hangs holds up its own partitions only.
 """
 

@@ -186,7 +186,7 @@ class LogMover:
                 await self._copy_and_switch(move)
         except _CancelledMoveError as error:
             _log.info("log_move_cancelled", log=name, target=str(move.target), reason=error.message)
-        except Exception as error:  # noqa: BLE001  # the log stays where it is, whatever has failed
+        except Exception as error:  # noqa: BLE001  # after any error, the log stays where it is
             is_gone = self._manager.get(move.copy.source.topic_partition) is not move.copy.source
             if is_gone and {source, move.target} <= {*self._manager.live_directories}:
                 _log.info("log_move_cancelled", log=name, target=str(move.target), reason=str(error))

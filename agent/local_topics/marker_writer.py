@@ -255,7 +255,7 @@ class MarkerWriter:
             self._note_hung(await self._writes.run(work))
 
     async def _directory_of(self, partition: PartitionId) -> Path | None:
-        """Return the log directory of a partition, if it is known; if its log moves, that to which it moves.
+        """Return the log directory of a partition, the target if the log moves, or None if it is unknown.
 
         The move holds the lock of the partition while it writes there.
         """

@@ -173,7 +173,7 @@ class CommitNotifier:
             self._wanted |= buckets
 
     def _forget(self) -> None:
-        """Stop listening to buckets that nobody has read since the last call."""
+        """Stop listening to buckets that no client has read since the last call."""
         self._recent |= {bucket_of(partition) for partition in self._waiters}
         self._wanted, self._recent = frozenset(self._recent), set()
         self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)

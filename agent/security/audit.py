@@ -1,7 +1,7 @@
 """The audit log: one structured line for each authorization, as far as a rate limit allows.
 
 As in Kafka, denied operations are logged at level info, and allowed ones at level debug. The level of the
-logger is info or below, whatever `log_level` is. Checks that filter a list, or find the operations that a
+logger is info or below for any `log_level`. Checks that filter a list, or find the operations that a
 principal is authorized for, are not logged.
 """
 

@@ -177,7 +177,7 @@ class _Url(_Source):
     async def read(self, pool: WorkPool) -> bytes:
         context = await pool.run(httpx.create_ssl_context)  # reads files
         try:
-            # httpx has timeouts for each step, of which a server may need any number.
+            # httpx has a timeout for each step only, and a server may need any number of steps.
             async with (
                 asyncio.timeout(self._timeout),
                 httpx.AsyncClient(

@@ -1,4 +1,4 @@
-"""Health on a separate listener: a probe gets a response whatever happens on the other listeners.
+"""Health on a separate listener: a probe gets a response even if the other listeners hang.
 
 It serves GET and HEAD of `/livez`, `/readyz` and `/healthz`, one request for each connection. A client has
 `_SECONDS` for all of it, and beyond `_MAX_CONNECTIONS` the oldest connection is closed. So no client can keep

@@ -155,7 +155,7 @@ class TransactionCoordinator:
         )
         self._waiting.append(waiting)
         if self._ending is None:
-            # In a context of its own, or the first client would be charged for the time of all.
+            # In a new context, or the first client would be charged for the time of all.
             self._ending = loop.create_task(
                 self._end_waiting(), name="ends of transactions", context=Context()
             )

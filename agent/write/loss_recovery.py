@@ -80,7 +80,7 @@ class LossRecovery:
             self._noted.clear()
 
     async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> list[UUID]:
-        """Report what is lost; return the sessions of which all lost commits are known."""
+        """Report the lost commits; return the sessions whose lost commits are all known."""
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]

@@ -45,7 +45,7 @@ class TransactingClients(Protocol):
         record_bytes: int,
         seconds: float,
     ) -> Load:
-        """Run as many transactions with each client, one after the other."""
+        """Run as many transactions with each client, one client at a time."""
         ...
 
 

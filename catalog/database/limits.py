@@ -75,6 +75,8 @@ class DatabaseLimits:
         2.0, "Time after which a transaction is ended whose client is silent.", ge=0.001
     )
     frozen_client_seconds: float = internal(
-        30.0, "Time after which such a transaction is ended although nobody waits for its locks.", ge=0.001
+        30.0,
+        "Time after which such a transaction is ended even if no transaction waits for its locks.",
+        ge=0.001,
     )
     allow_unsafe_commits: bool = internal(False, "Accept a server that may lose acknowledged commits.")

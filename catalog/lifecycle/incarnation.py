@@ -65,7 +65,7 @@ class Incarnation:
 
 
 class Evidence(NamedTuple):
-    """What a process has seen of a history: incarnation, durable position of the WAL, own last commit.
+    """A process's knowledge of a history: incarnation, durable position of the WAL, its last commit.
 
     `last_commit` is None if the process has not committed lately; `commit_ms` is the catalog's time of it.
     """

@@ -1,4 +1,4 @@
-"""SCRAM credentials: what the catalog stores of a password, and how it is derived (RFC 5802, section 3).
+"""SCRAM credentials: the stored data of a password, and how it is derived (RFC 5802, section 3).
 
 A credential proves that a client knows the password. Neither the password nor anything that a client could
 log in with can be computed from it: `stored_key` is the hash of the client's key. `server_key` proves to the
@@ -55,7 +55,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What the catalog stores of one user's password for one mechanism. Its text form shows no keys."""
+    """The stored data of one user's password for one mechanism. Its text form shows no keys."""
 
     mechanism: ScramMechanism
     salt: bytes = field(repr=False)
@@ -93,7 +93,7 @@ def check_iterations(iterations: int) -> None:
 def text_salt(entropy: bytes) -> bytes:
     """Return a salt in the form of Kafka's tools: base-36 digits.
 
-    The salts of simulated users have the same form, so that nobody can tell them from others.
+    The salts of simulated users have the same form, so that clients cannot tell them from others.
     """
     number = int.from_bytes(entropy, "big")
     digits = []

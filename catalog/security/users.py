@@ -33,7 +33,7 @@ class CredentialKey(NamedTuple):
 
 
 class CredentialInfo(NamedTuple):
-    """What may be shown of one credential."""
+    """The public properties of one credential."""
 
     user: str
     mechanism: ScramMechanism

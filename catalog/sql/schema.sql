@@ -32,7 +32,7 @@ CREATE TABLE catalog_incarnation (
 );
 INSERT INTO catalog_incarnation DEFAULT VALUES;
 
--- The incarnation, beside the server that this query runs on: system identifier, timeline, database and table.
+-- The incarnation, and the server that this query runs on: system identifier, timeline, database and table.
 -- inserted and flushed are the positions of its WAL in bytes. All of it is null on a standby.
 CREATE VIEW current_incarnation AS
 SELECT i.epoch, i.incarnation_id, i.started_ms, i.reason, i.server, s.server AS found_server,

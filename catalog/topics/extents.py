@@ -24,7 +24,7 @@ class ExtentRequest(NamedTuple):
     """A request for the extents of a partition from `offset` on.
 
     It takes at most `max_bytes` of those that all partitions share. At least `ahead_bytes` of extents are
-    returned, if there are as many, whatever is left: they are looked up for later.
+    returned, if there are as many, even if no shared bytes are left: they are looked up for later.
     """
 
     partition: PartitionId

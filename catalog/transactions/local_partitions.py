@@ -4,8 +4,8 @@ The decision about a transaction stays one transaction of the database. In a loc
 writes the control batch (the marker) into its log afterwards:
 
 1. Before the leader appends the first batch of a transaction, it verifies it here: the producer is the
-   current one, and its transaction has the partition from now on (KIP-890). The row records by which first
-   batch the leader recognizes the transaction in its log.
+   current one, and its transaction has the partition from now on (KIP-890). The row records the
+   first batch, by which the leader recognizes the transaction in its log.
 2. The end of the transaction turns each row into a pending marker, in the transaction that decides.
 3. The leader appends the marker, makes it durable, and completes it here: the row goes.
 

@@ -46,7 +46,7 @@ class LoggedBatch(NamedTuple):
 
 
 class WrongBatch(NamedTuple):
-    """Batch that contradicts the catalog: what is expected of it, and what was found."""
+    """Batch that contradicts the catalog: the expected and the found state."""
 
     batch: LoggedBatch
     expected: str

@@ -29,7 +29,7 @@ _LOCAL_SQL = load_queries("local_transactions")
 
 
 class Contradiction(NamedTuple):
-    """Rows of a partition that contradict each other: what is expected, and what was found."""
+    """Rows of a partition that contradict each other: the expected and the found state."""
 
     partition: PartitionId
     expected: str

@@ -283,8 +283,8 @@ class Transactions:
     def end_all(self, requests: Sequence[EndRequest]) -> list[EndedTransaction | TransactionRefusedError]:
         """Do the same for several transactional ids at once; return the results in this order.
 
-        Transactions often share partitions. One after the other, each would wait until the server has synced
-        the end of the one before it.
+        Transactions often share partitions. If they ended separately, each would wait until the server has
+        synced the end of the previous one.
         """
         producers = [each.producer.producer_id for each in requests]
 

@@ -1,4 +1,4 @@
-"""Rules of a transactional id: who its producer is, and what that producer may do.
+"""Rules of a transactional id: its current producer, and the operations of that producer.
 
 The functions are pure. They return the next state, or raise TransactionRefusedError. The caller has locked
 the id's row, and writes the result in the same database transaction.

@@ -1,6 +1,6 @@
 """The background work of each log directory, apart from that of the others.
 
-A directory has schedulers, a queue of deletions and a cleaner of its own, each with its own threads and
+Each directory has its own schedulers, queue of deletions and cleaner, and these have their own threads and
 locks. A disk that hangs therefore stops the work on its own logs only.
 """
 

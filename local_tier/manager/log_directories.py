@@ -151,7 +151,7 @@ class LogDirectory:
 
 
 class LogDirFailureChannel:
-    """Collects disk failures and takes the failed directories offline, each on a thread of its own.
+    """Collects disk failures and takes the failed directories offline, each on a separate thread.
 
     Any thread may report a failure, with any lock held, so `report` never waits. `on_offline` is called once
     for each failed directory. It may have to wait for a thread that the disk holds up.

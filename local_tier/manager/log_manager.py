@@ -62,7 +62,7 @@ _log = structlog.get_logger(__name__)
 class LogManager:
     """The logs of one agent. Any thread may call.
 
-    Each directory has schedulers of its own. The caller starts them before `start` and stops them before
+    Each directory has its own schedulers. The caller starts them before `start` and stops them before
     `close`.
     """
 

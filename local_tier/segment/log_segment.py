@@ -341,7 +341,7 @@ class LogSegment:
     def end_recovery(self) -> None:
         """Finish the segment after its batches were indexed again.
 
-        As in Kafka, the bytes since the last index entry count anew, as after any opening.
+        As in Kafka, the count of bytes since the last index entry starts at 0, as after any opening.
         """
         self._bytes_since_entry = 0
         self.become_inactive()

@@ -104,7 +104,7 @@ class ShardedGarbage:
 
     @staticmethod
     def _unknown(shard: Shard, file_ids: Collection[UUID]) -> frozenset[UUID]:
-        """Return those files of which a shard has neither a row nor the result of a recent commit."""
+        """Return the files of which some shard has neither a row nor the result of a recent commit."""
         if not file_ids:
             return frozenset()
         with suppress(CatalogUnavailableError):
@@ -175,7 +175,7 @@ class ShardedGarbage:
 
 
 def _shards_of(file: CatalogFile, shard: Shard) -> frozenset[int]:
-    """Return the shards that may have a part of a file, of which `shard` has a row; none: it is unknown."""
+    """Return the shards that may have a part of a file in `shard`; none if they are unknown."""
     if file.kind is FileKind.COMPACTED:
         return frozenset({shard.number})  # of a job, and each job belongs to one shard
     parsed = parse(file.object_name)

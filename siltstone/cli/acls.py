@@ -190,7 +190,7 @@ def _filters(
     pattern: str | None,
     **resources: Any,  # noqa: ANN401  # click's values
 ) -> list[AclFilter]:
-    """Return the filters of which one must select an ACL."""
+    """Return the filters; an ACL matches if one of them selects it."""
     kind = _PATTERNS[_match(_PATTERNS, pattern or "Any")]
     named: list[tuple[ResourceType, str | None]] = [*_resources(**resources)] or [(ResourceType.ANY, None)]
     chosen: list[Operation] = [_OPERATIONS[_match(_OPERATIONS, each)] for each in operations]

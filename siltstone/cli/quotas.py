@@ -45,7 +45,7 @@ def _entity_options(body: Callable[..., None]) -> Callable[..., None]:
 
     wrapped: Callable[..., None] = call
     for kind in reversed(EntityType):
-        text = f"The default of each {kind} without a quota of its own."
+        text = f"The default of each {kind} without its own quota."
         wrapped = click.option(f"--{kind}-default", _field(kind) + "_default", is_flag=True, help=text)(
             wrapped
         )

@@ -2,7 +2,7 @@
 
 All watchers share the outcome of the last look (`catalog.jobs.looks`). A watcher looks again when the time
 that this look named has come, the catalog has changed, or ingestion files wait. Together, watchers look as
-often as one would, and a look at an idle catalog is a few statements, whatever its size. The outcome of a
+often as one would, and a look at an idle catalog of any size is a few statements. The outcome of a
 look that could not examine everything, because of the bounds of a plan, is valid for a minute, that of any
 other look for `max_look_age_ms`.
 """

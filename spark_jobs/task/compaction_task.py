@@ -132,7 +132,7 @@ class _Task:
         pass2_uses = input_uses(self._work, deduplicated_only=False)
         self._inputs = pass2_uses.keys()
         self._counts.add("input_files", len(pass2_uses))
-        # Inputs of a single partition are open one after the other; only the next one is requested early.
+        # Of a single partition, one input is open at a time; only the next one is requested early.
         streams = _STREAMS_OF_ONE_PARTITION if len(self._work) == 1 else len(pass1_uses) + len(pass2_uses)
         buffer_size, reads_ahead = stream_buffers(streams)
         self._pass1, self._pass2 = (

@@ -118,7 +118,7 @@ def _problems(check: Callable[[], str | None]) -> Iterator[str]:
         problem = check()
     except SiltstoneError as error:
         problem = str(error)
-    except Exception as error:  # noqa: BLE001 -- whatever fails here fails every job, and must be reported
+    except Exception as error:  # noqa: BLE001 -- any error here fails every job, and must be reported
         problem = f"{type(error).__name__}: {error}"
     if problem is not None:
         yield problem

@@ -1,4 +1,4 @@
-"""What the Kafka clients of a campaign have in common."""
+"""Common parts of the Kafka clients of a campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: what was sent, what was acknowledged and what was read, and the promises that follow.
+"""The ledger: sent, acknowledged and read records, and the promises that follow.
 
 Every record has an identity, which its header `id` carries, so that tombstones have one too. The promises:
 
@@ -33,7 +33,7 @@ _MAX_PROBLEMS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPromise:
-    """What a topic may drop: superseded records and old tombstones, or records older than its retention."""
+    """Records that a topic may drop: superseded ones and old tombstones, or those past its retention."""
 
     is_compacted: bool = False
     retention_ms: int | None = None

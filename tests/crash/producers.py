@@ -61,7 +61,7 @@ class ClientProducer(Protocol):
         """Stop after all records are acknowledged or have failed."""
 
     def abandon(self) -> None:
-        """Stop soon, whatever becomes of the records, because the test has failed."""
+        """Stop soon, without the remaining records, because the test has failed."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Sender:
         self._work.finish()
 
     def abandon(self) -> None:
-        """Stop soon, whatever becomes of the records, because the test has failed."""
+        """Stop soon, without the remaining records, because the test has failed."""
         self.abandoned.set()
         self.ending.set()
 

@@ -93,7 +93,7 @@ class Cluster:
         verify_binding(store, self.catalog.store_binding, self._ids)
 
     def open_catalog(self) -> Catalog:
-        """Return a catalog with connections of its own, like that of another process."""
+        """Return a catalog with separate connections, like that of another process."""
         return self._stack.enter_context(
             closing(open_catalog(self.pair.url, self.clock, self._ids, limits=PATIENT))
         )

@@ -1,4 +1,4 @@
-"""Agents, a catalog with a standby, and transactional clients in processes of their own, under faults.
+"""Agents, a catalog with a standby, and transactional clients in separate processes, under faults.
 
 The faults and their lanes are those of the campaign in `tests/crash`. At the end the clients end their work,
 a last reader reads everything, and the checker judges the history of all processes.

@@ -1,4 +1,4 @@
-"""Histories of real transactional clients have no anomaly, whatever dies or freezes.
+"""Histories of real transactional clients have no anomaly, even if processes die or freeze.
 
 `make transactions-check MINUTES=…` runs the long form; `SILTSTONE_SEED` replays its faults.
 """
@@ -75,7 +75,7 @@ def test_transactions_survive_kills_freezes_zombies_and_failovers(
 @pytest.mark.skipif(MINUTES == 0, reason="make transactions-check runs it")
 @pytest.mark.timeout(0)
 def test_long_histories(new_postgres_pair: Callable[[], PostgresPair], tmp_path: Path) -> None:
-    """Histories of three minutes, until the time is over; each with agents and a catalog of its own."""
+    """Histories of three minutes, until the time is over; each with new agents and a new catalog."""
     end = time.monotonic() + MINUTES * 60
     for number in count():
         if (left := end - time.monotonic()) <= 0:

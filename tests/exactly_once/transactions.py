@@ -22,7 +22,7 @@ _CALL_SECONDS: Final = 5.0
 
 
 class TransactionalClient:
-    """A producer with a transactional id, of which there is one at a time.
+    """A producer with a transactional id; only one exists at a time.
 
     After a fatal error another producer takes the id, under another process name: nothing orders its records
     among those that the first one had sent.

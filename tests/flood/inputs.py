@@ -20,7 +20,7 @@ _ANY_ID: Final = UUID(int=7)
 
 
 class Shape(StrEnum):
-    """What is large about a request."""
+    """The large part of a request."""
 
     WIDE = "many items in the first array of each level that has one"
     DEEP = "one item at each level, and many at the last one"

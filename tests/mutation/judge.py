@@ -152,7 +152,7 @@ def _ended(running: dict[int, tuple[Mutant, int, float]]) -> Iterator[tuple[Muta
 
 
 def _fork(work: Callable[[], int], output: Path, directory: Path) -> int:
-    """Run `work` in a fork with a process group of its own, and return its process id."""
+    """Run `work` in a fork with a new process group, and return its process id."""
     process = os.fork()
     if process:
         return process
@@ -218,7 +218,7 @@ def _name(module: str) -> str:
 
 
 def _separate_compiled_kernels(mutant: Mutant) -> None:
-    """Give the kernels that are imported from now on a stamp and a directory of their own."""
+    """Give the kernels that are imported from now on a separate stamp and directory."""
     numba_settings: Any = config
     numba_settings.CACHE_DIR = f"{os.environ['PYTEST_ADDOPTS'].partition('=')[2]}-kernels"
     kernel_cache.cache_directories.cache_clear()

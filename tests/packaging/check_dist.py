@@ -51,7 +51,7 @@ def _check_source(source: Path, wheel: Path, scratch: Path) -> None:
 
 
 def _check_role(role: str, wheel: Path, scratch: Path) -> None:
-    """Install one role into an environment of its own and import its entry points there."""
+    """Install one role into a new environment and import its entry points there."""
     environment = scratch / role
     python = environment / "bin" / "python"
     _run(_UV, "venv", "--quiet", "--python", sys.executable, environment)

@@ -1,4 +1,4 @@
-"""What a job costs, and how many jobs a budget allows."""
+"""Costs of jobs, and the number of jobs that a budget allows."""
 
 from __future__ import annotations
 

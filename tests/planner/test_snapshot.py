@@ -1,4 +1,4 @@
-"""What the rules of a topic say about extents."""
+"""Effects of a topic's rules on extents."""
 
 from __future__ import annotations
 

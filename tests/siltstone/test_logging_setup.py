@@ -143,7 +143,7 @@ def test_errors_information_and_references_are_always_written(monkeypatch: pytes
     for _ in range(3):
         log.logger.error("it failed")
         log.logger.info("it happened")
-        log.logger.warning("a client was told", reference="abc")
+        log.logger.warning("response to a client", reference="abc")
     assert len(log.lines()) == 9
 
 

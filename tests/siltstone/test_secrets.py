@@ -1,4 +1,4 @@
-"""Secrets in URLs: no message, log line or repr shows a part of one, whatever is wrong with the URL."""
+"""Secrets in URLs: no message, log line or repr shows a part of one, for any error in the URL."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _texts_of(error: BaseException) -> str:
 @example(secret="QQQQ?ZZZZ=JJJJ", mistake="not encoded")
 @example(secret="05/QXZJQXZJ", mistake="no at sign")
 def test_no_part_of_a_password_is_shown(secret: str, mistake: str) -> None:
-    """What is accepted is split as intended, so that PostgreSQL's own messages show no part either."""
+    """Accepted URLs are split as intended, so PostgreSQL's own messages show no secret either."""
     url = _URLS[mistake](secret)
     shown = describe_address(url)
     try:

@@ -243,7 +243,7 @@ async def watch_silence(env: Environment) -> None:
     """Mark and fence silent sessions and attempts without faults, until cancelled.
 
     It is the maintenance of an idle agent. It also shows that the catalog is reachable: otherwise the stalls
-    of all other processes would look like an outage, in which nobody is fenced.
+    of all other processes would look like an outage, in which no session is fenced.
     """
     garbage = env.rules.garbage
     while True:

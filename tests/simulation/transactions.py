@@ -206,7 +206,7 @@ class TransactionalClient:
         self._sequences = [0] * PARTITIONS
 
     async def run(self, transactions: int) -> None:
-        """Run this many transactions, whatever their outcomes."""
+        """Run this many transactions, with any outcome."""
         self._env.unfinished += 1
         for _ in range(transactions):
             try:

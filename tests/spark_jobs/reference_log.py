@@ -90,7 +90,7 @@ class ReferenceLog:
     ) -> UUID:
         """Write one file and append its batches to the log, except rejected ones.
 
-        A compacted file has the same batches, of which none may be rejected, with an index of their blocks.
+        A compacted file has the same batches, and an index of their blocks. None may be rejected.
         """
         file_id, session_id = self.ids.new_uuid(), self.ids.new_uuid()
         name = ingestion_name(session_id, file_id)

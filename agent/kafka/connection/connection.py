@@ -6,7 +6,7 @@ so that the produce requests of a pipelining client share one ingestion file.
 Memory is bounded in three ways. The connection limits the number of its open requests, and the bytes of
 requests that are not handled yet. Above either limit, or while the client does not read its responses, the
 connection stops receiving. All connections share a budget for these bytes. Those whose clients have not
-logged in share a small one of their own. While a budget is full, its connections with open requests stop
+logged in share a separate small budget. While a budget is full, its connections with open requests stop
 receiving.
 """
 

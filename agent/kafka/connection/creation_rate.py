@@ -1,9 +1,8 @@
 """Bounds on the rate of new connections (KIP-612): of the agent, and of each IP address with a quota.
 
-Like a Kafka broker, the agent delays connections beyond its own rate, one after the other. Kafka delays the
-accept; here a connection is accepted and nothing is received from it, which is the same for its client. A
-connection that would wait longer than `MAX_DELAY_SECONDS` is closed, where Kafka leaves it in the backlog of
-the socket.
+Like a Kafka broker, the agent delays connections beyond its own rate. Kafka delays the accept. The agent
+accepts the connection and receives nothing from it, which is the same for its client. It closes a connection
+that would wait longer than `MAX_DELAY_SECONDS`; Kafka leaves it in the backlog of the socket.
 
 A connection beyond the rate of its address is closed, but not at once: a client that reconnects at once would
 only make more of them. At most `MAX_CLOSING` connections wait for that. On a listener

@@ -46,7 +46,7 @@ class IncomingMemory:
         return self.budget.free >= 2 * RECEIVE_BYTES
 
     def reserve(self, owner: object, held: int, received: int, length: int) -> int:
-        """Reserve memory for a request of which `held` bytes are reserved and `received` have arrived.
+        """Reserve memory for a request; `held` bytes are reserved, and `received` bytes have arrived.
 
         Return how many bytes are reserved now: `held` if there is no more memory.
         """

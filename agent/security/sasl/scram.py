@@ -5,8 +5,8 @@ librdkafka do not: one user would have two principals. It also rejects salts bel
 tools may set (KIP-554), and looks up users in the middle of a blocking call.
 
 The nonce of the server makes each exchange unique, so a replayed message proves nothing. The client repeats
-its first header in the last message, signed, so that nobody can change it on the way. The proof is compared
-in constant time. An unknown user has a simulated credential and takes the same steps as a wrong password. A
+its first header in the last message, signed, so an attacker cannot change it. The proof is compared in
+constant time. An unknown user has a simulated credential and takes the same steps as a wrong password. A
 credential that was changed or deleted between the two messages of the client proves nothing.
 Delegation tokens (`tokenauth=true`) are refused.
 """

@@ -1,6 +1,6 @@
 """TLS between a socket's transport and a protocol, with the same bounds and life cycle as without TLS.
 
-The event loop's own TLS encrypts whatever is written at once and then reports an empty buffer. A client that
+The event loop's own TLS encrypts all written bytes at once and then reports an empty buffer. A client that
 reads nothing could so make an agent hold large responses that no budget counts. Here, plain bytes wait in
 `TlsTransport` as the views that were written. They are encrypted only when the socket takes them, and count
 as unsent until then. `pause_reading` stops the socket as well.

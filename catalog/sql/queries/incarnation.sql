@@ -1,5 +1,5 @@
 -- name: lock_incarnation
--- Lock the incarnation; processes that may start a new one do so one after the other.
+-- Lock the incarnation, so that only one process at a time may start a new one.
 SELECT epoch FROM catalog_incarnation FOR UPDATE;
 
 -- name: read_incarnation

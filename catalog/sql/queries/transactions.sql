@@ -230,8 +230,8 @@ WHERE transactional_id IN (
 );
 
 -- name: lock_settled
--- Lock a bounded number of partitions of which nothing transactional seems to be left, for long enough that no reader
--- uses extents that were looked up before; skip those that another transaction has locked. The scalar subqueries make
+-- Lock a bounded number of partitions that seem to have had nothing transactional for so long that no reader uses
+-- extents that were looked up before; skip those that another transaction has locked. The scalar subqueries make
 -- PostgreSQL search each partition from its newest extent on.
 SELECT p.topic_id, p.partition FROM partitions AS p
 WHERE p.has_transactions AND p.unstable_offset IS NULL

@@ -83,8 +83,8 @@ class Group(NamedTuple):
 
     `data` has the bytes of the files. `topics` has 16 bytes for each partition. `bounds` and `aborted` are
     those of `cut_batches`. The kernels fill the arrays from `pieces` on. `piece_ends` and `row_ends` have the
-    end of each partition in `pieces` and `rows`. The records of compressed batches are in `opened`, of which
-    `records` is a read-only view. `found` and `dropped` count the records of each extent.
+    end of each partition in `pieces` and `rows`. The records of compressed batches are in `opened`, and
+    `records` is a read-only view of it. `found` and `dropped` count the records of each extent.
     """
 
     data: ByteArray

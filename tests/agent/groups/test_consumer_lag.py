@@ -38,7 +38,7 @@ class Pages:
 
 
 class TwoAgents:
-    """Live agents, of which this one is the first."""
+    """Live agents; this one is the first."""
 
     own = AGENTS[0]
 

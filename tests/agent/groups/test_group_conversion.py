@@ -74,7 +74,7 @@ class SlowGroupTable:
 
 
 class Agents:
-    """Coordinators over one catalog, each of which takes over the group of the previous one."""
+    """Coordinators over one catalog. Each takes over the group of the previous one."""
 
     def __init__(self, catalog: Catalog, clock: ManualClock, ids: Ids) -> None:
         catalog.topics.create("granite", 2, {})

@@ -63,7 +63,7 @@ class Expiry:
 def run_scenario(
     catalog: Catalog, clock: ManualClock, ids: Ids
 ) -> Callable[[Callable[[Expiry], Awaitable[None]]], None]:
-    """Return a function that runs a scenario in an event loop of its own."""
+    """Return a function that runs a scenario in a separate event loop."""
 
     async def run(scenario: Callable[[Expiry], Awaitable[None]]) -> None:
         async with open_coordinator(catalog, clock, ids, _SETTINGS) as coordinator:

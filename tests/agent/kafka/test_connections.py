@@ -65,7 +65,7 @@ def busy(catalog_url: str, store: FaultyStore, clock: Clock) -> Iterator[BrokerT
 
 
 def _work(broker: BrokerThread, number: int) -> None:
-    """Produce to a topic of its own, create topics, and read everything in a group with commits."""
+    """Produce to a new topic, create topics, and read everything in a group with commits."""
     name = f"t{number}"
     broker.create_topic(name, 4)
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=240, trust_env=False) as http:

@@ -1,4 +1,4 @@
-"""Observation of which metrics of an agent change, also of gauges that change for a moment only."""
+"""Observation of changes of an agent's metrics, also of gauges that change for a moment only."""
 
 from __future__ import annotations
 

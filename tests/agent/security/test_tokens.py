@@ -1,4 +1,4 @@
-"""Tokens: what is accepted, forgeries, and keys that rotate."""
+"""Tokens: accepted ones, forgeries, and keys that rotate."""
 
 from __future__ import annotations
 

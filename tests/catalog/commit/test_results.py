@@ -1,4 +1,4 @@
-"""Stored outcomes of commits: what a retry gets, how large they are, and those of earlier releases."""
+"""Stored outcomes of commits: their effect on retries, their size, and those of earlier releases."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def violations(sql: str, *, is_online: bool) -> list[str]:
             found += _on_existing_table(statement, changed[1])
         index = re.match(r"CREATE (?:UNIQUE )?INDEX (CONCURRENTLY )?\w+ ON (\w+)", statement)
         if index and index[2] not in created and not (index[1] and is_online):
-            found.append(f"{statement[:40]}: build the index CONCURRENTLY, in an online migration of its own")
+            found.append(f"{statement[:40]}: build the index CONCURRENTLY, in a separate online migration")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the catalog accepts of a job whose range has transactions, and what its publication removes."""
+"""Jobs whose range has transactions: accepted outputs, and the rows that publication removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored ACLs: what a change does, what a filter selects, and how watchers learn of a change."""
+"""Stored ACLs: changes, filters, and notifications of watchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users in a real catalog: what is stored, what can be read, and what unknown names look like."""
+"""Users in a real catalog: stored data, public data, and unknown names."""
 
 from __future__ import annotations
 

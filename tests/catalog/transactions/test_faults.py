@@ -223,7 +223,7 @@ def test_concurrent_transactions_end_completely_and_without_deadlocks(scene: Sce
 
 
 def test_transactions_of_two_agents_end_together_without_deadlocks(scene: Scene) -> None:
-    """Their ids and partitions are locked in one order, whatever the order of the requests."""
+    """Their ids and partitions are locked in one order, for any order of the requests."""
     topic, transactions = scene.topic(partitions=_PARTITIONS), scene.catalog.transactions
     names = [f"t-{number}" for number in range(_PRODUCERS)]
 

@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Producer:
-    """What a client believes: its identity, its protocol, and its next sequence numbers."""
+    """A client's view of itself: its identity, its protocol, and its next sequence numbers."""
 
     name: str
     identity: ProducerIdentity
@@ -300,7 +300,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert model.current is not None
             self.zombies.append(model.current)
             fenced = ProducerIdentity(each.producer.producer_id, each.producer.producer_epoch + 1)
-            # Nobody has this identity; the next producer of the id gets the epoch after it.
+            # No client has this identity; the next producer of the id gets the epoch after it.
             model.current = _Producer(each.transactional_id, fenced, bumps_epoch=False)
             model.ended = False
 

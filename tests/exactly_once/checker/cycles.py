@@ -5,8 +5,8 @@
 
 Kafka orders the records of each partition, and does not isolate the writers. So two concurrent transactions
 may write in different orders to two partitions. Jepsen allows all cycles with such an edge, and so does
-`ALLOWED`. A cycle without one is a violation: edges between transactions of which one ended before the other
-began, and consumed records, have an order in time.
+`ALLOWED`. A cycle without one is a violation: edges between transactions have an order in time if one ended
+before the other began, and so have edges of consumed records.
 """
 
 from __future__ import annotations

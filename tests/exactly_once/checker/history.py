@@ -34,7 +34,7 @@ Event = dict[str, Any]
 
 
 class Outcome(StrEnum):
-    """What a client knows about the end of its transaction."""
+    """A client's knowledge about the end of its transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -62,7 +62,7 @@ class Send:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction: what it consumed and sent, and how it ended."""
+    """A transaction: its input and output, and its end."""
 
     name: str
     process: str

@@ -140,7 +140,7 @@ def read_unsent(events: list[Event], pick: Pick) -> bool:
 
 
 def read_part(events: list[Event], pick: Pick) -> bool:
-    """Let one reader miss a record of a transaction of which it saw others."""
+    """Let one reader miss a record of a transaction, although it saw others of the transaction."""
     return _miss(events, pick, keeps_some=True)
 
 
@@ -210,7 +210,7 @@ def share_offset(events: list[Event], pick: Pick) -> bool:
 
 
 def reorder(events: list[Event], pick: Pick) -> bool:
-    """Exchange two records of a partition, one of which was acknowledged before the other was sent."""
+    """Exchange two records of a partition; one was acknowledged before the other was sent."""
     sent = {event["value"]: event for event in _of(events, "sent")}
     sends = {event["value"]: event for event in _of(events, "send")}
     pairs = [

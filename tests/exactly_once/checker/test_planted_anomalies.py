@@ -33,7 +33,7 @@ def _random_history(chance: random.Random) -> list[Event]:
 def test_an_anomaly_in_any_history_is_found(
     plant: Callable[[list[Event], Pick], bool], kind: Kind, seed: int
 ) -> None:
-    """The history is correct but for the plant, so whatever is found follows from it."""
+    """The history is correct except for the plant, so each violation follows from it."""
     chance = random.Random(seed)
     events = _random_history(chance)
     assume(plant(events, chance.choice))

@@ -376,7 +376,7 @@ def test_the_first_pass_reads_the_dirty_section_once(
 ) -> None:
     """It reads twice if it does not know where batches begin, or if offsets are more than the table holds.
 
-    Clean batches in the same range are no part of the section.
+    Clean batches in the same range are not in the section.
     """
     harness = LogHarness(tmp_path, clock=ManualClock(START))
     log = harness.open(replace(COMPACTED, index_interval_bytes=300))

@@ -1,4 +1,4 @@
-"""A real Kafka broker and our engine use one log directory, one after the other, after kill -9 of each."""
+"""A real Kafka broker and our engine use one log directory alternately, after kill -9 of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log directories that both engines use, one after the other."""
+"""Log directories that both engines use alternately."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def catalogs(new_catalog_url: Callable[..., str]) -> Iterator[tuple[Catalog, Catalog]]:
-    """Return two empty catalogs for all examples; each example uses a topic of its own."""
+    """Return two empty catalogs for all examples; each example uses a new topic."""
     clock = ManualClock()
     with (
         open_catalog(new_catalog_url(), clock, SeededIds(1, clock), limits=PATIENT) as first,
@@ -195,7 +195,7 @@ def test_a_gap_that_a_readoption_may_fill_is_retried(scene: Scene) -> None:
     after = Scene.set_up(scene.catalog, scene.ids)
 
     def send(sequence: int) -> RunRefusal | None:
-        """Send two batches of which only the first has a gap before it."""
+        """Send two batches; only the first has a gap before it."""
         sections = {
             key: [run_of(10, producer=(5, 0, sequence))],
             PartitionId(topic.topic_id, 1): [run_of(1)],

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def single_record_batches(
     count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, distance: int = 1
 ) -> list[model.Batch]:
-    """Return batches of one record each, all of which survive."""
+    """Return batches of one record each. All survive."""
     return [
         replace(
             model.batch_of([Record(i * distance, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
@@ -49,7 +49,7 @@ def single_record_batches(
 
 
 def write(section: Section, codec: Codec | None, limit: int | None) -> FilteredBatches:
-    """Return the output of pass 2 for a section of which all records survive."""
+    """Return the output of pass 2 for a section whose records all survive."""
     return filter_batches(
         b"".join(section.stored()),
         find([section]),
@@ -64,7 +64,7 @@ def write(section: Section, codec: Codec | None, limit: int | None) -> FilteredB
 def merge(
     batches: list[model.Batch], codec: Codec | None = None, limit: int | None = None
 ) -> tuple[list[model.Batch], int]:
-    """Return the output of pass 2 for batches of which all records survive, and the saved bytes."""
+    """Return the output of pass 2 for batches whose records all survive, and the saved bytes."""
     written = write(Section(batches=tuple(batches)), codec, limit)
     return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
 

@@ -1,6 +1,6 @@
 """Compiled kernels are valid for exactly one version of all kernels, and are stored where that is safe.
 
-Each test runs kernels of a copy of the packages in processes of their own.
+Each test runs kernels of a copy of the packages in new processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`siltstone migrate`: what it reports, and what other commands say before it ran."""
+"""`siltstone migrate`: its report, and the errors of other commands before it ran."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_job_survives_copied_tasks_and_a_dead_executor(
     clock: ManualClock,
     tmp_path: Path,
 ) -> None:
-    """Where a task waits on one of the two executors, Spark runs a copy of it on the other.
+    """If a task waits on one of the two executors, Spark runs a copy of it on the other.
 
     One executor dies in the last stage, with half of the shuffle files; the other one still has its half.
     """

@@ -1,4 +1,4 @@
-"""One request for each row of the table of rights: what it needs, and how its response shows a refusal."""
+"""One request for each row of the table of rights: the rights it needs, and the refusal in its response."""
 
 from __future__ import annotations
 

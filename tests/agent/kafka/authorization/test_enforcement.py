@@ -1,4 +1,4 @@
-"""What the table of rights does not show: partial refusals, hidden resources, revocation and HTTP."""
+"""Rules that the table of rights does not show: partial refusals, hidden resources, revocation and HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BATCH = bytes(encode_batch([1], [b"k"], [b"v"]))
 
 @pytest.fixture(scope="module")
 def topics(secured: BrokerThread) -> dict[str, UUID]:
-    """Topics of which `alice` may use those whose names begin with `a`."""
+    """Topics. `alice` may use those whose names begin with `a`."""
     found = {name: secured.create_topic(name).topic_id for name in ("a1", "a2", "secret")}
     bindings = allow(
         "alice", "All Topic a*", "DescribeConfigs Topic a*", "Describe Topic known", "All Group a*"

@@ -122,7 +122,7 @@ def test_an_unlimited_rate_delays_nothing() -> None:
 def test_connections_are_served_in_order_and_never_faster_than_the_rate(
     pauses: list[int], limit: int
 ) -> None:
-    """Ten windows of the rate may come at once; then one after the other, or not at all."""
+    """Ten windows of the rate may come at once; then one at a time, or none."""
     clock = ManualClock()
     rate = rate_of(limit, clock)
     served: list[float] = []
