@@ -45,8 +45,8 @@ from agent.metrics_snapshot import metrics_snapshot
 from agent.quotas.follower import QuotaFollower
 from agent.read.caches.block_cache import BlockCache
 from agent.read.caches.cache_memory import CacheMemory
+from agent.read.caches.catalog_cache import BoundsCache
 from agent.read.caches.range_cache import RangeCache
-from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
 from agent.read.log_lookup import LogLookup

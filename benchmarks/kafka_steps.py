@@ -40,7 +40,7 @@ from agent.local_topics.tail_cache import TailCache
 from agent.process import freeze_garbage
 from agent.read.caches.block_cache import BlockCache
 from agent.read.caches.cache_memory import CacheMemory
-from agent.read.catalog_cache import BoundsCache
+from agent.read.caches.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
 from agent.read.log_lookup import LogLookup

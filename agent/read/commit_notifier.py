@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from agent.cluster.commits import CommittedFile
-    from agent.read.catalog_cache import BoundsCache
+    from agent.read.caches.catalog_cache import BoundsCache
     from catalog.commit.notifications import Changes
     from catalog.model import SectionResult
     from core.outage import Outage

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from agent.cluster.errors import ReadFailedError
-from agent.read.catalog_cache import ExtentCache
+from agent.read.caches.catalog_cache import ExtentCache
 from agent.read.fetch_result import offset_error
 from catalog.model import PartitionId
 from catalog.topics.extents import ExtentRequest
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent.cluster.catalog_epoch import CatalogEpoch
-    from agent.read.catalog_cache import BoundsCache
+    from agent.read.caches.catalog_cache import BoundsCache
     from agent.read.fetch_plan import Cursor, PartitionFetch
     from agent.runtime.work_pool import WorkPool
     from agent.settings import AgentSettings

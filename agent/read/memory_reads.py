@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.read.caches.block_cache import BlockCache
-    from agent.read.catalog_cache import BoundsCache
+    from agent.read.caches.catalog_cache import BoundsCache
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_memory import FetchMemory
     from agent.read.hot_tail import HotTail, TailRead

@@ -5,8 +5,8 @@ A fetch finds the bounds of its partitions and then the batches. It looks for th
 1. the tail in memory, cached blocks of older batches, and the tail cache on this agent's disks,
 2. the extents and the object ranges that they refer to: from the cache, or by one GET for adjacent ranges.
 
-Batches that a fetch reads from objects become blocks, unless they belong to the log only while their extents
-do (`Cursor.needs_extents`). The blocks are verified, copied and given their offsets once for all readers.
+`ExtentReader` reads objects. Batches that it reads become blocks: they are verified, copied and given their
+offsets once for all readers.
 
 One query looks up the extents of all partitions. The partitions share the limit of the response in their
 order before that, so the query returns about what the response can hold.
@@ -14,7 +14,7 @@ order before that, so the query returns about what the response can hold.
 Local topics are read from the disks only. If there are fewer than `min_bytes`, the fetch waits for commits by
 any agent and looks again.
 
-Cached metadata (`catalog_cache`) is used only by a fetch that may wait, because it is woken when there is
+Only a fetch that may wait uses cached metadata (`caches.catalog_cache`), because it is woken when there is
 more. A fetch that may not wait, and any fetch of a compacted topic, queries the catalog.
 
 Compaction may replace extents during a fetch. If an object is gone, the fetch looks up the extents again. A
@@ -28,40 +28,27 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from agent.cluster.errors import ReadFailedError
-from agent.read.batch_slicing import ExtentPart, verified_blocks
+from agent.read.extent_reader import ExtentReader
 from agent.read.fetch_memory import FetchMemory
-from agent.read.fetch_plan import (
-    Cursor,
-    CursorPlan,
-    PartitionFetch,
-    assign_limits,
-    index_range,
-    parse_index,
-    plan_cursor,
-)
+from agent.read.fetch_plan import Cursor, PartitionFetch, assign_limits
 from agent.read.fetch_result import is_sufficient, result_of, unknown_partition, within_limits
 from agent.read.memory_reads import MemoryRead
-from agent.read.object_reader import RangeRequest
-from agent.read.read_ahead import ReadAhead
-from agent.runtime.errors import BusyError
 from catalog.model import PartitionId
-from core.errors import CorruptDataError, InvalidInputError, SiltstoneError
+from core.errors import InvalidInputError
 from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.read.caches.block_cache import BlockCache, VerifiedBlock
-    from agent.read.caches.range_cache import ByteRange
+    from agent.read.caches.block_cache import BlockCache
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_result import FetchResult
     from agent.read.hot_tail import HotTail, TailRead
     from agent.read.log_lookup import LogLookup
     from agent.read.object_reader import ObjectReader
+    from agent.read.read_ahead import ReadAhead
     from agent.read.timestamp_lookup import TimestampLookup
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
@@ -69,7 +56,6 @@ if TYPE_CHECKING:
     from catalog.model import AbortedTransaction, Extent, PartitionState, Topic
     from core.clock import Clock
     from local_tier.segment.time_index import TimestampOffset
-    from object_format.segment_file import SectionIndex
 
 _MAX_ROUNDS = 64
 # Of one fetch, for extents.
@@ -136,22 +122,26 @@ class ReadPath:
         self._log = log
         self._tail = tail
         self._blocks = blocks
-        # Fetches of the same parts take turns: the first one extracts them, and the others find blocks.
-        self._extraction = asyncio.Semaphore(settings.rendering_threads)
         self._local_reader = local_reader
-        self._reader = reader
         self._commit_notifier = commit_notifier
         self._pools = pools
         self._clock = clock
         self._metrics = metrics
-        self.read_ahead = ReadAhead(
+        self._extents = ExtentReader(
             reader,
-            read_indexes=self._read_indexes,
-            is_hot=self._is_hot,
+            blocks=blocks,
+            memory=self.budget,
+            serve_from_blocks=self._serve_from_blocks,
+            pools=pools,
             settings=settings,
             clock=clock,
             metrics=metrics,
         )
+
+    @property
+    def read_ahead(self) -> ReadAhead:
+        """Return the windows that are read ahead of sequential readers."""
+        return self._extents.read_ahead
 
     async def fetch_one(
         self, wanted: PartitionFetch, *, min_bytes: int = 1, max_wait_ms: int = 0
@@ -350,7 +340,7 @@ class ReadPath:
             await self._local_reader.serve_within_extents(chosen)
             unserved = [cursor for cursor in chosen if not cursor.served.runs]
             unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
-            await self._read(unserved, generation, is_last=is_last)
+            await self._extents.read(unserved, generation, is_last=is_last)
 
     def _serve_from_memory(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve batches from the tail and the cached blocks."""
@@ -402,48 +392,6 @@ class ReadPath:
                 break
         return bool(cursor.served.runs)
 
-    async def _read(self, cursors: Sequence[Cursor], generation: int, *, is_last: bool) -> None:
-        """Read one round: the ranges that the first cursors need, as many as fit in memory.
-
-        What cannot be read stops its cursors. `generation` is that of the cached blocks before the extents of
-        the cursors were looked up. Raises `BusyError` if not even one fits or no thread is free,
-        and `ObjectNotFoundError` unless it `is_last`.
-        """
-        indexes = await self._read_indexes_of(cursors, is_last=is_last)
-        readable = [cursor for cursor in cursors if not cursor.is_done]
-        plans = self._within_memory([plan_cursor(cursor, indexes) for cursor in readable])
-        if not plans:
-            return
-        parts = [part for plan in plans for _, part in plan.steps if part is not None]
-        wanted = [RangeRequest(part.range, self._is_hot(part.extent)) for part in parts]
-        with self.budget.reserving(sum(part.range.length for part in parts)):
-            self.read_ahead.before_read(plans, indexes)
-            data = _own_errors(await self._reader.read_each(wanted), is_last=is_last)
-            async with self._extraction:
-                await self._extract(plans, data, generation)
-        self.read_ahead.after_read([plan.cursor for plan in plans], indexes)
-
-    async def _extract(
-        self, plans: Sequence[CursorPlan], data: Sequence[memoryview | SiltstoneError], generation: int
-    ) -> None:
-        """Serve the cursors from `data`, or from blocks that another fetch extracted meanwhile."""
-        parts = iter(data)
-        works = [
-            (plan, list(islice(parts, sum(part is not None for _, part in plan.steps)))) for plan in plans
-        ]
-        works = [work for work in works if not self._serve_from_blocks(work[0].cursor)]
-        if not works:
-            return
-        extracted = await self._pools.rendering.run(partial(_serve, works))
-        for (plan, _), blocks in zip(works, extracted, strict=True):
-            if not blocks:
-                continue
-            if generation == self._blocks.generation:
-                for block in blocks:
-                    self._blocks.put(plan.cursor.fetch.partition_id, block)
-            self._reader.extracted(part.range for _, part in plan.steps if part is not None)
-            self._metrics.extracted_bytes.inc(sum(len(block.data) for block in blocks))
-
     def _serve_from_blocks(self, cursor: Cursor) -> bool:
         """Serve a cursor whose part of the response is known; return False if there is no block."""
         if cursor.needs_extents or cursor.served.runs:
@@ -454,58 +402,6 @@ class ReadPath:
         cursor.served.take(found)
         return True
 
-    def _within_memory(self, plans: Sequence[CursorPlan]) -> Sequence[CursorPlan]:
-        """Return the first plans, at least one, that leave half of the free memory to other fetches."""
-        left = self.budget.free // 2
-        for number, plan in enumerate(plans):
-            left -= sum(part.range.length for _, part in plan.steps if part is not None)
-            if left < 0:
-                return plans[: max(number, 1)]
-        return plans
-
-    async def _read_indexes_of(
-        self, cursors: Sequence[Cursor], *, is_last: bool
-    ) -> dict[ByteRange, SectionIndex]:
-        """Return the indexes of the large extents that the cursors need; stop those whose index is bad."""
-        large = [
-            (cursor, extent)
-            for cursor in cursors
-            for extent in cursor.needed_extents()
-            if self._is_read_by_index(extent)
-        ]
-        if not large:
-            return {}
-        requests = [RangeRequest(index_range(extent), self._is_hot(extent)) for _, extent in large]
-        blocks = _own_errors(await self._reader.read_each(requests), is_last=is_last)
-        indexes: dict[ByteRange, SectionIndex] = {}
-        for (cursor, extent), block in zip(large, blocks, strict=True):
-            if isinstance(block, SiltstoneError):
-                cursor.stop_before(extent, block)
-                continue
-            try:
-                indexes[index_range(extent)] = parse_index(extent, block)
-            except SiltstoneError as error:
-                cursor.stop_before(extent, error)
-        return indexes
-
-    async def _read_indexes(
-        self, extents: Sequence[Extent], limiter: asyncio.Semaphore
-    ) -> dict[ByteRange, SectionIndex]:
-        large = [extent for extent in extents if self._is_read_by_index(extent)]
-        blocks = await self._reader.read(
-            [RangeRequest(index_range(extent), self._is_hot(extent)) for extent in large], limiter=limiter
-        )
-        return {
-            index_range(extent): parse_index(extent, block)
-            for extent, block in zip(large, blocks, strict=True)
-        }
-
-    def _is_read_by_index(self, extent: Extent) -> bool:
-        return bool(extent.index_length) and extent.length >= self._settings.index_threshold_bytes
-
-    def _is_hot(self, extent: Extent) -> bool:
-        return self._clock.now_ms() - extent.committed_ms < self._settings.hot_window_ms
-
     def _count(self, results: Sequence[FetchResult]) -> None:
         outcomes = Counter(
             "failed" if result.error else "records" if result.size else "empty" for result in results
@@ -513,87 +409,3 @@ class ReadPath:
         for outcome, count in outcomes.items():
             self._metrics.fetches.labels(outcome).inc(count)
         self._metrics.fetched_bytes.inc(sum(result.size for result in results))
-
-
-def _own_errors(
-    found: Sequence[memoryview | SiltstoneError], *, is_last: bool
-) -> list[memoryview | SiltstoneError]:
-    """Return bytes and the errors of their partitions; raise the errors that concern the whole fetch."""
-    for each in found:
-        if isinstance(each, BusyError) or (isinstance(each, ObjectNotFoundError) and not is_last):
-            raise each
-    return [_missing(each) if isinstance(each, ObjectNotFoundError) else each for each in found]
-
-
-def _missing(error: ObjectNotFoundError) -> ReadFailedError:
-    return ReadFailedError(
-        f"an object of a live extent is missing: {error.message}",
-        remedy="retry; if the error persists, compare bucket and catalog with siltstone fsck",
-    )
-
-
-def _serve(
-    works: Sequence[tuple[CursorPlan, Sequence[memoryview | SiltstoneError]]],
-) -> list[list[VerifiedBlock]]:
-    """Extract the batches of each plan from the bytes of its parts, or their errors; return blocks to cache.
-
-    Runs in the rendering pool.
-    """
-    extracted = []
-    for plan, data in works:
-        blocks: list[VerifiedBlock] = []
-        try:
-            _serve_cursor(plan, data, blocks)
-        except SiltstoneError as error:
-            plan.cursor.stop(error)
-        extracted.append(blocks)
-    return extracted
-
-
-def _serve_cursor(
-    plan: CursorPlan, data: Sequence[memoryview | SiltstoneError], extracted: list[VerifiedBlock]
-) -> None:
-    """Serve until the limit or the first part that cannot be read, whose error is raised.
-
-    Whole parts are extracted if their blocks can be cached.
-    """
-    cursor, parts = plan.cursor, iter(data)
-    before = cursor.served.next_offset
-    for extent, part in plan.steps:
-        if cursor.served.is_cut:
-            break
-        if part is None:
-            cursor.served.skip(extent, max_bytes=cursor.limit)
-            continue
-        found = next(parts)
-        if isinstance(found, SiltstoneError):
-            raise found
-        _serve_part(cursor, part, found, extracted)
-    if cursor.served.next_offset == before:
-        cursor.read_factor *= 4
-
-
-def _serve_part(cursor: Cursor, part: ExtentPart, data: memoryview, extracted: list[VerifiedBlock]) -> None:
-    served, limit = cursor.served, cursor.limit
-    if cursor.needs_extents:
-        served.serve(part, verified_blocks(part, data, first_offset=part.first_offset), max_bytes=limit)
-        return
-    blocks, damage = _all_blocks(part, data)
-    extracted += blocks
-    cursor.extracted = max((cursor.extracted, *(block.next_offset for block in blocks)))
-    if damage is None:
-        served.serve(part, blocks, max_bytes=limit)
-        return
-    served.serve(replace(part, reaches_end=False), blocks, max_bytes=limit)
-    if not served.is_cut:
-        raise damage
-
-
-def _all_blocks(part: ExtentPart, data: memoryview) -> tuple[list[VerifiedBlock], CorruptDataError | None]:
-    """Return the blocks before the first damage, and the damage."""
-    blocks: list[VerifiedBlock] = []
-    try:
-        blocks.extend(verified_blocks(part, data, first_offset=part.extent.base_offset))
-    except CorruptDataError as error:
-        return blocks, error
-    return blocks, None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
-from agent.read.catalog_cache import BoundsCache, ExtentCache
+from agent.read.caches.catalog_cache import BoundsCache, ExtentCache
 from catalog.model import Extent, FileKind, PartitionId, PartitionState, SectionResult
 from core.clock import ManualClock
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from agent.read.catalog_cache import BoundsCache
+from agent.read.caches.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from catalog.commit.notifications import Changes, bucket_of
 from catalog.errors import CatalogUnavailableError

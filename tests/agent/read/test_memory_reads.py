@@ -9,7 +9,7 @@ import pytest
 
 from agent.read.caches.block_cache import BlockCache
 from agent.read.caches.cache_memory import CacheMemory
-from agent.read.catalog_cache import BoundsCache
+from agent.read.caches.catalog_cache import BoundsCache
 from agent.read.hot_tail import HotTail
 from agent.read.memory_reads import MemoryRead
 from agent.write.ingestion_buffer import OpenFile, Piece

@@ -204,7 +204,7 @@ def test_batches_that_were_read_before_a_new_epoch_are_not_cached_in_it(
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a")
     broker.run(_clear_tail(broker))
-    reader, blocks = broker.agent.read_path._reader, broker.agent.blocks
+    reader, blocks = broker.agent.read_path._extents._reader, broker.agent.blocks
     read_each = reader.read_each
 
     async def read_until_the_next_epoch(
