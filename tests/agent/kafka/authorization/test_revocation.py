@@ -88,6 +88,16 @@ def _sync(group: str, joined: Struct, assignments: dict[str, bytes]) -> Struct:
     )
 
 
+def _join_both(broker: BrokerThread, group: str, leader: Wire, follower: Wire) -> tuple[Struct, Struct]:
+    """Let two clients join a group in this order, so that the first one leads; return their responses."""
+    first = _Waiting(broker, leader, "join_group", 3, _join(group, "", b"of the leader"))
+    second = _Waiting(broker, follower, "join_group", 3, _join(group, "", b"of the follower"))
+    joined = first.finish(), second.finish()
+    assert [each.error_code for each in joined] == [0, 0]
+    assert joined[0].leader == joined[0].member_id
+    return joined
+
+
 def test_a_leader_without_its_right_does_not_see_the_members(secured: BrokerThread) -> None:
     """It is the leader, and waits for the other member to join again."""
     group = "g-revoked"
@@ -96,18 +106,14 @@ def test_a_leader_without_its_right_does_not_see_the_members(secured: BrokerThre
         Wire(secured.host_and_port, client_id="bob") as bob,
         Wire(secured.host_and_port, client_id="admin") as admin,
     ):
-        first = _Waiting(secured, bob, "join_group", 3, _join(group, "", b"of bob"))
-        second = _Waiting(secured, admin, "join_group", 3, _join(group, "", b"of admin"))
-        leader, follower = first.finish(), second.finish()
-        assert (leader.error_code, follower.error_code) == (0, 0)
-        assert leader.leader == leader.member_id
+        leader, follower = _join_both(secured, group, bob, admin)
         syncing = _Waiting(secured, admin, "sync_group", 2, _sync(group, follower, {}))
         assert bob.ask("sync_group", 2, _sync(group, leader, {follower.member_id: b"1"})).error_code == 0
         assert bytes(syncing.finish().assignment) == b"1"
 
         joining = _Waiting(secured, bob, "join_group", 3, _join(group, leader.member_id, b"new"))
         _revoke(secured)
-        rejoined = admin.ask("join_group", 3, _join(group, follower.member_id, b"of admin"))
+        rejoined = admin.ask("join_group", 3, _join(group, follower.member_id, b"of the follower"))
         refused = joining.finish()
         assert (refused.error_code, refused.members) == (_REFUSED_GROUP, [])
         assert rejoined.error_code == 0
@@ -120,9 +126,7 @@ def test_a_follower_without_its_right_gets_no_assignment(secured: BrokerThread) 
         Wire(secured.host_and_port, client_id="bob") as bob,
         Wire(secured.host_and_port, client_id="admin") as admin,
     ):
-        first = _Waiting(secured, admin, "join_group", 3, _join(group, "", b"of admin"))
-        second = _Waiting(secured, bob, "join_group", 3, _join(group, "", b"of bob"))
-        leader, follower = first.finish(), second.finish()
+        leader, follower = _join_both(secured, group, admin, bob)
         syncing = _Waiting(secured, bob, "sync_group", 2, _sync(group, follower, {}))
         _revoke(secured)
         synced = admin.ask("sync_group", 2, _sync(group, leader, {follower.member_id: b"secret"}))
