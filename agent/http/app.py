@@ -34,10 +34,13 @@ def create_app(context: HttpContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # `include_router` would build each of them twice.
+        routes=[
+            *topic_routes.router(context).routes,
+            *record_routes.router(context).routes,
+            *operation_routes.router(context).routes,
+        ],
     )
-    app.include_router(topic_routes.router(context))
-    app.include_router(record_routes.router(context))
-    app.include_router(operation_routes.router(context))
     documentation.install(app)
     errors.install(app, context.ids)
     app.add_middleware(RelativeRedirects)

@@ -27,6 +27,7 @@ _REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
     "CreateTopicBody": TypeAdapter(CreateTopicBody),
     "ProduceBody": PRODUCE_BODY,
 }
+_ERROR = TypeAdapter(ErrorResponse)
 
 _ERRORS = {
     403: "The principal of the request may not do this.",
@@ -43,15 +44,23 @@ _ERRORS = {
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route's error responses."""
-    return {status: {"model": ErrorResponse, "description": _ERRORS[status]} for status in statuses}
+    """Return the OpenAPI description of a route's error responses.
+
+    It refers to the model by name: FastAPI would compile a model again for each status of each route.
+    """
+    return {
+        status: {"description": _ERRORS[status], "content": _content("ErrorResponse")} for status in statuses
+    }
 
 
 def describes_body(name: str) -> dict[str, Any]:
     """Return the OpenAPI description of a route whose request body is the model `name`."""
     assert name in _REQUEST_BODIES
-    reference = {"$ref": _REFERENCE.format(model=name)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+    return {"requestBody": {"required": True, "content": _content(name)}}
+
+
+def _content(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=name)}}}
 
 
 def install(app: FastAPI) -> None:
@@ -91,17 +100,23 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             described = body.json_schema(ref_template=_REFERENCE)
             schemas.update(described.pop("$defs", {}))
             schemas[name] = described
+        described = _ERROR.json_schema(ref_template=_REFERENCE, mode="serialization")
+        schemas.update(described.pop("$defs", {}))
+        schemas["ErrorResponse"] = described
         app.openapi_schema = _nullable(schema)
     return app.openapi_schema
 
 
 def _nullable(node: Any) -> Any:  # noqa: ANN401  # any JSON
-    """Convert from OpenAPI 3.1, where "or null" is another type, to 3.0, where it is a flag of the type."""
+    """Convert from OpenAPI 3.1, where "or null" is another type, to 3.0, where it is a flag of the type.
+
+    Defaults of null are left out, as FastAPI does.
+    """
     if isinstance(node, list):
         return [_nullable(item) for item in node]
     if not isinstance(node, dict):
         return node
-    node = {key: _nullable(value) for key, value in node.items()}
+    node = {key: _nullable(value) for key, value in node.items() if (key, value) != ("default", None)}
     choices = node.get("anyOf")
     if isinstance(choices, list) and {"type": "null"} in choices:
         others = [choice for choice in choices if choice != {"type": "null"}]
