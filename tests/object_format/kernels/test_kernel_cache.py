@@ -70,7 +70,7 @@ mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec unshare --user -
 def installation(tmp_path: Path) -> Path:
     """A copy of the packages without compiled code, with three more kernels that call each other."""
     root = tmp_path / "installation"
-    for package in ("core", "object_format"):
+    for package in ("core", "object_format", "spark_jobs"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in MODULES.items():
         (root / name).write_text(text)
