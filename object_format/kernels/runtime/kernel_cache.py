@@ -57,8 +57,11 @@ class KernelLocator(_CacheLocator):
         self._stamp = _stamp(source.parent)
         self._directory, read_only = cache_directories(source.parent)
         pattern = f"{source.stem}.{function.__qualname__}-{self._line}.py*"
-        for directory in read_only:
-            _copy_compiled(directory, self._directory, pattern, self._stamp)
+        try:
+            for directory in read_only:
+                _copy_compiled(directory, self._directory, pattern, self._stamp)
+        except OSError as error:  # a full disk costs a compilation
+            warnings.warn(f"compiled code cannot be copied: {error}", RuntimeWarning, stacklevel=2)
 
     @override
     def get_cache_path(self) -> str:
@@ -178,8 +181,12 @@ def _has_stamp(index: Path, stamp: str) -> bool:
 
 def _copy(source: Path, target: Path) -> None:
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
-        shutil.copyfile(source, copy.name)
-    os.replace(copy.name, target)  # noqa: PTH105 -- atomic, as numba replaces the files
+        try:
+            shutil.copyfile(source, copy.name)
+            os.replace(copy.name, target)  # noqa: PTH105 -- atomic, as numba replaces the files
+        except OSError:
+            Path(copy.name).unlink()
+            raise
 
 
 def _save_if_possible(save: Callable[..., None]) -> Callable[..., None]:

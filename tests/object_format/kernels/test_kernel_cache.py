@@ -112,20 +112,28 @@ def test_an_edited_kernel_is_compiled_again_with_all_its_callers(installation: P
     assert second["directory"] == str(installation / "object_format/kernels/hashing/__pycache__")
 
 
-def test_a_read_only_installation_works_without_a_home(installation: Path, tmp_path: Path) -> None:
-    """Code that is compiled already is used; the directory for temporary files takes a private copy."""
+@pytest.fixture
+def read_only(installation: Path) -> Sequence[str]:
+    """A command for a user without a home who may not write to the installation."""
     shell = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", READ_ONLY_FOR_A_USER_WITHOUT_HOME)
     command = (*shell, str(installation))
     if subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine allows no user namespaces")
+    return command
+
+
+def test_a_read_only_installation_works_without_a_home(
+    read_only: Sequence[str], installation: Path, tmp_path: Path
+) -> None:
+    """Code that is compiled already is used; the directory for temporary files takes a private copy."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
-    compiled = run(installation, command, TMPDIR=str(temporary))
-    loaded = run(installation, command, TMPDIR=str(temporary))
+    compiled = run(installation, read_only, TMPDIR=str(temporary))
+    loaded = run(installation, read_only, TMPDIR=str(temporary))
     run(installation)  # as an image is built
     shutil.rmtree(temporary / "siltstone-kernels-12345")
-    copied = run(installation, command, TMPDIR=str(temporary))
+    copied = run(installation, read_only, TMPDIR=str(temporary))
 
     assert compiled["compiled"] == ["call", "call_outside", "scaled"]
     assert (loaded["compiled"], copied["compiled"]) == ([], [])
@@ -135,11 +143,24 @@ def test_a_read_only_installation_works_without_a_home(installation: Path, tmp_p
     assert private.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_full_cache_does_not_fail_a_call(installation: Path, tmp_path: Path) -> None:
-    """No file may have any byte, so nothing is stored."""
-    limit = ["sh", "-c", 'ulimit -f 0 && exec "$0" "$@"']
+NO_BYTES = ("sh", "-c", 'ulimit -f 0 && exec "$0" "$@"')
+"""No file may have any byte, so nothing is stored."""
 
-    report = run(installation, limit, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+
+def test_a_read_only_installation_works_although_its_code_cannot_be_copied(
+    read_only: Sequence[str], installation: Path, tmp_path: Path
+) -> None:
+    """The directory that can be written is full. Nothing that is incomplete remains in it."""
+    run(installation)
+    report = run(installation, (*read_only, *NO_BYTES), XDG_CACHE_HOME=str(tmp_path))
+
+    assert report["results"] == [20, 20]
+    assert {path.stat().st_size for path in Path(report["directory"]).iterdir()} <= {0}
+    assert list(Path(report["directory"]).glob("tmp*")) == []
+
+
+def test_a_full_cache_does_not_fail_a_call(installation: Path, tmp_path: Path) -> None:
+    report = run(installation, NO_BYTES, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
 
     assert report["results"] == [20, 20]
     assert list((tmp_path / "cache").rglob("*.nbc")) == []
