@@ -75,10 +75,10 @@ class Owners:
 
     def _job(self, job_id: UUID) -> Owner:
         try:
-            job = self._catalog.jobs.get(job_id)
+            state, finished_ms = self._catalog.jobs.state_of(job_id)
         except JobNotFoundError:
             return Owner(Ownership.UNKNOWN)
-        if job.state in {JobState.COMPLETED, JobState.FAILED}:
+        if state in {JobState.COMPLETED, JobState.FAILED}:
             # The publication of the job may be lost, so garbage collection keeps its outputs, too.
-            return Owner(Ownership.ENDED, job.finished_ms, self._catalog.lost_commits.is_any_unsettled())
+            return Owner(Ownership.ENDED, finished_ms, self._catalog.lost_commits.is_any_unsettled())
         return Owner(Ownership.OPEN)

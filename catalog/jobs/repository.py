@@ -12,6 +12,9 @@ An attempt that does not complete ends in one of these ways:
 - A process died: the same, but after `MAX_DEATHS` deaths the job fails, and all its files are suspected.
 - An input file is proven to be corrupt: the job fails, and this file is suspected.
 - The log has changed: the job fails, and no file is suspected. The planner plans again.
+
+During an upgrade, and after a return to the previous release, there are jobs that a newer version planned.
+This version does not run, count or list them, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -229,7 +232,11 @@ class Jobs:
         have died `MAX_DEATHS` times fails instead: it may be what kills them. Its extents become free. The
         circuit breaker counts silent drivers, and no job fails of silence during a pause.
         """
-        params = {**silence_params(self._database, silence_ms, confirm_ms), "max_deaths": MAX_DEATHS}
+        params = {
+            **silence_params(self._database, silence_ms, confirm_ms),
+            "max_deaths": MAX_DEATHS,
+            "spec_version": SPEC_VERSION,
+        }
 
         def work(transaction: Transaction) -> list[UUID]:
             observe(transaction, self._database.injected_now_ms)
@@ -359,9 +366,19 @@ class Jobs:
             raise _unknown(job_id)
         return _job_from_row(rows[0])
 
-    def claimable(self) -> int:
-        """Return the number of jobs that can be claimed now, unless compaction is paused."""
-        params = {"now_ms": self._database.now_ms()}
+    def state_of(self, job_id: UUID) -> tuple[JobState, int | None]:
+        """Return the state of a job of any version, and when it finished; JobNotFoundError without a job."""
+        rows = self._database.read("jobs.state_of", _SQL["find_job_state"], {"job_id": job_id})
+        if not rows:
+            raise _unknown(job_id)
+        return JobState(rows[0].state), rows[0].finished_ms
+
+    def claimable(self, *, is_probe: bool = False) -> int:
+        """Return the number of jobs that this version can claim now, unless compaction is paused.
+
+        With `is_probe`, return how many can test whether a pause can end: these need not wait.
+        """
+        params = {"now_ms": self._database.now_ms(), "is_probe": is_probe, "spec_version": SPEC_VERSION}
         (row,) = self._database.read("jobs.claimable", _SQL["count_claimable"], params)
         return int(row.jobs)
 
@@ -403,8 +420,15 @@ class Jobs:
         )
 
     def list(self, states: Collection[JobState] = tuple(JobState), *, limit: int = 100) -> list[Job]:
-        """Return up to `limit` jobs that are in one of `states`, newest first."""
-        params = {"states": [state.value for state in states], "limit": limit}
+        """Return up to `limit` jobs that are in one of `states`, newest first.
+
+        Those that a newer version planned are left out.
+        """
+        params = {
+            "states": [state.value for state in states],
+            "limit": limit,
+            "spec_version": SPEC_VERSION,
+        }
         return [_job_from_row(row) for row in self._database.read("jobs.list", _SQL["list_jobs"], params)]
 
 

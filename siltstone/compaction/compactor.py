@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from catalog.model import JobState
 from core.clock import SystemClock
 from core.quantities import count
 from maintenance.garbage_collection import collect_garbage
@@ -235,9 +234,8 @@ def plan_jobs(
 
 def _waiting(context: AppContext) -> int:
     """Return the number of jobs that can be claimed; to test whether a pause can end, any job will do."""
-    jobs = context.catalog.jobs
     is_paused = context.catalog.circuit_breaker.pause() is not None
-    return jobs.counts()[JobState.SUBMITTED] if is_paused else jobs.claimable()
+    return context.catalog.jobs.claimable(is_probe=is_paused)
 
 
 def claim_jobs(context: AppContext, limit: int) -> list[Job]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from catalog.errors import CatalogUnavailableError, SessionFencedError
@@ -577,6 +578,27 @@ def test_an_upload_of_an_unsettled_session_is_not_aborted(
 
     def sweep(*_: object, may_abort: Callable[[str, int], bool], **__: object) -> int:
         verdicts.append(may_abort(ingestion_name(system.session_id, system.ids.new_uuid()), 0))
+        return 0
+
+    monkeypatch.setattr(type(system.store), "sweep_unfinished", sweep)
+    collect(system)
+    assert verdicts == [False]
+
+
+def test_uploads_of_a_job_of_a_newer_version_hold_up_nothing(
+    system: System, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent of the older release collects garbage during an upgrade."""
+    compacted_once(system)
+    (job,) = system.catalog.jobs.claim("a newer driver", 1)
+    assert job.attempt_id is not None
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute("UPDATE siltstone.jobs SET spec = jsonb_set(spec::jsonb, '{version}', '99')::json")
+    of_job = compacted_name(job.spec.job_id, job.attempt_id, system.ids.new_uuid())
+    verdicts: list[bool] = []
+
+    def sweep(*_: object, may_abort: Callable[[str, int], bool], **__: object) -> int:
+        verdicts.append(may_abort(of_job, 0))
         return 0
 
     monkeypatch.setattr(type(system.store), "sweep_unfinished", sweep)

@@ -169,8 +169,10 @@ WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s
 FOR UPDATE;
 
 -- name: count_claimable
--- Count the submitted jobs that may be claimed now.
-SELECT count(*) AS jobs FROM jobs WHERE state = 'submitted' AND not_before_ms <= %(now_ms)s;
+-- Count the jobs that `claim` would find.
+SELECT count(*) AS jobs FROM jobs
+WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
+  AND (spec ->> 'version')::integer <= %(spec_version)s;
 
 -- name: mark_silent_jobs
 -- Mark the running jobs without a recent heartbeat. Rows that another transaction has locked wait for the next
@@ -215,11 +217,13 @@ SELECT job_id, attempt_id, application_id FROM released ORDER BY application_id,
 SELECT count(*) AS jobs FROM jobs WHERE state = 'running' AND suspected_ms > heartbeat_ms;
 
 -- name: find_exhausted
--- Return the running jobs that `resubmit_suspected` left because their processes have died too often.
+-- Return the running jobs that `resubmit_suspected` left because their processes have died too often, and whose
+-- specification this process can read.
 SELECT job_id FROM jobs, reachability
 WHERE state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
   AND NOT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0)
+  AND (spec ->> 'version')::integer <= %(spec_version)s
 ORDER BY sequence;
 
 -- name: lock_exhausted
@@ -273,12 +277,16 @@ SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_
 FROM jobs
 WHERE job_id = %(job_id)s;
 
+-- name: find_job_state
+-- Return the state of one job, and when it finished.
+SELECT state, finished_ms FROM jobs WHERE job_id = %(job_id)s;
+
 -- name: list_jobs
--- Return the newest jobs in one of the given states.
+-- Return the newest jobs in one of the given states whose specification this process can read.
 SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
        not_before_ms
 FROM jobs
-WHERE state = ANY (%(states)s::text[])
+WHERE state = ANY (%(states)s::text[]) AND (spec ->> 'version')::integer <= %(spec_version)s
 ORDER BY sequence DESC
 LIMIT %(limit)s;
 

@@ -169,6 +169,34 @@ def test_a_job_that_kills_all_its_workers_fails(scene: Scene, clock: Clock) -> N
     scene.submitted(scene.extents(topic))  # its extents are unclaimed again
 
 
+def test_a_job_of_a_newer_version_holds_up_nothing(scene: Scene, clock: Clock, catalog_url: str) -> None:
+    """This version is that of agents and watchers after a return to the previous release."""
+    assert isinstance(clock, ManualClock)
+    jobs = scene.catalog.jobs
+    topic, other = scene.topic(), scene.topic("other")
+    scene.commit(topic, run_of(5))
+    scene.commit(other, run_of(5))
+    newer, known = scene.submitted(scene.extents(topic)), scene.submitted(scene.extents(other))
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '99')::json WHERE job_id = %s",
+            (newer.job_id,),
+        )
+        assert (jobs.claimable(), jobs.claimable(is_probe=True)) == (1, 1)
+        assert [each.spec.job_id for each in jobs.list()] == [known.job_id]
+        assert [each.spec.job_id for each in jobs.claim("application", 5)] == [known.job_id]
+        assert (jobs.claimable(), jobs.claimable(is_probe=True)) == (0, 0)
+        connection.execute(
+            "UPDATE jobs SET state = 'running', attempt_id = job_id, heartbeat_ms = 0, deaths = %s",
+            (MAX_DEATHS - 1,),
+        )
+    clock.advance(20)
+    assert jobs.release_expired(15_000, 0) == []
+    assert [jobs.state_of(each.job_id)[0] for each in (newer, known)] == [JobState.RUNNING, JobState.FAILED]
+    with pytest.raises(JobNotFoundError):
+        jobs.state_of(scene.ids.new_uuid())
+
+
 def test_a_release_is_idempotent(scene: Scene) -> None:
     """After a lost response, another driver may have claimed the job before the retry."""
     topic = scene.topic()
