@@ -58,7 +58,7 @@ from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.health import CallHealth, Health, LoopLag
 from agent.runtime.metrics import AgentMetrics, CatalogCollector, CatalogServerCollector, StoreCollector
 from agent.runtime.pools import Pools
-from agent.runtime.probes import Probe, write_to_any
+from agent.runtime.probes import DiskProbe, Probe
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
@@ -456,7 +456,9 @@ class Agent:
         storage = self.local_logs.storage
         if storage is not None:
             manager = storage.manager
-            self._add_probe("disks", lambda: write_to_any(manager.live_directories), self.disk_health)
+            timeout_seconds = self.settings.probe_timeout_ms / 1000 / max(len(manager.live_directories), 1)
+            disks = DiskProbe(lambda: manager.live_directories, timeout_seconds=timeout_seconds)
+            self._add_probe("disks", disks.check, self.disk_health)
         health = self.health
         health.require_live("event_loop", self.loop_lag.problem)
         health.require_running("event_loop_watch", lambda: self.loop_lag.is_running)

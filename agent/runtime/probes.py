@@ -13,6 +13,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from core.outage import Outage
 
 if TYPE_CHECKING:
@@ -86,20 +88,57 @@ class Probe:
                 pause = self._interval_seconds
 
 
-def write_to_any(directories: Sequence[Path]) -> None:
-    """Write a small file into one of `directories` and delete it; raise OSError if none of them takes it."""
-    last = OSError(errno.ENODEV, "no log directory is online")
-    for directory in directories:
-        path = directory / PROBE_FILE
+class DiskProbe:
+    """Writes a small file into one of several log directories, and deletes it. For use by one thread.
+
+    Each write has a thread, because it may hang for ever. A directory that hangs for `timeout_seconds` is
+    left out until it responds; a late write counts for the next check.
+    """
+
+    def __init__(self, directories: Callable[[], Sequence[Path]], *, timeout_seconds: float) -> None:
+        self._directories = directories
+        self._timeout_seconds = timeout_seconds
+        self._late: dict[Path, _Write] = {}
+
+    def check(self) -> None:
+        """Raise OSError if no directory takes the file."""
+        last = OSError(errno.ENODEV, "no log directory is online")
+        for directory in self._directories():
+            error = self._error_of(directory)
+            if error is None:
+                return
+            last = error
+        raise last
+
+    def _error_of(self, directory: Path) -> OSError | None:
+        """Write into a directory; return why that is impossible, or None."""
+        late = self._late.pop(directory, None)
+        write = late or _Write(directory)
+        if late is None:
+            write.start()
+        write.join(self._timeout_seconds if late is None else 0)
+        if write.is_alive():
+            self._late[directory] = write
+            return OSError(errno.ETIMEDOUT, "the log directory does not respond", str(directory))
+        return write.error
+
+
+class _Write(threading.Thread):
+    """One write into a directory; `error` is what prevented it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(name="siltstone-probe-disk", daemon=True)
+        self._path = directory / PROBE_FILE
+        self.error: OSError | None = None
+
+    @override
+    def run(self) -> None:
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 os.write(descriptor, _PROBE_BYTES)
             finally:
                 os.close(descriptor)
-            path.unlink()
+            self._path.unlink()
         except OSError as error:
-            last = error
-        else:
-            return
-    raise last
+            self.error = error

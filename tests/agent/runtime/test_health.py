@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.runtime.health import CallHealth, Health, LoopLag
-from agent.runtime.probes import PROBE_FILE, Probe, write_to_any
+from agent.runtime.probes import PROBE_FILE, DiskProbe, Probe
 from core.clock import ManualClock, SystemClock
 from core.ids import SeededIds
 
@@ -90,12 +91,44 @@ def test_a_disk_is_written_until_none_is_left(tmp_path: Path) -> None:
         path.mkdir()
     (full / PROBE_FILE).symlink_to("/dev/full")
 
-    write_to_any([full, good])
+    probe_of(full, good).check()
     assert list(good.iterdir()) == []
     with pytest.raises(OSError, match="No space left"):
-        write_to_any([full])
+        probe_of(full).check()
     with pytest.raises(OSError, match="no log directory is online"):
-        write_to_any([])
+        probe_of().check()
+
+
+def test_a_disk_that_hangs_is_left_out_until_it_responds(tmp_path: Path) -> None:
+    """Opening a pipe for writing waits for a reader."""
+    hanging, good = tmp_path / "hanging", tmp_path / "good"
+    for path in (hanging, good):
+        path.mkdir()
+    os.mkfifo(hanging / PROBE_FILE)
+    directories = [hanging, good]
+    probe = DiskProbe(lambda: directories, timeout_seconds=2)
+
+    def writing() -> int:
+        return sum(thread.name == "siltstone-probe-disk" for thread in threading.enumerate())
+
+    for _ in range(3):
+        probe.check()
+    _until(lambda: writing() == 1)
+    directories.remove(good)
+    with pytest.raises(OSError, match="the log directory does not respond"):
+        probe.check()
+    assert writing() == 1
+
+    descriptor = os.open(hanging / PROBE_FILE, os.O_RDONLY | os.O_NONBLOCK)
+    _until(lambda: writing() == 0)
+    os.close(descriptor)
+    probe.check()  # the late write
+    assert list(hanging.iterdir()) == []
+    probe.check()
+
+
+def probe_of(*directories: Path) -> DiskProbe:
+    return DiskProbe(lambda: directories, timeout_seconds=240)
 
 
 def _until(condition: Callable[[], bool]) -> None:
