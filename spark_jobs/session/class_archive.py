@@ -89,7 +89,8 @@ def _prefix(java: JavaRuntime) -> str:
     for file in (executable, executable.parent.parent / "lib" / "modules", *sorted(jars.glob("*.jar"))):
         if file.is_file():
             found = file.stat()
-            parts.append(f"{file.name} {found.st_size} {found.st_mtime_ns}")
+            # Whole seconds, as Java compares them: layers of images have no fractions.
+            parts.append(f"{file.name} {found.st_size} {int(found.st_mtime)}")
     return f"spark-classes-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}-"
 
 

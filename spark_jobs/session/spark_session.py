@@ -175,10 +175,11 @@ def start_session(settings: SparkSettings) -> SparkSession:
     return spark
 
 
-def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> None:
+def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> bool:
     """End the session and the Java process that was started here; kill it after `wait_seconds`.
 
-    Do nothing if Java has already ended, for example by a signal to the process group.
+    Do nothing if Java has already ended, for example by a signal to the process group. Return False if Java
+    did not end in order.
     """
     gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
     with ExitStack() as last:
@@ -188,6 +189,8 @@ def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> No
         with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # PySpark's way to report that Java is gone
             spark.stop()
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    return process is None or process.returncode == 0
 
 
 @contextmanager
@@ -253,7 +256,10 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        stop_session(spark, _STOP_SECONDS if settings.written_archive is None else _ARCHIVE_SECONDS)
+        written = settings.written_archive
+        has_ended = stop_session(spark, _STOP_SECONDS if written is None else _ARCHIVE_SECONDS)
+        if written is not None and not has_ended:
+            written.unlink(missing_ok=True)  # it may be incomplete
 
 
 def _connect(settings: SparkSettings) -> SparkSession:

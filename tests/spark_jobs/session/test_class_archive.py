@@ -45,6 +45,20 @@ print(found, [str(each.message).count("damaged") for each in raised], len(list(c
 """
 
 
+KILLED = """
+import sys
+from pathlib import Path
+from pyspark import SparkContext
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+
+archive = Path(sys.argv[1])
+with spark_session(SparkSettings(master="local[1]", driver_memory="512m", written_archive=archive)):
+    archive.write_bytes(b"the beginning of an archive")
+    SparkContext._gateway.proc.kill()
+print(archive.exists())
+"""
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of archives."""
@@ -84,6 +98,21 @@ def test_an_archive_is_found_by_the_java_that_wrote_it(
     assert find_archive(replace(java, executable=copy / "java")) is None
     assert find_archive(replace(java, major_version=21)) is None
     (tmp_path / "lib" / "modules").write_bytes(b"22")
+    assert find_archive(java) is None
+
+
+def test_an_archive_is_found_in_an_image_whose_layers_have_times_in_seconds(
+    cache: Path, java: JavaRuntime, tmp_path: Path
+) -> None:
+    """Java compares seconds, too."""
+    modules = tmp_path / "lib" / "modules"
+    os.utime(modules, ns=(0, 1_700_000_000_123_456_789))
+    archive = stored(java, b"classes")
+    assert list(cache.iterdir()) == [archive]
+
+    os.utime(modules, ns=(0, 1_700_000_000_000_000_000))
+    assert find_archive(java) == archive
+    os.utime(modules, ns=(0, 1_700_000_001_000_000_000))
     assert find_archive(java) is None
 
 
@@ -136,18 +165,30 @@ def test_a_read_only_installation_has_the_archive_that_was_written_with_it(
 
 
 @pytest.mark.spark
+def test_an_archive_is_removed_if_java_was_killed_before_it_was_complete(tmp_path: Path) -> None:
+    """Named after its bytes, it would be used, and never be written again."""
+    done = run_child(KILLED, tmp_path / "archive")
+
+    assert (done.stdout, done.returncode) == ("False\n", 0)
+
+
+@pytest.mark.spark
 def test_java_maps_the_recorded_classes_and_ignores_a_truncated_archive(tmp_path: Path) -> None:
     """The archive is written once, nothing else is left, and Java prints nothing about it."""
     for name in ("cache", "store"):
         (tmp_path / name).mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
-    done = subprocess.run(
-        [sys.executable, "-c", RECORDED, str(tmp_path / "cache"), str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = run_child(RECORDED, tmp_path / "cache", tmp_path / "store")
 
     assert (done.stdout, done.stderr, done.returncode) == ("[True, False] [1] 1\n", "", 0)
+
+
+def run_child(script: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in another process."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        check=False,
+    )
