@@ -7,6 +7,7 @@ file; a property test compares them.
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from catalog.model import BatchRun, FileCommit, FileFormat, ProducerStamp, SectionCommit
@@ -14,12 +15,15 @@ from core.errors import CorruptDataError
 from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
 from object_format.segment_file import (
+    FILE_START_LENGTH,
     TRAILER_LENGTH,
     VERSION,
     ForwardReader,
     SegmentKind,
+    check_format,
     features_for_catalog,
     read_directory,
+    stated_version,
 )
 from object_format.segment_file.errors import NeedMoreTail
 from object_store import names
@@ -37,7 +41,12 @@ _TAIL_BYTES = 16_384
 
 
 def read_contents(store: ObjectStore, object_name: str) -> Directory:
-    """Return the directory of a file: its sections with their records, read from its end."""
+    """Return the directory of a file: its sections with their records, read from its end.
+
+    Raise UnsupportedFormatError if this version cannot read the file, ObjectNotFoundError, and
+    CorruptDataError for anything but a segment file.
+    """
+    _check_readable(store, object_name)
     length = _TAIL_BYTES
     while True:
         tail, size = store.read_tail(object_name, length, purpose=Purpose.FSCK)
@@ -50,7 +59,8 @@ def read_contents(store: ObjectStore, object_name: str) -> Directory:
 def read_file_commit(store: ObjectStore, object_name: str) -> FileCommit:
     """Return the commit of the ingestion file `object_name`, after a check of each of its bytes.
 
-    Raises ObjectNotFoundError, and CorruptDataError for anything but a sound file of the session in its name.
+    Raises UnsupportedFormatError as `read_contents` does, ObjectNotFoundError, and CorruptDataError for
+    anything but a sound file of the session in its name.
     """
     name = names.parse(object_name)
     if not isinstance(name, names.IngestionName):
@@ -87,6 +97,17 @@ def read_file_commit(store: ObjectStore, object_name: str) -> FileCommit:
         sections=tuple(sections),
         format=FileFormat(VERSION, features_for_catalog(reader.header.required_features)),
     )
+
+
+def _check_readable(store: ObjectStore, object_name: str) -> None:
+    """Read the file's header, because no row of the catalog says what its readers must know.
+
+    A file that needs a newer Siltstone is not damaged: agents that can read it will commit it again.
+    """
+    head = store.read_range(object_name, 0, FILE_START_LENGTH, purpose=Purpose.FSCK)
+    if (version := stated_version(head)) is not None:
+        check_format(object_name, version, "")
+    _ = ForwardReader(BytesIO(head), name=object_name).header
 
 
 def _check_owner(reader: ForwardReader, name: IngestionName) -> None:

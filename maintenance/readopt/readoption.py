@@ -25,7 +25,8 @@ _log = structlog.get_logger(__name__)
 def readopt_file(catalog: Catalog, store: ObjectStore, lost: LostFile) -> ReadoptedFile:
     """Commit a lost file again, or record that its object cannot be read; may be repeated.
 
-    Raises SessionFencedError if its session may still commit it, or garbage collection may delete it.
+    Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
+    UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits.
     """
     try:
         commit = read_file_commit(store, lost.object_name)

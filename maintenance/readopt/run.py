@@ -38,7 +38,8 @@ def readopt(
     """Find the lost files, and with `apply` commit them again; then settle their sessions.
 
     With `acknowledged_only`, files that no agent reported as acknowledged become garbage. `on_progress` gets
-    the numbers of files that are done and of all files.
+    the numbers of files that are done and of all files. If a file needs a newer Siltstone, settle nothing and
+    raise UnsupportedFormatError.
     """
     require_bound(store, catalog.store_binding)
     catalog.incarnations.ensure()

@@ -11,10 +11,12 @@ from object_format.segment_file.features import (
     check_format,
     features_for_catalog,
     format_fault,
+    stated_version,
 )
 from object_format.segment_file.forward_reader import DataBlock, ForwardReader
 from object_format.segment_file.layout import (
     BLOCK_TARGET,
+    FILE_START_LENGTH,
     MAX_PAYLOAD,
     SECTION_START_LENGTH,
     TRAILER_LENGTH,
@@ -29,6 +31,7 @@ from object_format.segment_file.writer import FileSummary, SegmentFileWriter
 
 __all__ = [
     "BLOCK_TARGET",
+    "FILE_START_LENGTH",
     "MAX_PAYLOAD",
     "SECTION_START_LENGTH",
     "TRAILER_LENGTH",
@@ -56,4 +59,5 @@ __all__ = [
     "parse_data_blocks",
     "parse_holes_block",
     "read_directory",
+    "stated_version",
 ]

@@ -7,10 +7,13 @@ bit, and in the catalog, where each has a name. A reader of a byte range sees no
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.errors import FatalError
-from object_format.segment_file.layout import VERSION
+from object_format.segment_file.layout import BLOCK_HEADER, MAGIC, VERSION, BlockType
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class Feature(NamedTuple):
@@ -49,6 +52,19 @@ def check_format(file: str, version: int, required_features: str) -> None:
     fault = format_fault(version, required_features)
     if fault is not None:
         raise _unsupported(file, fault)
+
+
+def stated_version(head: Buffer) -> int | None:
+    """Return the format version in a file's first bytes, unverified; None if these are not a segment file's.
+
+    Another version may have another header, so this version cannot verify it.
+    """
+    view = memoryview(head)
+    block = view[len(MAGIC) :]
+    end = BLOCK_HEADER.size + 2
+    if view[: len(MAGIC)] != MAGIC or len(block) < end or block[0] != BlockType.FILE_HEADER:
+        return None
+    return int.from_bytes(block[BLOCK_HEADER.size : end], "big")
 
 
 def features_for_catalog(bits: int) -> str:

@@ -55,6 +55,9 @@ INDEX_ENTRY = Struct(">qqQ")
 SECTION_FOOTER = Struct(">qqqqQqqII")
 DIRECTORY_ENTRY = Struct(">16siI8Qqqqqq")
 TRAILER = Struct(">16sQIIQ8s")
+FILE_START_LENGTH = len(MAGIC) + BLOCK_HEADER.size + FILE_HEADER.size
+"""Size of the magic number and the FILE_HEADER block."""
+
 TRAILER_LENGTH = BLOCK_HEADER.size + TRAILER.size
 SECTION_START_LENGTH = BLOCK_HEADER.size + SECTION_HEADER.size
 """Size of a SECTION_HEADER block, after which a section's data usually starts."""

@@ -18,12 +18,18 @@ from catalog.model import OffsetRange, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
-from maintenance.readopt import LostFile, in_commit_order, wait_for_agents
+from maintenance.readopt import LostFile, in_commit_order, readopt_file, reported_files, wait_for_agents
+from object_format.segment_file import UnsupportedFormatError
+from object_store.accounting import Purpose
+from object_store.local.store import LocalStore
+from object_store.names import ingestion_name
 from tests.catalog.scene import Scene, run_of
 from tests.fixtures.postgres import PATIENT
+from tests.object_format.segment_file.samples import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from random import Random
 
     from catalog.model import FileCommit, SectionResult, Topic
@@ -345,6 +351,23 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
         "readopted",
         [(0, 3)],
     )
+
+
+def test_a_file_of_a_newer_format_waits_for_an_agent_that_can_read_it(scene: Scene, tmp_path: Path) -> None:
+    """In a rolling upgrade, agents of the older release recover the commits of newer ones, too."""
+    catalog = scene.catalog
+    file = scene.file({PartitionId(scene.topic().topic_id, 0): [run_of(3)]})
+    file = replace(file, object_name=ingestion_name(file.session_id, file.file_id))
+    catalog.incarnations.declare_restore("a test")
+    catalog.lost_commits.report([scene.session_id], [as_acknowledged(file)], 1)
+    newer = bytearray(write_file([]).data)
+    newer[20:22] = b"\x00\x02"
+    store = LocalStore(tmp_path, scene.ids)
+    store.put(file.object_name, [newer], purpose=Purpose.INGEST)
+    (lost,) = reported_files(catalog)
+    with pytest.raises(UnsupportedFormatError, match="format version 2"):
+        readopt_file(catalog, store, lost)
+    assert [each.file_id for each in catalog.lost_commits.list(waiting=True)] == [file.file_id]
 
 
 def test_lost_commits_are_listed_page_by_page_and_kept_for_90_days(
