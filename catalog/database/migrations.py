@@ -91,9 +91,12 @@ class Migrator:
         return MigrationPlan(found, self._migrations[found.version :])
 
     def run(self) -> SchemaVersion:
-        """Create the schema in an empty database, or apply what is missing; return the version."""
+        """Create the schema in an empty database, or apply what is missing; return the version.
+
+        A pooler is refused although nothing is missing: otherwise its address would fail at the upgrade.
+        """
         plan = self.plan()
-        if plan.missing and self._database.is_pooled:
+        if self._database.is_pooled:
             raise CatalogAddressError(
                 f"there is a pooler at {self._database.address}, and migrations need PostgreSQL itself",
                 remedy="give siltstone migrate the address of PostgreSQL",

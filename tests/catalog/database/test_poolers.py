@@ -13,7 +13,7 @@ from catalog.commit.notifications import Changes
 from catalog.database.connector import Connector
 from catalog.database.limits import DatabaseLimits
 from catalog.database.pool import Database
-from catalog.database.sql_files import Query
+from catalog.database.sql_files import Query, load_migrations
 from catalog.errors import CatalogAddressError, CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import migrate_catalog, open_catalog, plan_migration
@@ -164,10 +164,14 @@ def test_a_proxy_that_refuses_parameters_and_pins_connections_works(
 def test_migrations_need_a_direct_connection(
     new_catalog_url: Callable[..., str], tmp_path: Path, clock: Clock, ids: Ids
 ) -> None:
-    with pgbouncer(new_catalog_url(empty=True), tmp_path) as url:
-        assert plan_migration(url, clock, ids).missing
-        with pytest.raises(CatalogAddressError, match="migrations need PostgreSQL itself"):
-            migrate_catalog(url, clock, ids)
+    """Also if nothing is missing, so that a wrong address shows before an upgrade."""
+    direct = new_catalog_url(empty=True)
+    with pgbouncer(direct, tmp_path) as url:
+        for count in (len(load_migrations()), 0):
+            assert len(plan_migration(url, clock, ids).missing) == count
+            with pytest.raises(CatalogAddressError, match="migrations need PostgreSQL itself"):
+                migrate_catalog(url, clock, ids)
+            migrate_catalog(direct, clock, ids)
 
 
 def test_a_pooler_in_statement_mode_is_refused(
