@@ -22,6 +22,7 @@ from catalog.security.acl_bindings import (
 )
 from core.errors import InvalidInputError
 from core.quantities import count
+from siltstone.cli.command_group import CommandGroup
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import confirm, emit_json, report_console, table
 from siltstone.context import open_context
@@ -85,7 +86,7 @@ def _with_selection(body: Callable[..., None]) -> Callable[..., None]:
     return body
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Add, list and remove ACLs."""
 

@@ -11,17 +11,19 @@ import errno
 import gc
 import importlib
 import os
+import re
 import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 from typing_extensions import override
 
 from catalog.errors import SchemaVersionError
 from core.errors import BackgroundTaskError, InvalidInputError, RetryableError, SiltstoneError
+from siltstone.cli.command_group import CommandGroup
 from siltstone.interrupts import interrupt_on_signals
 from siltstone.settings.sources import ConfigurationError
 
@@ -75,7 +77,11 @@ EXTRAS = {
 """The extra of the distribution that installs what each command needs."""
 
 
-class LazyGroup(click.Group):
+_URL: Final = re.compile(r"(\w+://).*", re.DOTALL)
+"""A URL in the wrong place of a command line, which may have a password, and all that follows it."""
+
+
+class LazyGroup(CommandGroup):
     """Command group that loads subcommands by name and turns errors into messages and exit codes."""
 
     @override
@@ -94,15 +100,6 @@ class LazyGroup(click.Group):
         return command
 
     @override
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as failure:  # click suggests only commands that are loaded
-            raise click.NoSuchCommand(failure.command_name, possibilities=COMMANDS, ctx=ctx) from None
-
-    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -112,6 +109,11 @@ class LazyGroup(click.Group):
         try:
             with interrupt_on_signals():
                 return super().invoke(ctx)
+        except click.UsageError as failure:
+            text = failure.format_message()
+            if (shown := _URL.sub(r"\1…", text)) != text:
+                raise click.UsageError(shown, ctx=failure.ctx) from None
+            raise
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - this is the outermost handler

@@ -9,6 +9,7 @@ import click
 
 from catalog.config.quota_entities import EntityType, QuotaEntity, QuotaKey, checked_changes
 from core.errors import InvalidInputError, NotFoundError
+from siltstone.cli.command_group import CommandGroup
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _KEYS = ", ".join(QuotaKey)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """List, set and remove the quotas of Kafka and HTTP clients.
 

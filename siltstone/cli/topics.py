@@ -12,6 +12,7 @@ import click
 from catalog.config.definitions import TOPIC_SETTINGS
 from core.errors import InvalidInputError
 from core.quantities import count, human_duration
+from siltstone.cli.command_group import CommandGroup
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import confirm, emit_json, report_console, table
 from siltstone.context import open_context
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Create, list, describe, delete and undelete topics."""
 

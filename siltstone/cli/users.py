@@ -16,6 +16,7 @@ from catalog.security.scram import (
 )
 from core.errors import InvalidInputError, NotFoundError
 from core.quantities import count
+from siltstone.cli.command_group import CommandGroup
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import ask_for_password, confirm, emit_json, report_console, table
 from siltstone.context import open_context
@@ -27,7 +28,7 @@ _MAX_PASSWORD_BYTES = 64 * 1024
 _MECHANISMS = {each.sasl_name: each for each in ScramMechanism}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Set, list and delete the users of Kafka and HTTP clients."""
 

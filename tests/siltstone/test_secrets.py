@@ -143,6 +143,27 @@ def test_no_command_shows_an_unescaped_password(
     assert shown_parts(secret, result.output + captured.out + captured.err) == []
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        (),
+        ("migrate",),
+        ("topics",),
+        ("topics", "list"),
+        ("compact", "--interval"),
+        ("compact", "--watc"),
+        ("--x",),
+    ],
+    ids=" ".join,
+)
+def test_no_command_shows_a_url_without_its_option(before: tuple[str, ...]) -> None:
+    """As in `siltstone migrate "$URL"`, whose output a build system publishes."""
+    secret = "QXZJ'@ss \n/wQXZJ"
+    result = CliRunner().invoke(cli, [*before, _URLS["not encoded"](secret), "list"])
+    assert result.exit_code == 2
+    assert shown_parts(secret, result.output) == []
+
+
 def test_an_unexpected_error_shows_no_secret_of_the_settings(capfd: pytest.CaptureFixture[str]) -> None:
     """A traceback has lines of code, and no values of variables."""
     secret = "QXZJQXZJ"

@@ -134,6 +134,12 @@ def test_options_that_may_hold_a_password_say_that_others_see_them() -> None:
         (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
         (["nonsense"], 2, "No such command"),
         (["tpics"], 2, "Did you mean 'topics'?"),
+        (["topcis", "list"], 2, "Did you mean 'topics'?"),
+        (["warm_kernels"], 2, "Did you mean 'warm-kernels'?"),
+        (["topics", "lst"], 2, "'list'"),
+        (["--verson"], 2, "Did you mean '--version'?"),
+        (["--catalog", "x", "plan"], 2, "Options follow the command: cli COMMAND --catalog …"),
+        (["topics", "--data-dir=x", "list"], 2, "the command: cli topics COMMAND --data-dir …"),
     ],
 )
 def test_an_error_has_a_message_and_an_exit_code(
