@@ -86,8 +86,9 @@ class Sender(Generic[Tag]):
     """Producer for one topic.
 
     `on_failure` is called for each failed record with its tag, the reason, and True if the record is
-    unconfirmed. While the context is open, a thread receives delivery reports, also while the caller waits
-    for input. Leaving the context drops undelivered records: call `finish` before.
+    unconfirmed; `raise_if_unable` raises its error. While the context is open, a thread receives delivery
+    reports, also while the caller waits for input. Leaving the context drops undelivered records: call
+    `finish` before.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class Sender(Generic[Tag]):
         self.counts = DeliveryCounts(topic)
         self._on_failure = on_failure
         self._clock = SystemClock()
+        self._failure: Exception | None = None
+        self._ending = threading.Event()
         self._done = threading.Event()
         self._polling = threading.Thread(target=self._poll, name="delivery reports", daemon=True)
 
@@ -115,15 +118,16 @@ class Sender(Generic[Tag]):
     def _poll(self) -> None:
         """Receive delivery reports until the context is left; no other thread does.
 
-        The client raises a fatal error from `poll`, and not to its `error_cb`. It is noted before the reports
-        of the records that it fails. `flush` would call back for these while the error is raised, and so lose
-        their outcome.
+        The client raises a fatal error from this call, and not to its `error_cb`. It is noted before the
+        reports of the records that it fails. `flush` sends what lingers for more records.
         """
         while not self._done.is_set():
             try:
-                self.producer.poll(_POLL_SECONDS)
+                (self.producer.flush if self._ending.is_set() else self.producer.poll)(_POLL_SECONDS)
             except KafkaException as failure:
                 self.errors.note(failure.args[0])
+            except Exception as failure:  # noqa: BLE001 - of a callback; the caller waits for the other reports
+                self._failure = self._failure or failure
 
     def _drain(self, seconds: float | None) -> int:
         """Wait until all delivery reports have arrived or time is up; return how many are missing."""
@@ -176,6 +180,7 @@ class Sender(Generic[Tag]):
         Without `seconds`, the client's `message.timeout.ms` is the limit. The client reports nothing while it
         retries, so `waiting` is called once, after a few seconds, with the number of outstanding records.
         """
+        self._ending.set()
         if seconds is None and waiting is not None:
             left = self._drain(_NOTICE_SECONDS)
             if left:
@@ -183,8 +188,11 @@ class Sender(Generic[Tag]):
         if self._drain(seconds):
             self.producer.purge()
             self._drain(None)
+        self._ending.clear()
 
     def raise_if_unable(self) -> None:
-        """Raise an error that the client cannot recover from; further records would only be queued."""
+        """Raise what ended delivery: a fatal error of the client, or an error of `on_failure`."""
+        if self._failure is not None:
+            raise self._failure
         if self.errors.fatal is not None:
             raise to_siltstone_error(self.errors.fatal, self.counts.topic)

@@ -156,6 +156,46 @@ def test_a_sender_notices_a_fatal_error_while_it_has_more_to_send(agents: Agents
     assert [tag for tag, _, _ in failures] == [0, 1]
 
 
+def test_an_error_of_the_caller_ends_a_sender_after_all_reports(agents: Agents) -> None:
+    """Such as a write to a closed standard error; the other records are counted nevertheless."""
+    topic = agents.create_topic(cleanup_policy="compact")
+    properties = {"bootstrap.servers": agents.bootstrap, "batch.num.messages": "1"}
+
+    def fail(tag: int, _reason: str, _is_unconfirmed: bool) -> None:
+        raise BrokenPipeError(f"record {tag}")
+
+    with sender.Sender[int](properties, topic, fail) as sending:
+        for tag, key in enumerate((b"a", None, b"b", None, b"c")):
+            sending.send(tag, OutgoingRecord(key=key, value=b"x"))
+        sending.finish()
+        assert (sending.counts.accepted, sending.counts.rejected) == (3, 2)
+        with pytest.raises(BrokenPipeError, match="record 1"):
+            sending.raise_if_unable()
+
+
+def test_a_sender_does_not_linger_at_its_end(agents: Agents) -> None:
+    """The client would keep records for a quarter of an hour, because more may follow."""
+    lingering = ("-X", "linger.ms=900000", "-X", "message.timeout.ms=1000000")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "siltstone",
+            "produce",
+            agents.create_topic(),
+            "-b",
+            agents.bootstrap,
+            *lingering,
+        ],
+        input=b"one\ntwo\n",
+        capture_output=True,
+        env=environment(),
+        timeout=240,
+        check=True,
+    )
+    assert done.stdout == b"2 records accepted\n"
+
+
 def test_a_reader_ends_with_a_fatal_error_of_the_client(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
