@@ -87,8 +87,9 @@ class Results:
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
         """Ignore the heartbeat."""
 
-    def complete(self, result: JobResult) -> None:
+    def complete(self, result: JobResult, spec: JobSpec) -> None:
         """Remember the result, so that its files can be deleted."""
+        del spec
         self.results.append(result)
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
