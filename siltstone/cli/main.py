@@ -52,6 +52,7 @@ COMMANDS = {
     "maintain": "Apply retention and delete garbage, without Spark.",
     "fsck": "Check that the catalog and the object store agree.",
     "migrate": "Create or migrate the schema of the catalog.",
+    "check-store": "Try everything that Siltstone does with an object store.",
     "warm-kernels": "Compile all kernels of agents and of compaction, and store them.",
     "demo": "Run a year of real flight data through the whole system and check every record.",
 }
@@ -71,6 +72,7 @@ EXTRAS = {
     "maintain": "planner",
     "fsck": "planner",
     "migrate": "agent",
+    "check-store": "agent",
     "warm-kernels": "worker",
     "demo": "demo",
 }

@@ -9,6 +9,7 @@ ENTRY_POINTS: Final = {
         "agent.process",
         "siltstone.cli.agent",
         "siltstone.cli.migrate",
+        "siltstone.cli.check_store",
         "siltstone.cli.topics",
         "siltstone.cli.produce",
         "siltstone.cli.consume",
