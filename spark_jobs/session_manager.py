@@ -49,6 +49,11 @@ class SparkSessionManager:
         self._open.close()
 
     @property
+    def address(self) -> str:
+        """Where the session runs, for messages."""
+        return self._settings.address
+
+    @property
     def is_started(self) -> bool:
         """Return True if there is a session, as far as this process knows."""
         return self._spark is not None

@@ -146,7 +146,7 @@ def _compact(
         if not waiting:
             return
         with new_session(settings) as session:
-            with display.phase(f"Start Spark at {settings.spark_master}"):
+            with display.phase(f"Start Spark at {session.address}"):
                 session.start()
                 check_session(context, session)
             run = partial(

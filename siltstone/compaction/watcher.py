@@ -211,7 +211,7 @@ class Watcher:
         """
         is_new = not self._session.is_started
         if is_new:
-            self._log.info("starting Spark", master=self._settings.spark_master)
+            self._log.info("starting Spark", master=self._session.address)
             self._session.start()
         if is_new or self._context.catalog.circuit_breaker.pause() is not None:
             check_session(self._context, self._session)

@@ -128,9 +128,21 @@ class SparkSettings:
         return self.master is not None and self.master.startswith("sc://")
 
     @property
+    def address(self) -> str:
+        """Where the session runs, for messages: the master, unless `spark-submit` has chosen another one."""
+        if self.master is None or (_is_submitted() and not self.is_connect):
+            return "the master of spark-submit"
+        return self.master
+
+    @property
     def is_local(self) -> bool:
         """Return True if driver and tasks run on this machine only."""
         return self.master is not None and re.fullmatch(r"local(\[.*\])?", self.master) is not None
+
+
+def _is_submitted() -> bool:
+    """Return True if `spark-submit` has started this process, and the Java of its session."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
@@ -148,7 +160,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
         except SiltstoneError:
             stop_session(spark)
             raise
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and this process
+    if _is_submitted():
         return _with_query_conf(_of_known_version(_build(settings, {})))
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -181,7 +193,7 @@ def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> bo
     Do nothing if Java has already ended, for example by a signal to the process group. Return False if Java
     did not end in order.
     """
-    gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
+    gateway = None if _is_submitted() else _gateway_of(spark)
     with ExitStack() as last:
         if gateway is not None:
             last.enter_context(_accumulators_stopped(spark))
@@ -321,7 +333,7 @@ def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
         session = _in_a_thread(builder.getOrCreate)
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkUnavailableError(
-            f"Spark did not start with master {settings.master or 'of spark-submit'}: {_first_line(error)}",
+            f"Spark did not start at {settings.address}: {_first_line(error)}",
             remedy="set log_level to info and read its log",
         ) from error
     return session.__enter__()  # only makes it the active session of this thread
@@ -354,7 +366,7 @@ def _imports_of_pyspark() -> Iterator[None]:
 
 def _abandon(building: Future[SparkSession]) -> None:
     """Kill a Java process that is still starting: a dead cluster may take minutes to respond."""
-    ours = "PYSPARK_GATEWAY_PORT" not in os.environ
+    ours = not _is_submitted()
     while not wait([building], timeout=_ABANDON_SECONDS).done:
         gateway = SparkContext._gateway if ours else None  # noqa: SLF001 -- there is no public way
         if gateway is not None and hasattr(gateway, "proc"):

@@ -237,6 +237,14 @@ def test_the_master_says_where_a_session_runs(master: str | None, local: bool, c
     assert (settings.is_local, settings.is_connect) == (local, connect)
 
 
+def test_messages_do_not_name_a_master_that_spark_submit_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SparkSettings(master="spark://cluster:7077")
+    before = settings.address
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    assert (before, settings.address) == ("spark://cluster:7077", "the master of spark-submit")
+
+
 # Spark's launcher asks Java for a command line; this one returns a command that fails.
 FAILING_JAVA = """#!/bin/sh
 echo 'java version "17"' >&2
