@@ -4,7 +4,7 @@
 #   make test-again  run the tests that failed in the last run, one at a time
 #   make check       formatting, lint, types, import contracts
 #   make docs        build the documentation site, strict about links
-#   make dist        build wheel and source archive, and install the wheel once per role
+#   make dist        build wheel, source archive and a list of pinned versions; install the wheel once per role
 #   make campaign MINUTES=60  all faults at once for an hour, with a ledger of every acknowledgement
 #   make transactions-check MINUTES=60  histories of transactional clients under faults, and a checker
 #   make streams-check MINUTES=30  an exact word count of Kafka Streams whose agents are killed
@@ -86,6 +86,7 @@ docs: $(VENV)/.installed-dev
 dist: $(VENV)/.installed-dev
 	rm -rf dist
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
+	sed -n 's/ *\\$$//;/^[a-z0-9]/p' requirements/runtime.lock > dist/constraints.txt
 	$(BIN)/python -m tests.packaging.check_dist dist
 
 # Hot loops run as machine code and are measured by their callers' results, not by coverage.

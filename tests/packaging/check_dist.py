@@ -1,6 +1,7 @@
 """Install the built wheel once per role and import the role's entry points; run by `make dist`.
 
-The wheel must hold every tracked file of the packages, and the source archive must build the same wheel.
+The versions are those of `constraints.txt`, as the installation guide says. The wheel must
+hold every tracked file of the packages, and the source archive must build the same wheel.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ def _check_source(source: Path, wheel: Path, scratch: Path) -> None:
         sys.exit(f"{source.name} builds another wheel: {sorted(_modules(rebuilt) ^ _modules(wheel))}")
 
 
-def _check_role(role: str, wheel: Path, scratch: Path) -> None:
+def _check_role(role: str, wheel: Path, constraints: Path, scratch: Path) -> None:
     """Install one role into a new environment and import its entry points there."""
     environment = scratch / role
     python = environment / "bin" / "python"
     _run(_UV, "venv", "--quiet", "--python", sys.executable, environment)
     _run(
         *(_UV, "pip", "install", "--quiet", "--python", python, "--link-mode", "hardlink"),
-        *("--constraint", _ROOT / "requirements" / "runtime.lock", f"siltstone[{role}] @ {wheel.as_uri()}"),
+        *("--constraint", constraints, f"siltstone[{role}] @ {wheel.as_uri()}"),
     )
     _run(python, "-c", _IMPORT_ALL, *ENTRY_POINTS[role], cwd=scratch)
     version = _run(environment / "bin" / "siltstone", "--version", cwd=scratch).strip()
@@ -73,7 +74,7 @@ def main(folder: Path) -> None:
         _check_contents(wheel)
         _check_source(source, wheel, scratch)
         for role in ENTRY_POINTS:
-            _check_role(role, wheel, scratch)
+            _check_role(role, wheel, folder / "constraints.txt", scratch)
 
 
 if __name__ == "__main__":
