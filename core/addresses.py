@@ -15,7 +15,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, separator, port = address.rpartition(":")
     if not separator or not host:
-        raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:8080")
+        raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:9092")
     if not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
         raise ValueError(f"{port!r} in {address!r} is not a port: 0 (any free one) to {_MAX_PORT}")
     if host.startswith("[") and host.endswith("]"):

@@ -40,7 +40,8 @@ def listen(listener: socket.socket) -> None:
 def _cannot_listen(address: str, error: OSError) -> InvalidInputError:
     return InvalidInputError(
         f"cannot listen on {address}: {error.strerror or error}",
-        remedy="choose another host or port; port 0 takes a free port",
+        remedy="stop the program that listens there, such as another agent, or choose another host or port; "
+        "port 0 takes a free port",
     )
 
 

@@ -62,10 +62,14 @@ def bootstrap_servers(data_dir: Path) -> str:
     if found:
         return ",".join(found)
     attempts = f"; {', '.join(failures)}" if failures else ""
+    remedy = (
+        "wait for it, or repair what this names"
+        if failures
+        else f"start one with: siltstone agent --data-dir {data_dir}"
+    )
     raise NoAgentError(
         f"no agent of data directory {data_dir} responds{attempts}",
-        remedy=f"start one with: siltstone agent --data-dir {data_dir}, or name a broker with "
-        "--bootstrap-server HOST:PORT",
+        remedy=f"{remedy}, or name a broker with --bootstrap-server HOST:PORT",
     )
 
 
@@ -79,7 +83,7 @@ def _problem_of(url: str) -> str | None:
         return None
     with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         problems = orjson.loads(response.content)["problems"]
-        return f"is unhealthy: {', '.join(f'{name} {what}' for name, what in problems.items())}"
+        return f"is unhealthy: {', '.join(f'{name}: {what}' for name, what in problems.items())}"
     return f"responded with status {response.status_code}"
 
 

@@ -90,7 +90,7 @@ def test_the_file_of_a_killed_agent_is_ignored_and_deleted(tmp_path: Path, liste
     [
         (
             b'{"problems": {"catalog": "every call has failed for 32 seconds"}}',
-            "is unhealthy: catalog every call",
+            "is unhealthy: catalog: every call",
         ),
         (b"<html>", "responded with status 503"),
     ],
