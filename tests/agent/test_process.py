@@ -224,8 +224,8 @@ async def test_clients_cannot_connect_until_the_kernels_are_compiled(
         async with agents.running() as running:
             await running.create_topic("t")
     assert set(refused) == {True}
-    assert [line["doing"] for line in logs if "compiling kernels" in line.get("doing", "")] == [
-        agent_module._COMPILING
+    assert [line["event"] for line in logs if "compiling kernels" in line["event"]] == [
+        f"the agent is not ready yet: {agent_module._COMPILING}"
     ]
 
 

@@ -60,6 +60,7 @@ class ClientProcess:
         assert self._process is not None
         if self._process.poll() in _CRASHES and self._crashes < _MAX_CRASHES:
             self._crashes += 1
+            self._process.communicate()  # closes its standard input
             self.start()
             return
         log = self.directory / f"{self.name}-{self._started}.log"
