@@ -124,7 +124,7 @@ class AgentSettings:
     )
     super_users: str = setting(
         "",
-        "Principals that may do everything, whatever the ACLs say: TYPE:NAME, separated by semicolons, such"
+        "Principals that need no ACL for anything: TYPE:NAME, separated by semicolons, such"
         " as `User:admin;User:CN=backup,O=Example`.",
     )
     allow_everyone_if_no_acl_found: bool = setting(

@@ -57,7 +57,7 @@ class CompactionPause:
 
 
 class BackOff(NamedTuple):
-    """Outcome of a job's fault: whether the job returned to the queue, and the pause of compaction."""
+    """Outcome of a job's fault. `released`: the job returned to the queue. `pause` is that of compaction."""
 
     released: bool
     pause: CompactionPause | None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent.runtime.byte_budget import ByteBudget
 
 MIN_COUNTED_BYTES: Final = 4 * 1024
-"""Length up to which an incomplete request does not count in the budget, and so never waits for memory."""
+"""Up to this length, an incomplete request does not count in the budget and does not wait for memory."""
 
 MAX_LOGIN_BYTES: Final = 8 * 1024 * 1024
 """Budget of all clients that have not logged in."""

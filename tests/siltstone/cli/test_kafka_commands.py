@@ -157,7 +157,7 @@ def test_a_sender_notices_a_fatal_error_while_it_has_more_to_send(agents: Agents
 
 
 def test_an_error_of_the_caller_ends_a_sender_after_all_reports(agents: Agents) -> None:
-    """Such as a write to a closed standard error; the other records are counted nevertheless."""
+    """Such as a write to a closed standard error; the other records are counted."""
     topic = agents.create_topic(cleanup_policy="compact")
     properties = {"bootstrap.servers": agents.bootstrap, "batch.num.messages": "1"}
 
