@@ -139,8 +139,7 @@ class FileFormat:
     kernel_digest: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(NamedTuple):
     """Contiguous offsets of one partition, and the bytes of an object that hold their records.
 
     The bytes [position, position + length) of the object are whole DATA blocks. A batch in them belongs to
@@ -159,6 +158,9 @@ class Extent:
     A control batch is an extent of one offset without bytes and file; `control` describes it, and its time is
     `committed_ms`. `controls_after` is the number of control batches directly after the extent that a job
     with the extent removes; only the planner sets it.
+
+    It is a tuple, because a planner creates tens of thousands of them, and a frozen dataclass with as many
+    fields takes ten times as long. Name the fields anyway, except where many extents are converted.
     """
 
     topic_id: UUID
@@ -168,9 +170,6 @@ class Extent:
     record_count: int
     min_timestamp: int
     max_timestamp: int
-    file_id: UUID
-    object_name: str
-    file_kind: FileKind
     position: int
     length: int
     index_position: int
@@ -179,8 +178,11 @@ class Extent:
     leader_epoch: int
     unique_keys: bool
     committed_ms: int
-    claimed_by: UUID | None = None
+    file_id: UUID
+    object_name: str
+    file_kind: FileKind
     format: FileFormat = FileFormat()
+    claimed_by: UUID | None = None
     control: ControlBatch | None = None
     controls_after: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -57,11 +58,18 @@ def state_from_row(row: Row) -> PartitionState:
 def extent_from_row(row: Row) -> Extent:
     """Convert a row of `extents` joined with `files`; `claimed_by` and the control columns are optional."""
     producer_id = getattr(row, "control_producer_id", None)
-    if producer_id is not None:
+    if producer_id is None:
+        name, kind = row.object_name, _KINDS[row.kind]
+        file_format, control = _format(row.format_version, row.required_features, row.kernel_digest), None
+    else:
+        name, kind, file_format = "", FileKind.CONTROL, _format()
         control = ControlBatch(producer_id, row.control_producer_epoch, row.control_commits)
-        return _extent(row, "", FileKind.CONTROL, _format(), control)
-    file_format = _format(row.format_version, row.required_features, row.kernel_digest)
-    return _extent(row, row.object_name, _KINDS[row.kind], file_format, None)
+    claimed_by = getattr(row, "claimed_by", None)
+    return Extent._make((*_columns_of(row), name, kind, file_format, claimed_by, control, 0))
+
+
+_columns_of: Final = attrgetter(*Extent._fields[: Extent._fields.index("object_name")])
+"""The values of a row that an extent has under the same names, in its order."""
 
 
 def control_extent(
@@ -87,33 +95,5 @@ def control_extent(
         leader_epoch=leader_epoch,
         unique_keys=False,
         committed_ms=committed_ms,
-        control=control,
-    )
-
-
-def _extent(
-    row: Row, object_name: str, kind: FileKind, file_format: FileFormat, control: ControlBatch | None
-) -> Extent:
-    return Extent(
-        topic_id=row.topic_id,
-        partition=row.partition,
-        base_offset=row.base_offset,
-        last_offset=row.last_offset,
-        record_count=row.record_count,
-        min_timestamp=row.min_timestamp,
-        max_timestamp=row.max_timestamp,
-        file_id=row.file_id,
-        object_name=object_name,
-        file_kind=kind,
-        position=row.position,
-        length=row.length,
-        index_position=row.index_position,
-        index_length=row.index_length,
-        offset_shift=row.offset_shift,
-        leader_epoch=row.leader_epoch,
-        unique_keys=row.unique_keys,
-        committed_ms=row.committed_ms,
-        claimed_by=getattr(row, "claimed_by", None),
-        format=file_format,
         control=control,
     )

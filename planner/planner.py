@@ -79,7 +79,10 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
     for job in planned.jobs:
         spec = freeze(job, clock, ids, settings)
         try:
-            catalog.jobs.submit(spec, moved_bytes=job.score.moved_bytes, nanodollars=job.score.nanodollars)
+            with _gc_paused():
+                catalog.jobs.submit(
+                    spec, moved_bytes=job.score.moved_bytes, nanodollars=job.score.nanodollars
+                )
         except StaleStateError:
             lost += 1
         else:
@@ -176,9 +179,9 @@ def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Pause the cycle collector while a snapshot grows; scanning it took half of the time.
+    """Pause the cycle collector while a snapshot grows or a job is submitted; scans took half of the time.
 
-    A snapshot is bounded, has no cycles, and is freed by reference counts.
+    Both are bounded, have no cycles, and are freed by reference counts.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from catalog.grouping import by_file, by_partition
 from catalog.jobs.byte_ranges import ByteRange, byte_range_of
 from catalog.model import Exactness, JobInput, JobPartition
-from planner.dirtiness import first_dirty_offset, may_deduplicate
+from planner.dirtiness import contiguous_run, first_dirty_offset, may_deduplicate
 from planner.plan import JobKind, PlannedJob
 from planner.settings import MIB
+from planner.transactions import closed_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -105,15 +107,28 @@ class JobDraft:
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         """Put these extents into the job; they include and replace the partition's earlier ones."""
+        self._take(view, extents)
+        self._read(extents)
+
+    def take_runs(self, views: Mapping[PartitionId, PartitionView], extents: Iterable[Extent]) -> None:
+        """Put the first contiguous run of each partition's extents into the job."""
+        taken: list[Extent] = []
+        for key, found in by_partition(extents).items():
+            run = closed_run(views[key], contiguous_run(sorted(found, key=lambda extent: extent.base_offset)))
+            self._take(views[key], run)
+            taken += run
+        self._read(taken)
+
+    def _take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         self._extents += len(extents) - self._extents_of(view)
         self._taken[view.partition_id] = (view, tuple(extents))
         self._in_order = None
-        for extent in extents:
-            old = self._spans.get(extent.file_id)
-            new = _joined(old, byte_range_of((extent,)))
-            if new != old:
-                self._spans[extent.file_id] = new
-                self._bytes += new.length - (old.length if old is not None else 0)
+
+    def _read(self, extents: Iterable[Extent]) -> None:
+        """Let the streams over the files cover these extents."""
+        grown = self._grown(spans_of(extents))
+        self._bytes += self._growth(grown)
+        self._spans.update(grown)
 
     def _grown(self, spans: Mapping[UUID, ByteRange]) -> dict[UUID, ByteRange]:
         """Return the spans that would grow, as they would be."""
@@ -165,19 +180,16 @@ class JobDraft:
 
     def finish(self, reason: str, score: JobScore) -> PlannedJob:
         """Return the job: inputs in commit order, extents of each in section order."""
-        by_file: dict[UUID, list[Extent]] = {}
-        for _, extents in self.partitions():
-            for extent in extents:
-                by_file.setdefault(extent.file_id, []).append(extent)
+        found = by_file(extent for _, extents in self.partitions() for extent in extents)
         inputs = [
             JobInput(
                 file_id=view.file_id,
                 object_name=view.object_name,
                 size=view.size,
-                extents=tuple(by_file[view.file_id]),
+                extents=tuple(found[view.file_id]),
             )
             for view in self._files.values()
-            if view.file_id in by_file
+            if view.file_id in found
         ]
         return PlannedJob(
             kind=self.kind,
@@ -211,10 +223,7 @@ def group_neighbours(
 
 def spans_of(extents: Iterable[Extent]) -> dict[UUID, ByteRange]:
     """Return, by file, the range that a stream reads to cover the extents."""
-    by_file: dict[UUID, list[Extent]] = {}
-    for extent in extents:
-        by_file.setdefault(extent.file_id, []).append(extent)
-    return {file_id: byte_range_of(found) for file_id, found in by_file.items()}
+    return {file_id: byte_range_of(found) for file_id, found in by_file(extents).items()}
 
 
 def _joined(one: ByteRange | None, other: ByteRange) -> ByteRange:

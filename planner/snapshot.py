@@ -89,8 +89,10 @@ class PartitionView:
 
         No job has it, its file is no quarantine candidate, and this version can read the file.
         """
-        is_unclaimed = extent.claimed_by is None and extent.file_id not in self.quarantine_candidates
-        return is_unclaimed and is_readable(extent)
+        if extent.claimed_by is not None:
+            return False
+        candidates = self.quarantine_candidates
+        return not (candidates and extent.file_id in candidates) and is_readable(extent)
 
     @property
     def partition_id(self) -> PartitionId:

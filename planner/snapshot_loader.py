@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from catalog.grouping import by_partition
 from catalog.jobs.planning_queries import DirtyRule
 from catalog.model import Exactness, FileKind, PartitionId
 from planner.jobs.fault_bisection import can_be_retried
@@ -63,7 +64,7 @@ def load_snapshot(
     is_first = after is None
     tried = _retried(catalog, quarantine_candidates.values(), now_ms, settings) if is_first else []
     files = [file for file in (*tried, *page.files) if is_readable(file.extents[0])]
-    free = _by_partition(files)
+    free = by_partition(extent for file in files for extent in file.extents)
     sizes = _sizes(catalog, rules, settings, free, explained, is_first=is_first)
     deep = [
         size for size in sizes if rules[size.state.topic_id].compacted or size.state.topic_id == explained
@@ -121,14 +122,6 @@ def _retried(
     """Return the files of failed jobs that may be tried again."""
     due = [each for each in candidates if can_be_retried(each, now_ms)]
     return catalog.planning.inputs_of_candidates(due[: settings.max_plan_files])
-
-
-def _by_partition(files: Iterable[JobInput]) -> dict[PartitionId, list[Extent]]:
-    found: dict[PartitionId, list[Extent]] = {}
-    for file in files:
-        for extent in file.extents:
-            found.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-    return found
 
 
 def _sizes(
@@ -223,18 +216,17 @@ def _fragmented(
             is_complete = False
             break
         chosen[size.partition_id] = size
-    by_partition: dict[PartitionId, list[Extent]] = {key: [] for key in sorted(chosen)}
-    for extent in catalog.planning.newest_compacted_extents(list(by_partition), most) if by_partition else ():
-        by_partition[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    keys = sorted(chosen)
+    found = by_partition(catalog.planning.newest_compacted_extents(keys, most) if keys else ())
     views = tuple(
         PartitionView(
             rules=rules[key.topic_id],
             state=chosen[key].state,
-            extents=tuple(extents),
+            extents=tuple(found.get(key, ())),
             quarantine_candidates=quarantine_candidates,
             exactness=_exactness(chosen[key], settings),
         )
-        for key, extents in by_partition.items()
+        for key in keys
     )
     return views, is_complete
 
@@ -267,19 +259,16 @@ def _views_of(
     catalog: Catalog, files: tuple[Mergeable, ...], rules: Mapping[UUID, TopicRules]
 ) -> tuple[tuple[Mergeable, ...], dict[PartitionId, PartitionView]]:
     """Return files that may be merged, and their partitions without extents."""
-    by_partition: dict[PartitionId, list[Extent]] = {}
-    for file in files:
-        for extent in file.extents:
-            by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-    for extents in by_partition.values():
+    grouped = by_partition(extent for file in files for extent in file.extents)
+    for extents in grouped.values():
         extents.sort(key=lambda extent: extent.base_offset)
     views = {
         size.partition_id: PartitionView(
             rules=rules[size.state.topic_id],
             state=size.state,
-            extents=tuple(by_partition[size.partition_id]),
+            extents=tuple(grouped[size.partition_id]),
         )
-        for size in (catalog.planning.sizes_of(by_partition.keys()) if by_partition else ())
+        for size in (catalog.planning.sizes_of(grouped.keys()) if grouped else ())
     }
     changed = {view.partition_id: view for view in _with_transactions(catalog, tuple(views.values()))}
     extents_of = {
@@ -309,7 +298,7 @@ def _exactness(size: PartitionSize, settings: PlannerSettings) -> Exactness:
 def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:
     """Return True unless a compacted file of the partition disappeared while the snapshot was loaded."""
     return all(
-        extent.file_id in files or extent.file_kind is FileKind.INGESTION or not view.rules.compacted
+        extent.file_kind is FileKind.INGESTION or extent.file_id in files or not view.rules.compacted
         for extent in view.extents
     )
 
@@ -352,8 +341,9 @@ def _load_extents(
     loaded: dict[PartitionId, list[Extent]] = {}
     for starts in _batches(sizes, limit):
         loaded.update({partition: [] for partition, _ in starts})
-        for extent in catalog.planning.extents_of_each(starts, EXTENTS_OF_ONE, with_controls=False):
-            loaded[PartitionId(extent.topic_id, extent.partition)].append(extent)
+        loaded.update(
+            by_partition(catalog.planning.extents_of_each(starts, EXTENTS_OF_ONE, with_controls=False))
+        )
     return loaded
 
 

@@ -72,7 +72,7 @@ def transaction_views(
         key: replace(
             view,
             extents=tuple(
-                replace(extent, controls_after=removable_controls(view, extent, count))
+                extent._replace(controls_after=removable_controls(view, extent, count))
                 if (count := counts.get(_key(extent), 0))
                 else extent
                 for extent in view.extents
@@ -128,4 +128,4 @@ def closed_run(view: PartitionView, run: Sequence[Extent]) -> tuple[Extent, ...]
     end = min(kept)
     inside = [extent for extent in run if extent.base_offset < end]
     last = inside[-1]
-    return (*inside[:-1], replace(last, controls_after=min(last.controls_after, end - last.last_offset - 1)))
+    return (*inside[:-1], last._replace(controls_after=min(last.controls_after, end - last.last_offset - 1)))

@@ -1,7 +1,8 @@
 """JSON encoding of job specifications, as the catalog stores them.
 
 The object has a `version`. Topics are listed once and referred to by index. Extents and partitions are arrays
-in the order of `_EXTENT` and `_PARTITION`, because a job may have tens of thousands of them. Later additions
+in the order of `Extent`, up to `committed_ms`, and of `_PARTITION`, because a job may have tens of thousands
+of them. Later additions
 are optional fields: older readers ignore them, and newer readers have defaults. A reader rejects newer
 versions. A job has the lowest version whose readers run it right:
 
@@ -37,22 +38,6 @@ if TYPE_CHECKING:
 
 SPEC_VERSION: Final = 2
 _PLAIN_VERSION: Final = 1
-_EXTENT: Final = (
-    "partition",
-    "base_offset",
-    "last_offset",
-    "record_count",
-    "min_timestamp",
-    "max_timestamp",
-    "position",
-    "length",
-    "index_position",
-    "index_length",
-    "offset_shift",
-    "leader_epoch",
-    "unique_keys",
-    "committed_ms",
-)
 _PARTITION: Final = (
     "partition",
     "topic_name",
@@ -64,19 +49,15 @@ _PARTITION: Final = (
     "upper_offset",
     "delete_retention_ms",
 )
-_extent_values: Callable[[Extent], tuple[Any, ...]] = attrgetter(*_EXTENT)
 _partition_values: Callable[[JobPartition], tuple[Any, ...]] = attrgetter(*_PARTITION)
 
 
 def write_spec(spec: JobSpec) -> bytes:
     """Encode a specification."""
-    topics = sorted(
-        {
-            *(partition.topic_id for partition in spec.partitions),
-            *(extent.topic_id for file in spec.inputs for extent in file.extents),
-        }
-    )
-    topic_indexes = {topic_id: index for index, topic_id in enumerate(topics)}
+    # The hash of a UUID is a Python function, so the keys are plain integers.
+    topics = {each.topic_id.int: each.topic_id for each in spec.partitions}
+    topics |= {extent.topic_id.int: extent.topic_id for file in spec.inputs for extent in file.extents}
+    topic_indexes = {key: index for index, key in enumerate(sorted(topics))}
     has_transactions = any(partition.aborted or partition.controls for partition in spec.partitions)
     return orjson.dumps(
         {
@@ -91,10 +72,10 @@ def write_spec(spec: JobSpec) -> bytes:
             "merge_batches": spec.merge_batches,
             "exact": spec.exact,
             "kernel_digest": spec.kernel_digest,
-            "topics": topics,
+            "topics": [topics[key] for key in topic_indexes],
             "inputs": [_write_input(file, topic_indexes) for file in spec.inputs],
             "partitions": [
-                [topic_indexes[partition.topic_id], *_partition_values(partition)]
+                [topic_indexes[partition.topic_id.int], *_partition_values(partition)]
                 for partition in spec.partitions
             ],
             "max_message_bytes": [partition.max_message_bytes for partition in spec.partitions],
@@ -111,14 +92,14 @@ def _write_transactions(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _write_input(file: JobInput, topic_indexes: dict[UUID, int]) -> dict[str, Any]:
+def _write_input(file: JobInput, topic_indexes: dict[int, int]) -> dict[str, Any]:
     return {
         "file_id": file.file_id,
         "object_name": file.object_name,
         "size": file.size,
         "kind": file.extents[0].file_kind.value if file.extents else FileKind.INGESTION.value,
         "format": file.extents[0].format if file.extents else FileFormat(),
-        "extents": [[topic_indexes[extent.topic_id], *_extent_values(extent)] for extent in file.extents],
+        "extents": [(topic_indexes[extent.topic_id.int], *extent[1:15]) for extent in file.extents],
     }
 
 
@@ -181,49 +162,12 @@ def _read_spec(stored: dict[str, Any]) -> JobSpec:
 def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
     file_id, object_name, kind = UUID(file["file_id"]), file["object_name"], FileKind(file["kind"])
     file_format = FileFormat(**file.get("format", {}))  # the first planners wrote none
+    of_file = file_id, object_name, kind, file_format, None, None, 0
     return JobInput(
         file_id=file_id,
         object_name=object_name,
         size=file["size"],
         extents=tuple(
-            # The names of `_EXTENT`, in full: keywords from a dict take twice as long.
-            Extent(
-                topic_id=topics[topic_index],
-                partition=partition,
-                base_offset=base_offset,
-                last_offset=last_offset,
-                record_count=record_count,
-                min_timestamp=min_timestamp,
-                max_timestamp=max_timestamp,
-                file_id=file_id,
-                object_name=object_name,
-                file_kind=kind,
-                position=position,
-                length=length,
-                index_position=index_position,
-                index_length=index_length,
-                offset_shift=offset_shift,
-                leader_epoch=leader_epoch,
-                unique_keys=unique_keys,
-                committed_ms=committed_ms,
-                format=file_format,
-            )
-            for (
-                topic_index,
-                partition,
-                base_offset,
-                last_offset,
-                record_count,
-                min_timestamp,
-                max_timestamp,
-                position,
-                length,
-                index_position,
-                index_length,
-                offset_shift,
-                leader_epoch,
-                unique_keys,
-                committed_ms,
-            ) in file["extents"]
+            Extent._make((topics[topic_index], *values, *of_file)) for topic_index, *values in file["extents"]
         ),
     )

@@ -7,12 +7,12 @@ Each query reads its own snapshot. A change between two queries is detected when
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.grouping import by_file
 from catalog.model import AbortedTransaction, Exactness, FileKind, JobInput, PartitionId
 from catalog.rows import extent_from_row, state_from_row
 
@@ -189,9 +189,8 @@ class Planning:
             return []
         params = {"file_ids": arrays.uuids(files)}
         rows = self._database.read("planning.unclaimed_extents", _SQL["unclaimed_extents_of_files"], params)
-        groups = groupby(map(extent_from_row, rows), key=lambda extent: extent.file_id)
         inputs = []
-        for file_id, extents in groups:
+        for file_id, extents in by_file(map(extent_from_row, rows)).items():
             object_name, size = files[file_id]
             inputs.append(
                 JobInput(file_id=file_id, object_name=object_name, size=size, extents=tuple(extents))

@@ -18,7 +18,6 @@ extents, then files.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +26,7 @@ from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import JobInputsChangedError
+from catalog.grouping import by_file
 from catalog.jobs.validation import inputs_by_partition, outputs_by_partition
 from catalog.lifecycle.garbage import FileRemoval
 from catalog.model import EPOCHS_IN_BATCHES, Exactness, FileKind, PartitionId
@@ -150,12 +150,9 @@ class JobPublication:
         self._update_partitions()
         if new_extents:
             self._transaction.send(_SQL["insert_outputs"], _output_params(new_extents))
-        by_file: dict[UUID, list[Row]] = defaultdict(list)
-        for row in removed:
-            by_file[row.file_id].append(row)
         return [
             FileRemoval(file_id, len(rows), len(rows), sum(row.length for row in rows))
-            for file_id, rows in sorted(by_file.items())
+            for file_id, rows in sorted(by_file(removed).items())
         ]
 
     def _lock_and_remove(self) -> list[Row]:

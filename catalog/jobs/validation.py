@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from catalog.errors import JobOutputError
+from catalog.grouping import InPartition, by_partition
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from uuid import UUID
 
     from catalog.model import Extent, JobPartition, JobResult, JobSpec, OutputExtent
 
@@ -26,13 +25,8 @@ class _OffsetRange(Protocol):
     def last_offset(self) -> int: ...
 
 
-class _PartitionRange(_OffsetRange, Protocol):
+class _PartitionRange(_OffsetRange, InPartition, Protocol):
     """Common attributes of input extents and output extents."""
-
-    @property
-    def topic_id(self) -> UUID: ...
-    @property
-    def partition(self) -> int: ...
 
 
 _Range = TypeVar("_Range", bound=_PartitionRange)
@@ -49,12 +43,14 @@ def outputs_by_partition(result: JobResult) -> dict[PartitionId, list[OutputExte
 
 
 def _by_partition(extents: Iterable[_Range]) -> dict[PartitionId, list[_Range]]:
-    grouped: dict[PartitionId, list[_Range]] = defaultdict(list)
-    for extent in extents:
-        grouped[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    grouped = by_partition(extents)
     for group in grouped.values():
-        group.sort(key=lambda extent: extent.base_offset)
-    return dict(grouped)
+        group.sort(key=_base_offset)
+    return grouped
+
+
+def _base_offset(extent: _OffsetRange) -> int:
+    return extent.base_offset
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -91,6 +87,8 @@ def input_problem(partition: JobPartition, extents: Sequence[Extent]) -> str:
     """
     if extents and extents[0].base_offset != partition.base_offset:
         return f"they begin at {extents[0].base_offset}"
+    if not partition.controls:
+        return coverage_problem(extents, partition.base_offset, partition.upper_offset)
     covered = [_Offsets(extent.base_offset, extent.last_offset) for extent in extents]
     covered += [_Offsets(*run) for run in partition.controls]
     return coverage_problem(sorted(covered), partition.base_offset, partition.upper_offset)

@@ -15,7 +15,7 @@ commit of its oldest data, as that of a segment counts from the last modificatio
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -24,6 +24,7 @@ from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import TopicNotFoundError
+from catalog.grouping import by_file, by_partition
 from catalog.lifecycle.garbage import MAX_REMOVED, FileRemoval, subtract_from_files
 from catalog.model import FileKind, PartitionId
 
@@ -137,8 +138,8 @@ class Retention:
             topic_ids = {partition.topic_id for partition in partitions}
             topics = transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
             rules = {row.topic_id: RetentionRule.of(TopicConfig.from_stored(row.config)) for row in topics}
-            by_partition = {key: rules[key.topic_id] for key in partitions if key.topic_id in rules}
-            return _remove(transaction, by_partition, limit_each)
+            known = {key: rules[key.topic_id] for key in partitions if key.topic_id in rules}
+            return _remove(transaction, known, limit_each)
 
         return self._database.transact("retention.expire", work)
 
@@ -166,11 +167,9 @@ def _remove(transaction: Transaction, rules: Mapping[PartitionId, RetentionRule]
     }
     now_ms = transaction.now_ms()
     removed = transaction.rows(_SQL["remove_expired"], {**params, "now_ms": now_ms})
-    by_partition: dict[PartitionId, list[Row]] = defaultdict(list)
-    for row in removed:
-        by_partition[PartitionId(row.topic_id, row.partition)].append(row)
+    removed_of = by_partition(removed)
     if removed:
-        partition_params = _partition_params(by_partition, first_dirty_offsets)
+        partition_params = _partition_params(removed_of, first_dirty_offsets)
         transaction.send(_SQL["advance_partitions"], partition_params)
         if any(row.kind == FileKind.CONTROL for row in removed):
             transaction.send(_SQL["remove_aborted"], partition_params)
@@ -178,15 +177,15 @@ def _remove(transaction: Transaction, rules: Mapping[PartitionId, RetentionRule]
     return Expired(
         extents=len(removed),
         size=sum(row.length for row in removed),
-        unfinished=tuple(key for key, rows in by_partition.items() if len(rows) >= limit_each),
+        unfinished=tuple(key for key, rows in removed_of.items() if len(rows) >= limit_each),
     )
 
 
 def _partition_params(
-    by_partition: Mapping[PartitionId, Sequence[Row]], first_dirty_offsets: Mapping[PartitionId, int]
+    removed: Mapping[PartitionId, Sequence[Row]], first_dirty_offsets: Mapping[PartitionId, int]
 ) -> dict[str, object]:
     """Return the parameters of `advance_partitions` for removed extents."""
-    items = by_partition.items()
+    items = removed.items()
     kinds = [Counter(row.kind for row in rows) for _, rows in items]
     return {
         "topic_ids": arrays.uuids(key.topic_id for key, _ in items),
@@ -205,10 +204,7 @@ def _partition_params(
 
 
 def _removals_by_file(removed: Sequence[Row]) -> list[FileRemoval]:
-    by_file: dict[UUID, list[Row]] = defaultdict(list)
-    for row in removed:
-        by_file[row.file_id].append(row)
     return [
         FileRemoval(file_id, len(rows), sum(row.claimed for row in rows), sum(row.length for row in rows))
-        for file_id, rows in sorted(by_file.items())
+        for file_id, rows in sorted(by_file(removed).items())
     ]

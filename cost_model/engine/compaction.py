@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.jobs.byte_ranges import byte_range_of
@@ -121,8 +121,7 @@ def _rewrite(
     length = part.length_of(kept) if spec.deduplicate else sum(extent.length for extent in taken)
     rows = 1.0 if whole else _rows(log, part, taken)
     file = outputs.file_for(compacted="compact" in spec.cleanup_policy, clean=whole)
-    extent = replace(
-        taken[0],
+    extent = taken[0]._replace(
         last_offset=upper - 1,
         record_count=round(kept),
         min_timestamp=min(each.min_timestamp for each in taken),

@@ -183,7 +183,7 @@ class SimulatedLog:
             part.records.append(arrival.records)
             extent = _extent(part, file.view, (size, arrival.records), begun_ms, now_ms)
             if arrival.last_ms is not None:
-                extent = replace(extent, max_timestamp=arrival.last_ms)
+                extent = extent._replace(max_timestamp=arrival.last_ms)
             part.log_end = extent.last_offset + 1
             part.extents.append(extent)
             part.rows[extent.base_offset] = arrival.rows

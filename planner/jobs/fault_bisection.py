@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import PartitionId
-from planner.dirtiness import contiguous_run, stable_extents
+from planner.dirtiness import stable_extents
 from planner.plan import JobKind
 from planner.selection import JobDraft
-from planner.transactions import closed_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +34,7 @@ def draft_fault_bisection_jobs(snapshot: Snapshot, settings: PlannerSettings) ->
     drafts: list[JobDraft] = []
     for group in _groups(snapshot, settings, by_file):
         draft = JobDraft(JobKind.FAULT_BISECTION, snapshot.files, settings, snapshot.now_ms)
-        by_partition: dict[PartitionId, list[Extent]] = {}
-        for file in group:
-            for extent in by_file[file.file_id]:
-                by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-        for key, extents in sorted(by_partition.items()):
-            run = contiguous_run(sorted(extents, key=lambda each: each.base_offset))
-            draft.take(views[key], closed_run(views[key], run))
+        draft.take_runs(views, (extent for file in group for extent in by_file[file.file_id]))
         drafts.append(draft)
     return drafts
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from catalog.grouping import by_file
 from catalog.jobs.byte_ranges import byte_range_of
-from catalog.model import FileKind, PartitionId
+from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.pace import ingestion_wait
 from planner.plan import JobKind
 from planner.selection import JobDraft
-from planner.transactions import closed_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,13 +42,7 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     for group, wait in _groups(snapshot, settings, candidates):
         draft = JobDraft(JobKind.INGESTION, snapshot.files, settings, snapshot.now_ms)
         draft.wait = wait
-        by_partition: dict[PartitionId, list[Extent]] = {}
-        for file in group:
-            for extent in candidates[file.file_id]:
-                by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-        for key, extents in by_partition.items():
-            run = contiguous_run(sorted(extents, key=lambda extent: extent.base_offset))
-            draft.take(views[key], closed_run(views[key], run))
+        draft.take_runs(views, (extent for file in group for extent in candidates[file.file_id]))
         drafts.append(draft)
     for draft in drafts:
         if draft.wait is None or not settings.paced:  # a job that waits keeps no extents from others
@@ -58,12 +52,12 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
 
 def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
     """Return the extents that are free, by ingestion file."""
-    found: dict[UUID, list[Extent]] = {}
-    for view in snapshot.partitions:
-        for extent in stable_extents(view):
-            if extent.file_kind is FileKind.INGESTION and view.is_free(extent):
-                found.setdefault(extent.file_id, []).append(extent)
-    return found
+    return by_file(
+        extent
+        for view in snapshot.partitions
+        for extent in stable_extents(view)
+        if extent.file_kind is FileKind.INGESTION and view.is_free(extent)
+    )
 
 
 def _groups(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from catalog.grouping import by_partition
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.model import PartitionId
 from planner.dirtiness import spans_too_many
@@ -232,11 +233,7 @@ def _is_compacted(snapshot: Snapshot, file: Mergeable) -> bool | None:
 def _draft(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeable]) -> JobDraft:
     known = {each.file.file_id: each.file for each in files}
     draft = JobDraft(JobKind.MERGING, known, settings, snapshot.now_ms)
-    by_partition: dict[PartitionId, list[Extent]] = {}
-    for each in files:
-        for extent in each.extents:
-            by_partition.setdefault(_key(extent), []).append(extent)
-    for key, extents in by_partition.items():
+    for key, extents in by_partition(extent for each in files for extent in each.extents).items():
         draft.take(snapshot.mergeable_views[key], sorted(extents, key=lambda extent: extent.base_offset))
     draft.cut_evenly()
     draft.dead_bytes = sum(each.dead_bytes for each in files)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from catalog.grouping import by_partition
 from catalog.jobs.byte_ranges import byte_range_of
 from catalog.jobs.validation import input_problem
 from catalog.model import PartitionId
@@ -196,7 +197,7 @@ def _verified(extents: Iterable[Extent]) -> Iterator[Extent]:
         known = extent.format
         check_format(extent.object_name, known.version, known.required_features)
         foreign = extent.unique_keys and known.kernel_digest != KERNEL_DIGEST
-        yield replace(extent, unique_keys=False) if foreign else extent
+        yield extent._replace(unique_keys=False) if foreign else extent
 
 
 def _with_windows(
@@ -236,12 +237,9 @@ def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dic
 
 
 def _by_partition(extents: Iterable[Extent]) -> dict[PartitionId, tuple[Extent, ...]]:
-    found: defaultdict[PartitionId, list[Extent]] = defaultdict(list)
-    for extent in extents:
-        found[PartitionId(extent.topic_id, extent.partition)].append(extent)
     return {
         partition_id: tuple(sorted(each, key=lambda extent: extent.base_offset))
-        for partition_id, each in found.items()
+        for partition_id, each in by_partition(extents).items()
     }
 
 

@@ -52,7 +52,7 @@ _EXTENT = Extent(
     unique_keys=False,
     committed_ms=0,
 )
-_SECOND = replace(_EXTENT, base_offset=5, last_offset=9, file_kind=FileKind.INGESTION)
+_SECOND = _EXTENT._replace(base_offset=5, last_offset=9, file_kind=FileKind.INGESTION)
 _SIZE = PartitionSize(
     state=_STATE, live_bytes=14, dirty_bytes=7, dirty_since_ms=0, ingestion_extents=1, compacted_extents=1
 )
@@ -73,7 +73,7 @@ def test_a_valid_catalog_has_no_violations() -> None:
         record_counts_agree(_EXTENT, 0),
         sizes_add_up(_SIZE, extents),
         garbage_is_unneeded([UUID(int=9)], extents, []),
-        claims_are_of_open_jobs([replace(_EXTENT, claimed_by=UUID(int=3)), _SECOND], claim),
+        claims_are_of_open_jobs([_EXTENT._replace(claimed_by=UUID(int=3)), _SECOND], claim),
     )
 
 
@@ -96,9 +96,9 @@ def test_gaps_and_overlaps_are_reported() -> None:
         [],
         [_EXTENT],
         [_SECOND],
-        [_EXTENT, replace(_SECOND, base_offset=6)],
-        [_EXTENT, replace(_SECOND, base_offset=4)],
-        [_EXTENT, replace(_SECOND, last_offset=10)],
+        [_EXTENT, _SECOND._replace(base_offset=6)],
+        [_EXTENT, _SECOND._replace(base_offset=4)],
+        [_EXTENT, _SECOND._replace(last_offset=10)],
     ):
         assert _names(extents_cover_log(_STATE, wrong)) == {"extents_cover_log"}
     assert not extents_cover_log(replace(_STATE, log_start_offset=10), [])
@@ -106,14 +106,14 @@ def test_gaps_and_overlaps_are_reported() -> None:
 
 def test_a_gap_below_the_log_start_is_allowed() -> None:
     """Retention may not have removed older extents yet; they must not overlap."""
-    removed_soon = replace(_EXTENT, last_offset=1)
+    removed_soon = _EXTENT._replace(last_offset=1)
     state = replace(_STATE, log_start_offset=_SECOND.base_offset)
     assert not extents_cover_log(state, [removed_soon, _SECOND])
-    assert _names(extents_cover_log(state, [removed_soon, replace(removed_soon, base_offset=1), _SECOND]))
+    assert _names(extents_cover_log(state, [removed_soon, removed_soon._replace(base_offset=1), _SECOND]))
 
 
 def test_wrong_counts_are_reported() -> None:
-    assert _names(record_counts_agree(replace(_EXTENT, record_count=6))) == {"record_counts_agree"}
+    assert _names(record_counts_agree(_EXTENT._replace(record_count=6))) == {"record_counts_agree"}
     assert _names(record_counts_agree(_EXTENT, 1)) == {"record_counts_agree"}
     assert _names(sizes_add_up(_SIZE, [_EXTENT])) == {"sizes_add_up"}
 
@@ -122,6 +122,6 @@ def test_needed_garbage_and_stale_claims_are_reported() -> None:
     file_id = _EXTENT.file_id
     assert _names(garbage_is_unneeded([file_id], [_EXTENT], [])) == {"garbage_is_unneeded"}
     assert _names(garbage_is_unneeded([file_id], [], [file_id])) == {"garbage_is_unneeded"}
-    claimed = replace(_EXTENT, claimed_by=UUID(int=3))
+    claimed = _EXTENT._replace(claimed_by=UUID(int=3))
     assert _names(claims_are_of_open_jobs([claimed], {})) == {"claims_are_of_open_jobs"}
     assert _names(claims_are_of_open_jobs([claimed], {UUID(int=3): set()})) == {"claims_are_of_open_jobs"}

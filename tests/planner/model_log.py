@@ -149,8 +149,7 @@ class ModelLog:
             file = outputs[policy]
             position = 50 + sizes.get(file.file_id, 0)
             sizes[file.file_id] = sizes.get(file.file_id, 0) + length
-            merged = replace(
-                taken[0],
+            merged = taken[0]._replace(
                 position=position,
                 last_offset=part.upper_offset - 1,
                 record_count=sum(extent.record_count for extent in taken),
@@ -194,7 +193,7 @@ class ModelLog:
             rules=next(rules for rules in self.rules if rules.topic_id == key.topic_id),
             state=state,
             extents=tuple(
-                replace(extent, claimed_by=OPEN_JOB) if (key, extent.base_offset) in self.claimed else extent
+                extent._replace(claimed_by=OPEN_JOB) if (key, extent.base_offset) in self.claimed else extent
                 for extent in self.extents[key]
             ),
             exactness=self.exactness.get(key, Exactness.EXACT),

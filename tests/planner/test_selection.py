@@ -142,7 +142,7 @@ def test_a_job_gets_the_aborted_transactions_and_control_batches_of_its_offsets(
     for _ in range(3):
         log.append({key: Chunk(records=10, length=10)})
     first, second = log.extents[key][1:]
-    extents = [replace(first, controls_after=2), replace(second, base_offset=22, last_offset=31)]
+    extents = [first._replace(controls_after=2), second._replace(base_offset=22, last_offset=31)]
     bounds = [(0, 9), (0, 10), (5, 15), (31, 40), (32, 40)]
     aborted = tuple(AbortedTransaction(number, *each) for number, each in enumerate(bounds))
     draft = JobDraft(JobKind.INGESTION, log.files, PlannerSettings(), log.now_ms)

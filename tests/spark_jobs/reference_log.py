@@ -160,12 +160,11 @@ class ReferenceLog:
             else:
                 base = self.ends[partition_id]
                 if extent is None:
-                    extent = replace(empty, base_offset=base, offset_shift=base - stored)
+                    extent = empty._replace(base_offset=base, offset_shift=base - stored)
                     self.extents[partition_id].append(extent)
                 timestamps = [record[0] for record in each.records]
                 first = extent.record_count == 0
-                extent = replace(
-                    extent,
+                extent = extent._replace(
                     last_offset=base + count - 1,
                     record_count=extent.record_count + count,
                     min_timestamp=min(timestamps) if first else min(extent.min_timestamp, *timestamps),

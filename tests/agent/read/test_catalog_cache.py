@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -145,7 +144,7 @@ def _extents(*bases: int) -> list[Extent]:
         unique_keys=False,
         committed_ms=0,
     )
-    return [replace(first, base_offset=base, last_offset=base + 9) for base in bases]
+    return [first._replace(base_offset=base, last_offset=base + 9) for base in bases]
 
 
 def test_extents_are_returned_from_the_one_that_covers_the_offset() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +166,7 @@ async def test_the_tail_serves_an_extent_only_up_to_its_end(agents: Agents, cata
         topic = catalog.topics.get("t")
         (extent,) = catalog.extents.from_offset(topic.topic_id, 0, 0)
         cursor = Cursor.at(PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=1 << 20))
-        cursor.extents, cursor.limit = [replace(extent, last_offset=0)], 1 << 20
+        cursor.extents, cursor.limit = [extent._replace(last_offset=0)], 1 << 20
         assert running.agent.read_path._serve_from_files(cursor)
         assert cursor.served.next_offset == 1
 

@@ -99,8 +99,8 @@ def snapshot_of(
         for order, key in enumerate(sorted(chunks)):
             extent = log.extents[key][-1]
             moved = extent.position + order * file.skipped
-            log.extents[key][-1] = replace(
-                extent, file_kind=FileKind.COMPACTED, position=moved, committed_ms=file.committed_ms
+            log.extents[key][-1] = extent._replace(
+                file_kind=FileKind.COMPACTED, position=moved, committed_ms=file.committed_ms
             )
             extents.append(log.extents[key][-1])
         if file.is_mergeable:

@@ -158,7 +158,7 @@ def test_a_full_disk_suspects_no_file(
 def beyond_memory(spec: JobSpec) -> bytes:
     """Return a job whose key table is larger than any machine's memory."""
     partition_inputs = tuple(
-        replace(file, extents=tuple(replace(each, record_count=1 << 56) for each in file.extents))
+        replace(file, extents=tuple(each._replace(record_count=1 << 56) for each in file.extents))
         for file in spec.inputs
     )
     return pack_spec(replace(spec, inputs=partition_inputs, table_bytes=1 << 60))

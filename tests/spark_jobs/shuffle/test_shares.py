@@ -148,7 +148,7 @@ def test_a_damaged_index_is_detected(harness: CompactionHarness) -> None:
     with pytest.raises(CorruptDataError, match="checksum of a SECTION_INDEX block"):
         run(harness, spec, plan_shuffle(spec, SMALL))
     path.write_bytes(intact)
-    shorter = replace(job_input, extents=(replace(extent, length=extent.length - 100),))
+    shorter = replace(job_input, extents=(extent._replace(length=extent.length - 100),))
     with pytest.raises(CorruptDataError, match="bytes of data, but the catalog has"):
         run(harness, spec := replace(spec, inputs=(shorter,)), plan_shuffle(spec, SMALL))
 

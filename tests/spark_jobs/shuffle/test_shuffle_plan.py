@@ -269,8 +269,7 @@ def test_a_section_with_too_many_records_for_a_task_is_shuffled(
     harness.log.ingest({partition_id: [numbered(5, modulo=5)]})
     (extent,) = harness.log.extents[partition_id]
     harness.log.extents[partition_id] = [
-        replace(
-            extent,
+        extent._replace(
             record_count=records,
             last_offset=records - 1,
             unique_keys=unique,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +31,7 @@ def test_a_block_without_an_offset_begins_at_the_next_extent(
     part = InputPart(
         0,
         tuple(
-            replace(extent, base_offset=base, last_offset=last, offset_shift=shift)
+            extent._replace(base_offset=base, last_offset=last, offset_shift=shift)
             for base, last in ((10, 19), (30, 39))
         ),
     )

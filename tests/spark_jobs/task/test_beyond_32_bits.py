@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -203,8 +202,8 @@ def test_a_partition_may_lack_billions_of_offsets(harness: SparseFileHarness, ho
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"1"))]})
     (older,) = harness.log.extents[partition_id]
-    gap = replace(
-        older, base_offset=2, last_offset=hole, record_count=0, position=0, length=0, offset_shift=0
+    gap = older._replace(
+        base_offset=2, last_offset=hole, record_count=0, position=0, length=0, offset_shift=0
     )
     harness.log.extents[partition_id].append(gap)
     harness.log.ends[partition_id] = hole + 1

@@ -200,7 +200,7 @@ def test_an_extent_at_a_wrong_position_is_detected(harness: CompactionHarness) -
 
     def run(*sources: Extent) -> None:
         extents = tuple(
-            replace(extent, position=source.position, length=source.length)
+            extent._replace(position=source.position, length=source.length)
             for extent, source in zip((first, second), sources, strict=True)
         )
         harness.run(replace(spec, inputs=(replace(job_input, extents=extents),)))
@@ -212,9 +212,9 @@ def test_an_extent_at_a_wrong_position_is_detected(harness: CompactionHarness) -
     with pytest.raises(CorruptDataError, match="the data is of another one"):
         run(first, first)
     with pytest.raises(CorruptDataError, match="DATA block"):
-        run(first, replace(second, length=second.length - 1))
+        run(first, second._replace(length=second.length - 1))
     with pytest.raises(CorruptDataError, match="bytes, but the range starts at"):
-        run(first, replace(second, length=1 << 20))
+        run(first, second._replace(length=1 << 20))
 
 
 def test_an_extent_inside_a_section_is_read_without_the_bytes_before_it(harness: CompactionHarness) -> None:
@@ -225,7 +225,7 @@ def test_an_extent_inside_a_section_is_read_without_the_bytes_before_it(harness:
     harness.log.ingest({partition_id: pairs}, block_target=1)
     older, newer = harness.log.extents[partition_id]
     block = older.length // 4
-    shortened = replace(newer, position=newer.position + 2 * block, length=2 * block)
+    shortened = newer._replace(position=newer.position + 2 * block, length=2 * block)
     harness.log.extents[partition_id][1] = shortened
     spec = harness.log.job({partition_id: [shortened]})
 

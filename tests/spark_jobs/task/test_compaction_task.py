@@ -314,7 +314,7 @@ def test_an_extent_must_have_as_many_records_as_the_catalog_says(harness: Compac
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"), (b"b", b"2"))]})
     spec = harness.log.job()
     (job_input,) = spec.inputs
-    wrong = replace(job_input.extents[0], record_count=3)
+    wrong = job_input.extents[0]._replace(record_count=3)
     before = harness.objects()
 
     with pytest.raises(CorruptDataError, match=r"has 2 records .* but the catalog counts 3"):
@@ -328,7 +328,7 @@ def test_a_missing_section_is_corrupt(harness: CompactionHarness) -> None:
     harness.log.ingest({PartitionId(topic, 1): [batch((b"a", b"1"))]})
     spec = harness.log.job()
     (job_input,) = spec.inputs
-    elsewhere = replace(job_input.extents[0], partition=2)
+    elsewhere = job_input.extents[0]._replace(partition=2)
 
     with pytest.raises(CorruptDataError, match=r"/2, byte 68: section .*/1 begins here"):
         harness.run(

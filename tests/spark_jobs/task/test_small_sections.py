@@ -169,11 +169,11 @@ def test_a_catalog_that_disagrees_leads_to_the_same_error(harness: CompactionHar
     (first, *others) = spec.inputs
     extents = list(first.extents)
     if field == "record_count":
-        extents[7] = replace(extents[7], record_count=5)
+        extents[7] = extents[7]._replace(record_count=5)
     elif field == "base_offset":
-        extents[7] = replace(extents[7], offset_shift=1)
+        extents[7] = extents[7]._replace(offset_shift=1)
     else:
-        extents[7] = replace(extents[7], length=extents[7].length - 1)
+        extents[7] = extents[7]._replace(length=extents[7].length - 1)
 
     found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
 
@@ -185,8 +185,8 @@ def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -
     spec = write_wide_files(harness)
     (first, *others) = spec.inputs
     extents = list(first.extents)
-    extents[7] = replace(extents[7], position=extents[8].position, length=extents[8].length)
-    extents[8] = replace(extents[8], position=extents[9].position, length=extents[9].length)
+    extents[7] = extents[7]._replace(position=extents[8].position, length=extents[8].length)
+    extents[8] = extents[8]._replace(position=extents[9].position, length=extents[9].length)
 
     found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
 
@@ -286,7 +286,7 @@ def test_random_files_have_the_same_outcome(
             replace(
                 each,
                 extents=tuple(
-                    replace(extent, leader_epoch=data.draw(st.sampled_from([KEEP_LEADER_EPOCH, 0, 7])))
+                    extent._replace(leader_epoch=data.draw(st.sampled_from([KEEP_LEADER_EPOCH, 0, 7])))
                     for extent in each.extents
                 ),
             )
@@ -306,14 +306,14 @@ def test_compacted_files_with_many_containers_of_holes(harness: CompactionHarnes
         for each in ids:
             harness.log.ends[each] += 70_000
     extents = {
-        each: [replace(extent, last_offset=extent.last_offset) for extent in harness.log.extents[each]]
+        each: [extent._replace(last_offset=extent.last_offset) for extent in harness.log.extents[each]]
         for each in ids
     }
     assert all(len(found) == 3 for found in extents.values())
     spec = harness.log.job(extents)
     wide = tuple(
         replace(
-            each, extents=tuple(replace(one, last_offset=one.base_offset + 70_001) for one in each.extents)
+            each, extents=tuple(one._replace(last_offset=one.base_offset + 70_001) for one in each.extents)
         )
         for each in spec.inputs
     )

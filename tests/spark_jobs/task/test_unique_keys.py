@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +33,7 @@ def wrongly_flagged(harness: CompactionHarness, digest: str) -> JobSpec:
     sections = {partition_id: [batch((b"a", b"old"), (b"b", b"1")), batch((b"a", b"new"), (b"c", b"1"))]}
     harness.log.ingest(sections, kind=SegmentKind.COMPACTED)
     (extent,) = harness.log.extents[partition_id]
-    flagged = replace(extent, unique_keys=True, format=FileFormat(kernel_digest=digest))
+    flagged = extent._replace(unique_keys=True, format=FileFormat(kernel_digest=digest))
     harness.log.extents[partition_id] = [flagged]
     return harness.log.job()
 
@@ -73,7 +72,7 @@ def test_the_flags_of_two_files_do_not_make_their_keys_distinct(harness: Compact
         harness.log.ingest({partition_id: [batch((b"a", value))]}, kind=SegmentKind.COMPACTED)
     known = FileFormat(kernel_digest=KERNEL_DIGEST)
     extents = harness.log.extents[partition_id]
-    harness.log.extents[partition_id] = [replace(each, unique_keys=True, format=known) for each in extents]
+    harness.log.extents[partition_id] = [each._replace(unique_keys=True, format=known) for each in extents]
     (work,) = arrange(harness.log.job())
     assert (len(work.parts), work.unique_keys) == (2, False)
     harness.log.publish(harness.log.job(), harness.run(harness.log.job()))
