@@ -30,8 +30,8 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.catalog_load import worker
-from benchmarks.measuring import machine
+from benchmarks.parts.catalog_load import worker
+from benchmarks.parts.measuring import machine
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.model import BatchRun, FileCommit, SectionCommit

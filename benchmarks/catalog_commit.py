@@ -22,7 +22,7 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.catalog_load import FileSource
+from benchmarks.parts.catalog_load import FileSource
 from catalog.database import arrays
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits

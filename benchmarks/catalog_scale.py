@@ -40,8 +40,8 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.catalog_load import Case, Taken, serve_sessions, serve_watchers, worker
-from benchmarks.measuring import machine
+from benchmarks.parts.catalog_load import Case, Taken, serve_sessions, serve_watchers, worker
+from benchmarks.parts.measuring import machine
 from catalog.database.connection import SCHEMA, connection_string
 from catalog.database.embedded.host import account_for, programs
 from catalog.database.limits import DatabaseLimits

@@ -36,9 +36,9 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.catalog_load import RECORDS, file_of, run_threads, section_of, worker
 from benchmarks.catalog_scale import Server
-from benchmarks.measuring import machine
+from benchmarks.parts.catalog_load import RECORDS, file_of, run_threads, section_of, worker
+from benchmarks.parts.measuring import machine
 from catalog.database.limits import DatabaseLimits
 from catalog.model import ProducerStamp
 from catalog.open import EmbeddedPostgres, migrate_catalog

@@ -35,14 +35,14 @@ import click
 import orjson
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.kafka_loads import RECORD_BYTES, producer
-from benchmarks.kafka_process import Cluster
-from benchmarks.measuring import machine
+from benchmarks.parts.kafka_loads import RECORD_BYTES, producer
+from benchmarks.parts.kafka_process import Cluster
+from benchmarks.parts.measuring import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from benchmarks.kafka_process import AgentProcess
+    from benchmarks.parts.kafka_process import AgentProcess
 
 MIB: Final = 1 << 20
 _PARTITIONS: Final = (1, 12)

@@ -5,7 +5,7 @@
 `command` runs the real command as a process with `local[2]`, on a topic of two partitions in ingestion files
 of 8 MiB: 4 M records in 126 files of a local store. Each round has a new database of one private PostgreSQL,
 which runs before the command starts, and new names of the same objects. Steps are seconds from their begin to
-their end (`benchmarks.compact_timeline`):
+their end (`benchmarks.parts.compact_timeline`):
 
 - `interpreter` until Python runs the command's module, `imports` until the command is loaded, `exit` after
   its last step.
@@ -50,8 +50,8 @@ import orjson
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from benchmarks.dedupe_data import Case, make_sections
-from benchmarks.measuring import machine
+from benchmarks.parts.dedupe_data import Case, make_sections
+from benchmarks.parts.measuring import machine
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.model import BatchRun, FileCommit, JobState, SectionCommit
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from uuid import UUID
 
-    from benchmarks.dedupe_data import Section
+    from benchmarks.parts.dedupe_data import Section
     from catalog.open import Catalog
     from core.ids import Ids
     from object_store.interface import ObjectStore
@@ -363,7 +363,7 @@ def run_limit() -> dict[str, float]:
 
 
 def _with_timeline(timeline: Path) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.compact_timeline", str(timeline)]
+    return [sys.executable, "-m", "benchmarks.parts.compact_timeline", str(timeline)]
 
 
 def _processor_seconds() -> float:

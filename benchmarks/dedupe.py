@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dedupe_data import Case, Section, make_sections
-from benchmarks.measuring import machine, median_of_sums, seconds_by_round
+from benchmarks.parts.dedupe_data import Case, Section, make_sections
+from benchmarks.parts.measuring import machine, median_of_sums, seconds_by_round
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec, compress
 from object_format.dedupe import (

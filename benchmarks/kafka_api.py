@@ -19,9 +19,9 @@ from typing import Any
 import click
 import orjson
 
-from benchmarks import kafka_limits, kafka_loads, kafka_steps, kafka_wire
-from benchmarks.kafka_process import Cluster
-from benchmarks.measuring import machine
+from benchmarks.parts import kafka_limits, kafka_loads, kafka_steps, kafka_wire
+from benchmarks.parts.kafka_process import Cluster
+from benchmarks.parts.measuring import machine
 
 PARTS = ("throughput", "steps", "cost", "idle", "many", "latency")
 

@@ -16,7 +16,7 @@ Before each write, the same amount is written to a temporary file, because the p
 cheaply or, on a virtual machine, at a high cost. All measurements then start from the same state.
 
 `lookup` searches random offsets in an index of ten million entries. `clean` is described in
-`benchmarks.local_cleaner`.
+`benchmarks.parts.local_cleaner`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
-from benchmarks.local_cleaner import measure_cleaner
-from benchmarks.local_index import measure_lookups
-from benchmarks.measuring import machine
+from benchmarks.parts.local_cleaner import measure_cleaner
+from benchmarks.parts.local_index import measure_lookups
+from benchmarks.parts.measuring import machine
 from core.clock import SystemClock
 from core.ids import SeededIds
 from local_tier.config import LogConfig

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent.kafka.codec import Struct
-from benchmarks.kafka_process import Cluster, bare_server
-from benchmarks.kafka_wire import PRODUCE, Wire, request_frame
-from benchmarks.measuring import machine
+from benchmarks.parts.kafka_process import Cluster, bare_server
+from benchmarks.parts.kafka_wire import PRODUCE, Wire, request_frame
+from benchmarks.parts.measuring import machine
 from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:

@@ -40,16 +40,16 @@ import orjson
 from agent.group_settings import GroupSettings
 from agent.kafka.codec import Struct
 from agent.settings import AgentSettings
-from benchmarks import kafka_loads
-from benchmarks.kafka_process import Cluster
-from benchmarks.kafka_wire import Wire, request_frame
-from benchmarks.measuring import machine
+from benchmarks.parts import kafka_loads
+from benchmarks.parts.kafka_process import Cluster
+from benchmarks.parts.kafka_wire import Wire, request_frame
+from benchmarks.parts.measuring import machine
 from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.kafka_process import AgentProcess
+    from benchmarks.parts.kafka_process import AgentProcess
 
 PARTS = ("produce", "low_rate", "groups", "first", "idle")
 _FLUSH_INTERVAL_MS = 20

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from benchmarks.dedupe_data import Case, Section, make_sections
-from benchmarks.measuring import machine, processor_seconds_of_children
+from benchmarks.parts.dedupe_data import Case, Section, make_sections
+from benchmarks.parts.measuring import machine, processor_seconds_of_children
 from catalog.model import Extent, FileKind, Job, JobInput, JobPartition, JobSpec, JobState
 from core.clock import SystemClock
 from core.ids import SystemIds

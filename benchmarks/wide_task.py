@@ -30,7 +30,7 @@ import click
 import crc32c
 import orjson
 
-from benchmarks.measuring import machine
+from benchmarks.parts.measuring import machine
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
 from core.clock import SystemClock
 from core.ids import SystemIds

@@ -44,7 +44,7 @@ from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
 from benchmarks.beside_kafka.security import SecureListener
 from benchmarks.beside_kafka.servers import Testbed
 from benchmarks.beside_kafka.workers import Workers
-from benchmarks.measuring import machine
+from benchmarks.parts.measuring import machine
 from tests.fixtures import kafka_tools
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.beside_kafka.comparison import Comparison, Sample
 from benchmarks.beside_kafka.load import Load, LoadError
 from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE
-from benchmarks.dedupe_data import make_pool
-from benchmarks.local_cleaner import clean, make_cleanable, make_requests, new_cleaner
 from benchmarks.local_tier import opened
+from benchmarks.parts.dedupe_data import make_pool
+from benchmarks.parts.local_cleaner import clean, make_cleanable, make_requests, new_cleaner
 from object_format.codecs.codec import Codec, compress, decompress
 from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
 

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import KafkaException, NewTopic
 
 from benchmarks.beside_kafka.load import LoadError
 from benchmarks.beside_kafka.security import PASSWORD, USER, add_user
-from benchmarks.kafka_process import AgentProcess, Cluster
+from benchmarks.parts.kafka_process import AgentProcess, Cluster
 from tests.fixtures.kafka_broker import KafkaBroker, kafka_broker
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 
 from agent.kafka.codec import Struct
 from benchmarks.beside_reality.workload import BATCH_RECORDS, partitions_of
-from benchmarks.kafka_wire import FETCH, PRODUCE, Wire, request_frame
+from benchmarks.parts.kafka_wire import FETCH, PRODUCE, Wire, request_frame
 from cost_model.workload.keys import DrawnKeys
 from object_format.record_batch.records import encode_batch
 

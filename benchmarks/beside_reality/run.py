@@ -47,7 +47,7 @@ from benchmarks.beside_reality.measured import catalog_state, figures_of, observ
 from benchmarks.beside_reality.processes import running_system
 from benchmarks.beside_reality.simulated import simulations
 from benchmarks.beside_reality.workload import SETTINGS, Duration, workload
-from benchmarks.measuring import machine
+from benchmarks.parts.measuring import machine
 from core.clock import SystemClock
 from core.quantities import human_bytes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.cold_readers import Case, cases, compare, write
-from benchmarks.kafka_process import Cluster
+from benchmarks.parts.kafka_process import Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path

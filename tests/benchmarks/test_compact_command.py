@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from benchmarks.compact_command import Server, Size, measure
-from benchmarks.compact_timeline import STEPS
-from benchmarks.dedupe_data import Case
+from benchmarks.parts.compact_timeline import STEPS
+from benchmarks.parts.dedupe_data import Case
 from catalog.open import EmbeddedPostgres
 
 

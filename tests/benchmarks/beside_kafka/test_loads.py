@@ -14,7 +14,7 @@ from benchmarks.beside_kafka.librdkafka_clients import LibrdkafkaClients
 from benchmarks.beside_kafka.load import Load, LoadError
 from benchmarks.beside_kafka.servers import KAFKA, SILTSTONE, SiltstoneServer, topic
 from benchmarks.beside_kafka.workers import Workers
-from benchmarks.kafka_process import Cluster
+from benchmarks.parts.kafka_process import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

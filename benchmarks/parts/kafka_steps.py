@@ -58,8 +58,15 @@ from agent.security.identity import Client
 from agent.settings import AgentSettings
 from agent.write.commit_listeners import AppendMetrics
 from agent.write.write_path import WritePath
-from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch_request, produce_request
-from benchmarks.kafka_wire import request_frame as frame_of
+from benchmarks.parts.kafka_wire import (
+    BATCH_BYTES,
+    FETCH,
+    PARTITIONS,
+    PRODUCE,
+    fetch_request,
+    produce_request,
+)
+from benchmarks.parts.kafka_wire import request_frame as frame_of
 from catalog.config.values import TopicConfig
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
 from catalog.security.acl_bindings import (

@@ -25,7 +25,7 @@ import agent.process
 from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
 from agent.listeners import HttpListener, KafkaListener
 from agent.settings import AgentSettings
-from benchmarks.slow_store import SlowStore
+from benchmarks.parts.slow_store import SlowStore
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from catalog.security.scram import ScramMechanism, new_credential
 from core.clock import SystemClock

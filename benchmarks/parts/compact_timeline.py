@@ -1,6 +1,6 @@
 """Runs `siltstone compact` and notes when its steps begin and end; `benchmarks.compact_command` starts it.
 
-    python -m benchmarks.compact_timeline FILE [SILTSTONE'S ARGUMENTS …]
+    python -m benchmarks.parts.compact_timeline FILE [SILTSTONE'S ARGUMENTS …]
 
 The steps are functions of the product. They are wrapped once the command has been loaded. Times are those of
 `time.monotonic`, which all processes of a machine share. A step may occur several times, and steps may

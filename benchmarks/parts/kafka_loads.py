@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.kafka_process import AgentProcess
+    from benchmarks.parts.kafka_process import AgentProcess
 
 RECORD_BYTES = 1024
 PARTITIONS = 12

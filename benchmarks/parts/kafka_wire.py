@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.codec.messages import api_key_of
 from agent.settings import AgentSettings
-from benchmarks.kafka_process import bare_server
+from benchmarks.parts.kafka_process import bare_server
 from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from benchmarks.kafka_process import AgentProcess
+    from benchmarks.parts.kafka_process import AgentProcess
 
 PRODUCE, FETCH = 9, 12
 PARTITIONS = 10

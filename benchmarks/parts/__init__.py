@@ -1,0 +1,1 @@
+"""What several benchmarks share, and parts of single ones; nothing here is a benchmark of its own."""
