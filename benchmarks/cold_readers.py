@@ -124,6 +124,7 @@ def _read(agent: AgentProcess, case: Case, records: int) -> None:
         "group.id": "cold",
         "enable.auto.commit": False,
         "queued.max.messages.kbytes": 16 * 1024,  # 50 readers share this process
+        "fetch.queue.backoff.ms": 10,  # a full queue waits for a second by default, although it is empty soon
     }
     with closing(Consumer(settings)) as client:
         client.assign([TopicPartition(case.topic, partition, 0) for partition in range(case.partitions)])
