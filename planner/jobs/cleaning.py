@@ -51,8 +51,8 @@ def cleanable_prefix(
         return ()
     extents = takeable_extents(view, now_ms)
     for index, extent in enumerate(extents):
-        free = view.is_free(extent) and not is_taken(extent)
-        if extent.file_kind is not FileKind.COMPACTED or not free:
+        is_free = extent.file_kind is FileKind.COMPACTED and view.is_free(extent)
+        if not is_free or is_taken(extent):
             extents = extents[:index]
             break
     run = contiguous_run(extents)
