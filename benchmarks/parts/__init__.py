@@ -1,1 +1,1 @@
-"""What several benchmarks share, and parts of single ones; nothing here is a benchmark of its own."""
+"""Modules that several benchmarks share, and steps of single benchmarks."""
