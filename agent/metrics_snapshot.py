@@ -9,38 +9,19 @@ from agent.runtime.metrics import SnapshotCollector
 from agent.runtime.process_resources import open_file_count, open_file_limit
 
 if TYPE_CHECKING:
-    from agent.cluster.catalog_epoch import CatalogEpoch
+    from agent.assembly.data_path import DataPath
+    from agent.assembly.resources import Resources
     from agent.kafka.fetch_sessions import FetchSessions
-    from agent.local_topics.service import LocalLogService
-    from agent.read.caches.block_cache import BlockCache
-    from agent.read.caches.range_cache import RangeCache
-    from agent.read.hot_tail import HotTail
-    from agent.read.read_path import ReadPath
-    from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.health import LoopLag
     from agent.runtime.metrics import MetricReaders
-    from agent.runtime.pools import Pools
-    from agent.write.write_path import WritePath
-    from catalog.lifecycle.incarnation import Incarnations
 
 
 def metrics_snapshot(
-    *,
-    write_path: WritePath,
-    read_path: ReadPath,
-    tail: HotTail,
-    cache: RangeCache,
-    blocks: BlockCache,
-    local_logs: LocalLogService,
-    fetch_sessions: FetchSessions,
-    request_budget: ByteBudget,
-    parsing_budget: ByteBudget,
-    pools: Pools,
-    loop_lag: LoopLag,
-    epoch: CatalogEpoch,
-    incarnations: Incarnations,
+    resources: Resources, data: DataPath, fetch_sessions: FetchSessions, loop_lag: LoopLag
 ) -> SnapshotCollector:
     """Return a collector of the current values of these parts."""
+    write_path, read_path, tail, blocks = data.write_path, data.read_path, data.tail, data.blocks
+    cache, local_logs, incarnations = data.reader.cache, data.local_logs, resources.catalog.incarnations
     gauges: MetricReaders = {
         "siltstone_write_buffer_bytes": (
             "Bytes of batches that were accepted and are not acknowledged yet",
@@ -50,10 +31,13 @@ def metrics_snapshot(
             "Ingestion files that are closed and not committed yet",
             lambda: write_path.files_in_flight,
         ),
-        "siltstone_request_bytes": ("Bytes of request bodies in memory", lambda: request_budget.used),
+        "siltstone_request_bytes": (
+            "Bytes of request bodies in memory",
+            lambda: resources.request_budget.used,
+        ),
         "siltstone_parsed_bytes": (
             "Bytes that are reserved for requests after they were parsed",
-            lambda: parsing_budget.used,
+            lambda: resources.parsing_budget.used,
         ),
         "siltstone_fetch_bytes": (
             "Bytes that were fetched and are not sent yet",
@@ -83,7 +67,7 @@ def metrics_snapshot(
         ),
         "siltstone_catalog_epoch": (
             "Epoch of the catalog; each failover and each restore begins a new one",
-            lambda: epoch.current,
+            lambda: resources.epoch.current,
         ),
         "siltstone_unsettled_sessions": (
             "Sessions whose orphans are not deleted, because a failover or a restore may have lost commits",
@@ -97,7 +81,7 @@ def metrics_snapshot(
         "siltstone_open_file_limit": ("Files that the process may have open", open_file_limit),
         **local_logs.gauges(),
     }
-    for pool in pools.all():
+    for pool in resources.pools.all():
         name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
         gauges[name] = (
             f"Running and waiting calls of the thread pool: {pool.name}",
@@ -126,7 +110,7 @@ def metrics_snapshot(
         ),
         "siltstone_request_rejections": (
             "Requests that were rejected because the memory for request bodies was full",
-            lambda: request_budget.rejections,
+            lambda: resources.request_budget.rejections,
         ),
         **local_logs.counters(),
     }

@@ -36,8 +36,8 @@ async def _send(port: int, data: bytes) -> None:
 
 async def test_clients_of_another_protocol_are_named_in_the_log(agents: Agents) -> None:
     async with agents.running(kafka_listeners=(KafkaListener(port=0),)) as running:
-        assert running.agent._kafka is not None
-        kafka_port = int(running.agent._kafka.addresses["PLAINTEXT"].rpartition(":")[2])
+        assert running.agent.kafka.server is not None
+        kafka_port = int(running.agent.kafka.server.addresses["PLAINTEXT"].rpartition(":")[2])
         http_port = running.http.base_url.port
         assert http_port is not None
         for step, listener, reason in (

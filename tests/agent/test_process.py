@@ -122,7 +122,7 @@ async def test_stopping_ends_long_polls(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         waiting = asyncio.ensure_future(running.read("t", offset=0, max_wait_ms=50_000))
-        while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+        while not running.agent.data.commit_notifier.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
             await asyncio.sleep(0.001)
         await running.agent.stop()
         assert (await waiting)["records"] == []
@@ -253,7 +253,9 @@ async def test_a_hanging_store_does_not_keep_the_agent_from_stopping(
 async def test_heartbeats_continue_while_every_catalog_thread_is_busy(agents: Agents) -> None:
     async with agents.running(heartbeat_interval_ms=1, catalog_threads=1) as running:
         gate = threading.Event()
-        waits = [asyncio.ensure_future(running.agent.pools.catalog.run(gate.wait)) for _ in range(3)]
+        waits = [
+            asyncio.ensure_future(running.agent.resources.pools.catalog.run(gate.wait)) for _ in range(3)
+        ]
         try:
             await asyncio.sleep(0)
             running.agent.session.report_fenced(old := running.agent.session.session_id)

@@ -237,7 +237,7 @@ def test_acknowledged_records_survive_a_failover_that_loses_their_commits(cluste
         # The consumer goes back to the loss, and reads what the log has now at the offsets that it knew.
         wait_until(lambda: consume_all() and seen.items() >= final.items())
     epoch = cluster.catalog.incarnations.current().epoch
-    assert {agent.agent.epoch.current for agent in agents} == {epoch} != {0}
+    assert {agent.agent.resources.epoch.current for agent in agents} == {epoch} != {0}
     values = check_nothing_is_missing(cluster, *ledgers)
     for number in range(_PARTITIONS):
         mine = [value for value in values[number] if value.startswith(b"idempotent")]
@@ -266,7 +266,7 @@ def test_a_failover_without_loss_ends_clean(cluster: Cluster) -> None:
     assert ledger.producer.flush(_DEADLINE_SECONDS) == 0
     values = check_nothing_is_missing(cluster, ledger)
     assert sum(map(len, values.values())) == 100
-    assert agent.agent.epoch.current == cluster.catalog.incarnations.current().epoch > 0
+    assert agent.agent.resources.epoch.current == cluster.catalog.incarnations.current().epoch > 0
     assert not list(cluster.catalog.lost_commits.list())
     assert not list(cluster.catalog.lost_commits.unsettled_sessions())
 
@@ -286,7 +286,7 @@ def test_lost_files_wait_for_the_operator_if_readoption_is_manual(cluster: Clust
     ledger.send("after", 10)
     assert ledger.producer.flush(_DEADLINE_SECONDS) == 0
     collect_garbage(cluster.catalog, cluster.store, cluster.clock, _AT_ONCE)
-    wait_until(lambda: "lost_commits" in agent.agent.health.warnings())
+    wait_until(lambda: "lost_commits" in agent.agent.monitoring.health.warnings())
     planned = readopt(cluster.catalog, cluster.store)
     assert {file.outcome for file in planned.files} == {Outcome.WAITING}
     assert sum(file.records for file in planned.files) == 20
@@ -295,7 +295,7 @@ def test_lost_files_wait_for_the_operator_if_readoption_is_manual(cluster: Clust
     assert {file.outcome for file in done.files} == {Outcome.READOPTED}
     assert done.records == 20
     check_nothing_is_missing(cluster, ledger)
-    wait_until(lambda: "lost_commits" not in agent.agent.health.warnings())
+    wait_until(lambda: "lost_commits" not in agent.agent.monitoring.health.warnings())
     assert not readopt(cluster.catalog, cluster.store, apply=True).files
 
 
@@ -342,7 +342,7 @@ def test_a_restored_snapshot_of_the_disks_is_noticed(cluster: Cluster, tmp_path:
     assert ledger.producer.flush(_DEADLINE_SECONDS) == 0
     values = check_nothing_is_missing(cluster, ledger)
     assert sum(map(len, values.values())) == 60
-    assert agent.agent.epoch.current == cluster.catalog.incarnations.current().epoch > 0
+    assert agent.agent.resources.epoch.current == cluster.catalog.incarnations.current().epoch > 0
     assert {each.outcome for each in cluster.catalog.lost_commits.list()} == {"readopted"}
 
 

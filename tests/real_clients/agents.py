@@ -65,7 +65,7 @@ class Agents:
 
     def _wait_for_brokers(self) -> None:
         for each in self.running:
-            groups = each.agent._groups
+            groups = each.agent.kafka.groups
             assert groups is not None
             brokers = groups.ownership._brokers
             until(lambda each=each, b=brokers: len(each.run(b.live())) == len(self.running))  # type: ignore[misc]  # defaults bind them

@@ -235,7 +235,7 @@ def test_the_tools_move_a_log_to_another_directory(agents: Agents, tools: Tools,
     broker.create_topic(topic, 1, storage_mode="local")
     produce(broker.address, topic, [(None, b"v" * 100_000)] * 20)
     target = next(disk for disk in disks if not (disk / f"{topic}-0").exists())
-    moves, node = tmp_path / "moves.json", broker.agent.local_logs.node_id
+    moves, node = tmp_path / "moves.json", broker.agent.data.local_logs.node_id
     moved = {"topic": topic, "partition": 0, "replicas": [node], "log_dirs": [str(target)]}
     moves.write_bytes(orjson.dumps({"version": 1, "partitions": [moved]}))
     command = f"kafka-reassign-partitions --reassignment-json-file {moves}"

@@ -150,13 +150,13 @@ async def test_readiness_follows_the_disks_and_the_session_and_liveness_the_task
                 connection,
                 "CREATE TRIGGER refuse BEFORE INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION refuse()",
             )
-            seen.agent._catalog.sessions.fence(seen.agent.session.session_id)
+            seen.agent.resources.catalog.sessions.fence(seen.agent.session.session_id)
             await seen.until({"session"})
             run(connection, "DROP TRIGGER refuse ON sessions")
             await seen.until(set())
         assert seen.states == [True, False, True, False, True]
 
-        committer = seen.agent.write_path._committer
+        committer = seen.agent.data.write_path._committer
         assert committer is not None
         committer.cancel()
         await seen.until({"commits"})

@@ -59,7 +59,7 @@ async def test_requests_are_authenticated(agents: Agents, catalog: Catalog, ids:
             running = await opened.enter_async_context(
                 agents.running(http_listeners=listeners, authentication=authentication)
             )
-            servers = {each.name: f"http://{each.address}" for each in running.agent._http}
+            servers = {each.name: f"http://{each.address}" for each in running.agent.http.servers}
             clients = {
                 name: await opened.enter_async_context(
                     httpx.AsyncClient(base_url=url, trust_env=False, timeout=60)
@@ -151,7 +151,7 @@ async def test_a_certificate_authenticates_unless_the_request_has_credentials(
         authorizer_enable=True,
         super_users="User:CN=mason",
     ) as running:
-        url = f"https://{running.agent._http[0].address}"
+        url = f"https://{running.agent.http.servers[0].address}"
 
         async def status(context: ssl.SSLContext, headers: dict[str, str]) -> int:
             async with httpx.AsyncClient(verify=context, trust_env=False, timeout=60) as client:

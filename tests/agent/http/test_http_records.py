@@ -278,7 +278,7 @@ async def test_a_read_by_timestamp_starts_at_or_after_the_log_start_offset(
         catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
         found = [await running.read("t", timestamp=time) for time in (1, 200, 600)]
         assert [response["records"][0]["offset"] for response in found] == [2, 4, 5]
-        await _until(lambda: running.agent.read_path.budget.used == 0)
+        await _until(lambda: running.agent.data.read_path.budget.used == 0)
 
 
 async def test_an_invalid_read_has_a_status_and_an_error_code(agents: Agents) -> None:
@@ -318,7 +318,7 @@ async def test_an_invalid_body_has_a_status_and_an_error_code(agents: Agents) ->
                 code,
             )
         assert agents.requests(RequestKind.PUT) == 0
-        await _until(lambda: running.agent.request_budget.used == 0)
+        await _until(lambda: running.agent.resources.request_budget.used == 0)
 
 
 async def test_a_body_without_content_length_is_bounded(agents: Agents) -> None:
@@ -332,17 +332,17 @@ async def test_a_body_without_content_length_is_bounded(agents: Agents) -> None:
             "/v1/topics/t/records", content=endless(), headers={"content-type": "application/json"}
         )
         assert response.status_code == 413
-        await _until(lambda: running.agent.request_budget.used == 0)
+        await _until(lambda: running.agent.resources.request_budget.used == 0)
 
 
 async def test_a_full_write_buffer_is_503_with_retry_after(agents: Agents) -> None:
     async with agents.running(max_buffered_bytes=1000, max_request_bytes=1000, flush_bytes=500) as running:
         await running.create_topic("t", 1, compression_type="uncompressed")
-        running.agent.write_path.budget.reserve(990)
+        running.agent.data.write_path.budget.reserve(990)
         response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
         assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
         assert int(response.headers["retry-after"]) >= 1
-        running.agent.write_path.budget.release(990)
+        running.agent.data.write_path.budget.release(990)
         assert (await running.produce("t", {"value": "x"}))["accepted"] == 1
 
 
@@ -358,14 +358,14 @@ async def test_a_body_that_does_not_arrive_times_out(agents: Agents, catalog: Ca
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         writer.close()
         await writer.wait_closed()
-        await _until(lambda: running.agent.request_budget.used == 0)
+        await _until(lambda: running.agent.resources.request_budget.used == 0)
 
 
 async def test_a_read_without_memory_for_fetches_is_503(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
-        budget = running.agent.read_path.budget
+        budget = running.agent.data.read_path.budget
         with budget.reserving(budget.limit):
             response = await running.http.get("/v1/topics/t/partitions/0/records")
             assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
@@ -395,10 +395,10 @@ async def test_a_response_reserves_memory_until_the_client_has_read_it(agents: A
     async with agents.running(**limits) as running:
         await running.create_topic("t", max_message_bytes=str(16 * mib))
         await running.produce("t", {"value": "x" * 15 * mib})
-        budget = running.agent.read_path.budget
+        budget = running.agent.data.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
         with contextlib.closing(await _connect_without_reading(running, path)):
-            await _until(lambda: bool(budget.used) and not running.agent.pools.rendering.pending)
+            await _until(lambda: bool(budget.used) and not running.agent.resources.pools.rendering.pending)
             rejected = await running.http.get(path)
             assert rejected.status_code == 503
             assert budget.used > 15 * mib
@@ -412,7 +412,7 @@ async def test_a_client_that_does_not_read_is_disconnected(agents: Agents) -> No
     async with agents.running(write_timeout_ms=50) as running:
         await running.create_topic("t", max_message_bytes=str(16 * mib))
         await running.produce("t", {"value": "x" * 15 * mib})
-        budget = running.agent.read_path.budget
+        budget = running.agent.data.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
         with contextlib.closing(await _connect_without_reading(running, path)):
             await _until(lambda: budget.used > 0)
@@ -424,7 +424,7 @@ async def test_producing_does_not_need_the_threads_of_reads(agents: Agents) -> N
     async with agents.running() as running:
         await running.create_topic("t")
         gate = threading.Event()
-        pools = running.agent.pools
+        pools = running.agent.resources.pools
         waits = [asyncio.ensure_future(pools.rendering.run(gate.wait)) for _ in range(4)]
         try:
             assert (await running.produce("t", {"value": "1"}))["accepted"] == 1

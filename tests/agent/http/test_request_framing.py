@@ -60,7 +60,7 @@ async def _status(address: str, request: bytes) -> bytes:
 
 async def test_an_ambiguous_request_is_rejected_and_no_second_one_served(agents: Agents) -> None:
     async with agents.running() as running:
-        host, _, port = str(running.agent._http[0].address).rpartition(":")
+        host, _, port = str(running.agent.http.servers[0].address).rpartition(":")
         for name, request in _AMBIGUOUS.items():
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request + _SECOND)
@@ -78,7 +78,7 @@ async def test_a_trailer_is_no_header(agents: Agents, catalog: Catalog, ids: Ids
         HttpListener(name="CLOSED", port=0, authentication=(HttpAuthentication.BASIC,)),
     )
     async with agents.running(http_listeners=listeners) as running:
-        servers = {each.name: str(each.address) for each in running.agent._http}
+        servers = {each.name: str(each.address) for each in running.agent.http.servers}
         foreign = _CHUNKED + b"2\r\n{}\r\n0\r\nHost: foreign.example\r\n\r\n"
         assert await _status(servers["OPEN"], foreign) == b"422"
         login = _CHUNKED + b"2\r\n{}\r\n0\r\nAuthorization: Basic " + b64encode(b"ada:secret") + b"\r\n\r\n"
@@ -105,7 +105,7 @@ async def test_a_long_trailer_ends_the_connection(
     monkeypatch.setattr(LimitedProtocol, "data_received", counting)
     listener = HttpListener(port=0, authentication=(HttpAuthentication.BASIC,))
     async with agents.running(http_listeners=(listener,)) as running:
-        host, _, port = str(running.agent._http[0].address).rpartition(":")
+        host, _, port = str(running.agent.http.servers[0].address).rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         head = method + b" /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         received_bytes = sent = 0
@@ -115,7 +115,7 @@ async def test_a_long_trailer_ends_the_connection(
             async with asyncio.timeout(60):
                 while received_bytes < sent:  # noqa: ASYNC110  # the agent runs in the same loop
                     await asyncio.sleep(0)
-        (connection,) = running.agent._http[0]._server.server_state.connections
+        (connection,) = running.agent.http.servers[0]._server.server_state.connections
         assert not connection.transport.is_closing()
         writer.write(b"a")
         received = await asyncio.wait_for(reader.read(), 60)  # until the agent closes the connection
@@ -128,7 +128,7 @@ async def test_a_large_chunk_is_no_trailer(agents: Agents) -> None:
     chunk, size = b" " * 200_000, b"%x\r\n" % 200_000
     apart, together = (size, chunk, b"\r\n") * 4, (size, *(chunk + b"\r\n" + size,) * 3, chunk + b"\r\n")
     async with agents.running() as running:
-        host, _, port = str(running.agent._http[0].address).rpartition(":")
+        host, _, port = str(running.agent.http.servers[0].address).rpartition(":")
         for parts in (apart, together):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -144,7 +144,7 @@ async def test_a_large_chunk_is_no_trailer(agents: Agents) -> None:
 
 async def test_a_redirect_names_no_host(agents: Agents) -> None:
     async with agents.running() as running:
-        host, _, port = str(running.agent._http[0].address).rpartition(":")
+        host, _, port = str(running.agent.http.servers[0].address).rpartition(":")
         for path, target in (
             (b"/docs/", b"/docs"),
             (b"/docs/?a=//b", b"/docs?a=//b"),

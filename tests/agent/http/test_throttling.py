@@ -22,7 +22,7 @@ async def test_a_user_beyond_its_byte_rates_is_told_when_to_retry(agents: Agents
         await running.create_topic("granite")
         await running.produce("granite", {"value": "x" * 5000})
         catalog.client_quotas.alter({_EVERYONE: {"producer_byte_rate": 100.0, "consumer_byte_rate": 100.0}})
-        await running.agent.quotas.refresh()
+        await running.agent.access.quotas.refresh()
         await running.produce("granite", {"value": "x" * 5000})
         records = "/v1/topics/granite/partitions/0/records"
         rejected = await running.http.post(records, json={"records": []})
@@ -33,7 +33,7 @@ async def test_a_user_beyond_its_byte_rates_is_told_when_to_retry(agents: Agents
         assert (await running.http.get(records)).status_code == 429
         assert (await running.http.get("/v1/topics/granite")).status_code == 200
         catalog.client_quotas.alter({_EVERYONE: dict.fromkeys(["producer_byte_rate", "consumer_byte_rate"])})
-        await running.agent.quotas.refresh()
+        await running.agent.access.quotas.refresh()
         assert len((await running.read("granite"))["records"]) == 2
 
 
@@ -42,7 +42,7 @@ async def test_no_form_of_a_path_avoids_a_quota(agents: Agents, catalog: Catalog
     async with agents.running() as running:
         await running.create_topic("granite")
         catalog.client_quotas.alter({_EVERYONE: {"producer_byte_rate": 100.0, "consumer_byte_rate": 100.0}})
-        await running.agent.quotas.refresh()
+        await running.agent.access.quotas.refresh()
         await running.produce("granite", {"value": "x" * 5000})
         await running.read("granite")
         records = "/v1/topics/granite/partitions/0/records"
@@ -62,7 +62,7 @@ async def test_a_user_beyond_its_rate_of_mutations_may_neither_create_nor_delete
             await running.create_topic(name)
         assert (await running.http.delete("/v1/topics/deleted")).status_code == 204
         catalog.client_quotas.alter({_EVERYONE: {"controller_mutation_rate": 0.001}})
-        await running.agent.quotas.refresh()
+        await running.agent.access.quotas.refresh()
         await running.create_topic("granite", partitions=5)
         creation = {"name": "slate", "partitions": 1}
         for method, path, body in (
@@ -83,7 +83,7 @@ async def test_the_time_of_requests_counts(agents: Agents, catalog: Catalog) -> 
     async with agents.running() as running:
         await running.create_topic("granite")
         catalog.client_quotas.alter({_EVERYONE: {"request_percentage": 0.0001}})
-        await running.agent.quotas.refresh()
+        await running.agent.access.quotas.refresh()
         assert (await running.http.get("/v1/topics/granite")).status_code == 200
         assert (await running.http.get("/v1/topics/granite")).status_code == 429
         assert (await running.http.get("/livez")).status_code == 200

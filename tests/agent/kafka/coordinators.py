@@ -27,7 +27,7 @@ def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
 
 
 def groups_of(broker: BrokerThread) -> GroupCoordinator:
-    groups = broker.agent._groups
+    groups = broker.agent.kafka.groups
     assert groups is not None
     return groups
 
@@ -48,7 +48,7 @@ def kill(broker: BrokerThread) -> None:
 
 
 async def _stop_heartbeats(broker: BrokerThread) -> None:
-    session, server = broker.agent.session, broker.agent._kafka
+    session, server = broker.agent.session, broker.agent.kafka.server
     assert session._heartbeats is not None
     assert server is not None
     (accepting,) = server._servers

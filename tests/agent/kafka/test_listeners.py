@@ -91,7 +91,7 @@ def test_a_leader_that_lacks_the_listener_is_named_as_the_cause(
     """Metadata returns LISTENER_NOT_FOUND from version 6 on, and LEADER_NOT_AVAILABLE before."""
     first, second = pair
     topic = first.create_topic("quarry", storage_mode="local")
-    node = second.agent.local_logs.node_id
+    node = second.agent.data.local_logs.node_id
     first.catalog.local_leaders.claim({PartitionId(topic.topic_id, 0): node})
     with _wire(first.address) as wire:
         (shown,) = wire.ask("metadata", 7, Struct(topics=None)).topics[0].partitions
@@ -125,7 +125,7 @@ def test_no_response_names_the_endpoint_of_another_listener(pair: tuple[BrokerTh
     with _wire(first.address) as wire:
         resource = Struct(
             resource_type=ResourceType.BROKER,
-            resource_name=str(first.agent.local_logs.node_id),
+            resource_name=str(first.agent.data.local_logs.node_id),
             configuration_keys=None,
         )
         (result,) = wire.ask("describe_configs", 4, Struct(resources=[resource])).results

@@ -123,7 +123,7 @@ def test_a_filter_is_checked_as_in_kafka(
 
 def muted(broker: BrokerThread) -> int:
     """Return the number of muted connections."""
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     return sum(each._muted is not None for each in server._connections)
 
@@ -171,11 +171,11 @@ def test_a_client_beyond_its_produce_rate_is_muted_and_retains_no_memory(
         assert muted(broker) == 1
         wire.send(request_frame("list_groups", 0, 3, Struct()))
         assert other.ask("list_groups", 0, Struct()).error_code == 0
-        assert broker.agent.request_budget.used == 0
-        assert broker.agent.quotas._quotas.throttled() == 1
+        assert broker.agent.resources.request_budget.used == 0
+        assert broker.agent.access.quotas._quotas.throttled() == 1
         metrics = broker.agent.metrics.render().decode()
         assert 'siltstone_quota_throttles_total{quota="producer_byte_rate"} 2.0' in metrics
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     until(lambda: not server._connections)
 
@@ -260,7 +260,7 @@ def test_a_first_login_is_not_throttled_and_later_requests_of_its_kind_are(
     sasl = KafkaListener(port=0, protocol=SecurityProtocol.SASL_PLAINTEXT, mechanisms=(SaslMechanism.PLAIN,))
     broker = start_broker(kafka_listeners=(sasl,))
     catalog.client_quotas.alter({QuotaEntity(client_id=DEFAULT): {"request_percentage": 1e-9}})
-    until(lambda: broker.agent.quotas.active is not None)
+    until(lambda: broker.agent.access.quotas.active is not None)
     with Wire(broker.host_and_port) as wire:
         assert wire.ask("api_versions", 2, Struct()).throttle_time == 0
         assert wire.ask("sasl_handshake", 1, Struct(mechanism="PLAIN")).error_code == 0
@@ -302,13 +302,13 @@ def test_mutations_are_strict_in_new_versions_and_permissive_in_old_ones(broker:
     with Wire(broker.host_and_port, client_id="admin") as wire:
         metadata = Struct(topics=[Struct(name="d", topic_id=None)], allow_auto_topic_creation=True)
         wire.ask("metadata", 9, metadata)
-        assert not broker.agent._automatic_topics._pending
+        assert not broker.agent.kafka._automatic_topics._pending
 
 
 def test_connections_beyond_the_rate_of_an_address_are_closed_later(broker: BrokerThread) -> None:
     """They take no place of other connections, and the agent stops at once."""
     set_quotas(broker, {_IP: None}, connection_creation_rate=1.0)
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.host_and_port)) for _ in range(20)]

@@ -123,7 +123,7 @@ def test_clients_produce_and_consume_over_tls(secured: _Secured) -> None:
             await consumer.stop()
 
     assert asyncio.run(with_aiokafka()) == bytes(4)
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     until(lambda: not server._connections)
 
@@ -232,7 +232,7 @@ def test_a_client_that_reads_nothing_is_disconnected_as_without_tls(
         authority.context().wrap_socket(plain, server_hostname=host) as client,
     ):
         client.sendall(request_frame("fetch", 4, 1, request))
-        budget = broker.agent.read_path.budget
+        budget = broker.agent.data.read_path.budget
         until(lambda: budget.used > 8_000_000)
         closed = broker.agent.metrics.kafka_connections_closed.labels("slow_reader")
         until(lambda: closed._value.get() == 1)
@@ -281,7 +281,7 @@ def test_connections_beyond_a_limit_cost_no_handshake(
     by_rate = {"kafka_max_connection_creation_rate": 1, "quota_window_num": 2}
     broker = start_broker(kafka_listeners=(listener,), **(by_count if limit == "count" else by_rate))
     host, _, port = broker.addresses["kafka"].rpartition(":")
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     with contextlib.ExitStack() as opened:
         for _ in range(40):

@@ -80,7 +80,7 @@ def zones(start_broker: Callable[..., BrokerThread]) -> dict[str, BrokerThread]:
 
 
 def node_id(broker: BrokerThread) -> int:
-    groups = broker.agent._groups
+    groups = broker.agent.kafka.groups
     assert groups is not None
     return groups.ownership._brokers.own.node_id
 

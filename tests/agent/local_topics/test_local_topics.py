@@ -70,10 +70,10 @@ def test_records_survive_a_restart(start_broker: Callable[..., BrokerThread], tm
     broker = start_broker(local_directories=disk)
     broker.create_topic("rock", 1, storage_mode="local")
     produce(broker.address, "rock", [(None, b"a"), (None, b"b")], enable_idempotence=True)
-    node = broker.agent.local_logs.node_id
+    node = broker.agent.data.local_logs.node_id
     broker.stop()
     again = start_broker(local_directories=disk)
-    assert again.agent.local_logs.node_id == node
+    assert again.agent.data.local_logs.node_id == node
     produce(again.address, "rock", [(None, b"c")])
     assert _values(again.address, 3) == [b"a", b"b", b"c"]
 
@@ -90,7 +90,7 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
     for partition in range(8):
         assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
     leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
-    assert leaders == {broker.agent.local_logs.node_id for broker in brokers}
+    assert leaders == {broker.agent.data.local_logs.node_id for broker in brokers}
 
 
 def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
@@ -145,7 +145,7 @@ def test_describe_shows_the_offsets_of_the_leaders(
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("rock", 0, 2)]).values():
         future.result(TIMEOUT_SECONDS)
-    node = broker.agent.local_logs.node_id
+    node = broker.agent.data.local_logs.node_id
     expected = {
         "partition": 0,
         "leader": node,
@@ -169,7 +169,7 @@ def test_log_directories_show_each_partition_once(
     broker.create_topic("sand", 1)
     for topic in ("rock", "sand"):
         produce(broker.address, topic, [(None, b"a")])
-    broker.run(broker.agent.local_logs.tail_cache.idle())
+    broker.run(broker.agent.data.local_logs.tail_cache.idle())
     with Wire(broker.host_and_port) as wire:
         directories = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
     shown = {each.log_dir: [topic.name for topic in each.topics] for each in directories}
@@ -187,7 +187,7 @@ def test_a_failed_directory_is_reported(start_broker: Callable[..., BrokerThread
     shutil.rmtree(failed)
     failed.write_bytes(b"not a directory")
     broker = start_broker(local_directories=(failed, good))
-    assert broker.agent.local_logs.node_id == before.agent.local_logs.node_id
+    assert broker.agent.data.local_logs.node_id == before.agent.data.local_logs.node_id
     with Wire(broker.host_and_port) as wire:
         found = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
     codes = {each.log_dir: each.error_code for each in found}
@@ -343,7 +343,7 @@ def test_a_partition_stays_offline_after_its_disk_failed(
     broker.create_topic("rock", 2, storage_mode="local", flush_messages="1")
     assert [send(broker, partition) for partition in (0, 1)] == [(ErrorCode.none, 0)] * 2
     (lost,) = partitions_in(disks[0])
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     storage.manager._failures.report(disks[0], OSError("as the test asked for"))
     until(lambda: send(broker, lost) == (ErrorCode.kafka_storage_error, -1))
@@ -386,7 +386,7 @@ def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(
     broker = start_broker(local_directories=disks)
     broker.create_topic("sand", 1)
     produce(broker.address, "sand", [(None, b"a")])
-    broker.run(broker.agent.local_logs.tail_cache.idle())
+    broker.run(broker.agent.data.local_logs.tail_cache.idle())
     broker.stop()
     holder, other = sorted(disks, key=lambda disk: not (disk / "sand-0").exists())
     shutil.copytree(holder / "sand-0", other / "sand-0")
@@ -442,7 +442,7 @@ def test_the_progress_of_a_recovery_is_visible(
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(again.start)
         until(lambda: disk.waiting > 0)
-        gauges = again.agent.local_logs.gauges()
+        gauges = again.agent.data.local_logs.gauges()
 
         def progress() -> list[float]:
             names = ("logs_to_recover", "segments_to_recover")

@@ -58,7 +58,7 @@ def described(broker: BrokerThread) -> dict[str, list[tuple[bool, int]]]:
 
 
 def mover_of(broker: BrokerThread) -> LogMover:
-    local = broker.agent.local_logs._local
+    local = broker.agent.data.local_logs._local
     assert local is not None
     return local.mover
 
@@ -119,7 +119,7 @@ def test_a_log_moves_while_a_client_writes(
     assert mover_of(broker).moved_bytes >= 2 * _FIRST * 5_000
     expected = [b"%d" % n for n in range(sent)]
     assert [str(value).encode()[2:].split(b".")[0] for value in values(broker, sent)] == expected
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     directory_id = storage.manager.directory_id(source)
     assert catalog.local_leaders.of_topic(topic.topic_id)[0].directory_id == directory_id
@@ -185,7 +185,7 @@ def test_a_move_is_shown_and_cancelled(
     assert alter(broker, target) == ErrorCode.none
     assert held.waiting.wait(TIMEOUT_SECONDS)
     broker.catalog.topics.delete("rock")
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     storage.sync_topics()
     held.go_on.set()
@@ -228,7 +228,7 @@ def test_a_log_is_served_after_the_catalog_has_lost_its_move(
     """As in a failover. The log is recorded again, because it is the only one."""
     broker = filled_broker(start_broker, disks)
     source, target = source_and_target(disks)
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     source_id, target_id = (storage.manager.directory_id(path) for path in (source, target))
     assert source_id is not None
@@ -272,7 +272,7 @@ def test_moves_that_cannot_begin_have_kafkas_error_codes(
         assert alter(broker, path, topic=topic, partition=partition) == code, (path, topic)
     until(lambda: mover_of(broker).running == 0)
     assert (disks[1] / "rock-0").exists()
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     storage.manager._failures.report(disks[0], OSError("as the test asked for"))
     for path in disks:
@@ -300,7 +300,7 @@ def test_a_failed_target_leaves_the_log_where_it_is(
     switch = faulty_disks(monkeypatch, disks)
     broker = filled_broker(start_broker, disks)
     source, target = source_and_target(disks)
-    storage = broker.agent.local_logs.storage
+    storage = broker.agent.data.local_logs.storage
     assert storage is not None
     source_id = storage.manager.directory_id(source)
     switch.faults = DiskError(fault, once=True)

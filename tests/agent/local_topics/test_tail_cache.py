@@ -38,7 +38,7 @@ async def _produce(running: RunningAgent, first: int, count: int) -> None:
     for number in range(first, first + count):
         record: dict[str, Any] = {"key": f"k{number % 3}", "value": str(number), "timestamp": 1000 + number}
         await running.produce("t", record)
-    await running.agent.local_logs.tail_cache.idle()
+    await running.agent.data.local_logs.tail_cache.idle()
 
 
 async def test_the_tail_cache_serves_offsets_and_timestamps_without_a_get(
@@ -51,7 +51,7 @@ async def test_the_tail_cache_serves_offsets_and_timestamps_without_a_get(
         page = await running.read("t", timestamp=1003)
         assert [record["value"] for record in page["records"]] == ["3", "4", "5"]
         assert agents.requests(RequestKind.GET) == 0
-        assert running.agent.local_logs.reader.tail_cache_hits > 0
+        assert running.agent.data.local_logs.reader.tail_cache_hits > 0
 
 
 async def test_the_tail_cache_continues_after_a_restart(agents: Agents, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_the_tail_cache_continues_after_a_restart(agents: Agents, tmp_path
                 await running.create_topic("t", 1)
             await _produce(running, start, 3)
             assert await _values(running) == [str(number) for number in range(start + 3)]
-            assert running.agent.local_logs.tail_cache.restarts == 0
+            assert running.agent.data.local_logs.tail_cache.restarts == 0
     assert agents.requests(RequestKind.GET) == 0
 
 
@@ -80,7 +80,7 @@ async def test_the_tail_cache_restarts_after_a_commit_of_another_agent(
         before = agents.requests(RequestKind.GET)
         assert await _values(one, 4) == ["4", "5"]
         assert agents.requests(RequestKind.GET) == before
-        assert one.agent.local_logs.tail_cache.restarts == 1
+        assert one.agent.data.local_logs.tail_cache.restarts == 1
         for running in (one, two):
             assert await _values(running) == [str(number) for number in range(6)]
 
@@ -133,9 +133,9 @@ async def test_a_tail_cache_that_cannot_keep_up_skips_files(agents: Agents, tmp_
     ) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 3)
-        assert running.agent.local_logs.tail_cache.dropped_files == 3
+        assert running.agent.data.local_logs.tail_cache.dropped_files == 3
         assert await _values(running) == ["0", "1", "2"]
-        assert running.agent.local_logs.reader.tail_cache_hits == 0
+        assert running.agent.data.local_logs.reader.tail_cache_hits == 0
 
 
 async def test_the_tail_cache_of_a_deleted_topic_is_deleted(
@@ -146,7 +146,7 @@ async def test_the_tail_cache_of_a_deleted_topic_is_deleted(
         await _produce(running, 0, 2)
         catalog.topics.delete("t")
         await running.create_topic("t", 1)
-        storage = running.agent.local_logs.storage
+        storage = running.agent.data.local_logs.storage
         assert storage is not None
         storage.sync_topics()
         assert storage.manager.logs() == []

@@ -217,7 +217,7 @@ class LocalTransactionMachine(RuleBasedStateMachine):
     @rule()
     def release(self) -> None:
         self.table.finds_markers = self.table.completes = True
-        self.scene.broker.agent.local_logs.notify_markers()
+        self.scene.broker.agent.data.local_logs.notify_markers()
         until(lambda: not self.scene.pending())
 
     @rule()

@@ -103,7 +103,7 @@ class Scene:
     @property
     def markers(self) -> MarkerWriter:
         """The writer of markers of the agent."""
-        markers = self.broker.agent.local_logs.markers
+        markers = self.broker.agent.data.local_logs.markers
         assert markers is not None
         return markers
 
@@ -117,7 +117,7 @@ class Scene:
         self.broker.agent._loop.call_soon_threadsafe(self.markers.check_again)
 
     def pending(self) -> list[PendingMarker]:
-        return self.catalog.local_transactions.pending(self.broker.agent.local_logs.node_id)
+        return self.catalog.local_transactions.pending(self.broker.agent.data.local_logs.node_id)
 
     def wire(self) -> Wire:
         return Wire(self.broker.host_and_port)
@@ -291,7 +291,7 @@ def test_a_transaction_that_the_catalog_has_lost_is_aborted_in_the_log(
             assert refused.error_code == ErrorCode.invalid_producer_id_mapping
         with psycopg.connect(catalog_url) as connection:
             connection.execute("DELETE FROM siltstone.local_transaction_partitions")
-        markers = scene.broker.agent.local_logs.markers
+        markers = scene.broker.agent.data.local_logs.markers
         assert markers is not None
         scene.broker.agent._loop.call_soon_threadsafe(markers.check_again)
         until(lambda: offsets(wire, _READ_COMMITTED) == 2)
@@ -429,7 +429,7 @@ def test_a_marker_that_a_failover_brings_back_leaves_the_next_transaction_watche
                 "UPDATE siltstone.local_transaction_partitions SET first_sequence = 0, commits = true,"
                 " marker_epoch = producer_epoch, coordinator_epoch = 1, ended_ms = 1"
             )
-        markers = scene.broker.agent.local_logs.markers
+        markers = scene.broker.agent.data.local_logs.markers
         assert markers is not None
         scene.broker.agent._loop.call_soon_threadsafe(markers.check_again)
         until(lambda: offsets(wire, _READ_COMMITTED) == 4)
@@ -442,7 +442,7 @@ def test_a_marker_is_completed_without_an_announcement_and_without_an_open_trans
 ) -> None:
     """The batch was verified and rejected, and the coordinator died before it announced the end."""
     monkeypatch.setattr(marker_writer, "_CHECK_SECONDS", 0.0)
-    scene.broker.agent.local_logs.notify_markers()
+    scene.broker.agent.data.local_logs.notify_markers()
     with scene.wire() as wire:
         found = init(wire)
         add(wire, found, 0)
@@ -468,7 +468,7 @@ def test_a_pass_that_a_producer_has_caused_is_repeated_after_a_failure(scene: Sc
         produce(wire, producer, 0, b"a")
         scene.table.finds_markers = False
         end(wire, producer, commits=True)
-        markers, loop = scene.broker.agent.local_logs.markers, scene.broker.agent._loop
+        markers, loop = scene.broker.agent.data.local_logs.markers, scene.broker.agent._loop
         assert markers is not None
         scene.table.completes, scene.table.finds_markers = False, True
         with pytest.raises(CatalogUnavailableError):
@@ -537,7 +537,7 @@ def test_a_transaction_whose_first_batch_was_deleted_is_aborted_if_the_catalog_h
         add(wire, producer, 0)
         produce(wire, producer, 0, b"a")
         produce(wire, producer, 1, b"b")
-        topics = scene.broker.agent.local_logs._local
+        topics = scene.broker.agent.data.local_logs._local
         assert topics is not None
         scene.broker.run(topics.delete_records(scene.catalog.topics.get(_TOPIC), 0, 1))
         if is_lost:
@@ -619,7 +619,7 @@ def test_a_move_of_a_log_keeps_a_transaction_whose_first_batch_was_deleted(
     broker = start_broker(local_directories=disks)
     topic = broker.create_topic(_TOPIC, 1, storage_mode="local")
     scene = Scene(lambda: broker, catalog, broker, Table(catalog))
-    local = broker.agent.local_logs._local
+    local = broker.agent.data.local_logs._local
     assert local is not None
     with scene.wire() as wire:
         producer = init(wire)

@@ -101,7 +101,7 @@ def test_committed_and_aborted_transactions_in_local_and_object_topics(
     for topic in topics:
         assert read(broker.address, topic, 9) == expected
         assert len(read(broker.address, topic, 18, isolation="read_uncommitted")) == 18
-    node_id = broker.agent.local_logs.node_id
+    node_id = broker.agent.data.local_logs.node_id
     until(lambda: not catalog.local_transactions.pending(node_id))
     for topic in topics:
         for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):

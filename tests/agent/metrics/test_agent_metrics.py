@@ -122,7 +122,7 @@ class Scene:
 
     def http(self, broker: BrokerThread | None = None) -> httpx.Client:
         """Return a client of an agent."""
-        server = (broker or self.broker).agent._http[0]
+        server = (broker or self.broker).agent.http.servers[0]
         return httpx.Client(base_url=f"http://{server.address}", timeout=240, trust_env=False)
 
     def wire(self) -> Wire:
@@ -297,7 +297,7 @@ def old_objects_are_read_in_order(scene: Scene) -> None:
 
     def act() -> None:
         nonlocal offset
-        read_path = scene.broker.agent.read_path
+        read_path = scene.broker.agent.data.read_path
         wanted = PartitionFetch(topic=topic, partition=0, offset=offset, max_bytes=2_000)
         offset = scene.broker.run(read_path.fetch_one(wanted)).next_offset
         scene.broker.run(read_path.read_ahead.idle())
@@ -413,7 +413,7 @@ def the_catalog_loses_a_transaction_of_a_local_topic(scene: Scene) -> None:
         _transact(scene, wire)
         with psycopg.connect(scene.catalog._database.conninfo) as connection:
             connection.execute("DELETE FROM siltstone.local_transaction_partitions")
-        markers = scene.broker.agent.local_logs.markers
+        markers = scene.broker.agent.data.local_logs.markers
         assert markers is not None
         scene.until_moved(lambda: scene.broker.agent._loop.call_soon_threadsafe(markers.check_again))
 
@@ -507,7 +507,7 @@ def the_tail_is_read_from_a_disk(scene: Scene) -> None:
     other = scene.start()
     for broker in (scene.broker, other, scene.broker):
         scene.produce("x", broker=broker)
-        broker.run(broker.agent.local_logs.tail_cache.idle())
+        broker.run(broker.agent.data.local_logs.tail_cache.idle())
     scene.until_moved(lambda: scene.read(2))
 
 
@@ -537,7 +537,7 @@ def the_catalog_loses_a_topic(scene: Scene) -> None:
     with psycopg.connect(scene.catalog._database.conninfo) as connection:
         for table in ("partitions", "topics"):
             connection.execute(f"DELETE FROM siltstone.{table} WHERE topic_id = %s", (topic.topic_id,))
-    storage = scene.broker.agent.local_logs.storage
+    storage = scene.broker.agent.data.local_logs.storage
     assert storage is not None
     scene.until_moved(storage.sync_topics)
 
@@ -594,7 +594,7 @@ def a_segment_has_a_flipped_bit(scene: Scene) -> None:
 @step("local_cleaner_dead_threads", local_tier=_QUICK_CLEANER)
 def a_cleaner_thread_ends(scene: Scene) -> None:
     """An unexpected error ends it."""
-    storage = scene.broker.agent.local_logs.storage
+    storage = scene.broker.agent.data.local_logs.storage
     assert storage is not None
     for cleaner in storage.manager.cleaners.values():
         with patch.object(cleaner.manager, "grab_filthiest_log", side_effect=AssertionError):
@@ -606,7 +606,7 @@ def a_local_topic_is_deleted(scene: Scene) -> None:
     scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
     scene.produce("x", topic="rock")
     scene.catalog.topics.delete("rock")
-    storage = scene.broker.agent.local_logs.storage
+    storage = scene.broker.agent.data.local_logs.storage
     assert storage is not None
     scene.until_moved(storage.sync_topics)
 
@@ -615,7 +615,7 @@ def _move(scene: Scene) -> None:
     """Begin to move the log of a local topic to the other disk."""
     topic = scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
     scene.produce("x", topic="rock")
-    reader = scene.broker.agent.local_logs.reader
+    reader = scene.broker.agent.data.local_logs.reader
     target = next(each for each in scene.broker.settings.local_directories if not [*each.glob("rock-0")])
     scene.broker.run(reader.move(topic, 0, target))
 

@@ -49,14 +49,14 @@ class Reader:
         """Fetch once; return the number of requests, including those of the window for the next fetch."""
         before = self.gets()
         wanted = PartitionFetch(topic=self.topic, partition=0, offset=self.offset, max_bytes=self.max_bytes)
-        result = await self.agent.read_path.fetch_one(wanted)
+        result = await self.agent.data.read_path.fetch_one(wanted)
         assert result.next_offset > self.offset
         self.offset = result.next_offset
         await self.windows_read()
         return self.gets() - before
 
     async def windows_read(self) -> None:
-        await self.agent.read_path.read_ahead.idle()
+        await self.agent.data.read_path.read_ahead.idle()
 
     def outcomes(self) -> dict[str, float]:
         (family,) = self.agent.metrics.read_ahead.collect()
@@ -181,7 +181,7 @@ async def test_a_window_of_a_large_section_is_read_concurrently_with_the_fetch(
 
     async with reading(agents, store, topic, read_ahead_bytes=10_000) as reader:
         await reader.fetch()
-        reads = reader.agent.pools.hot_reads
+        reads = reader.agent.resources.pools.hot_reads
         with monkeypatch.context() as patch:
             patch.setattr(store, "read_range", gated)
             fetching = asyncio.create_task(reader.fetch())
@@ -264,7 +264,7 @@ async def test_a_window_of_many_small_extents_leaves_threads_to_fetches(
     async with reading(agents, store, made, cold_read_threads=4) as reader:
         reader.max_bytes = 10 * size
         asked_for = await reader.fetch()
-        reads = reader.agent.pools.hot_reads  # requests of fetches and of windows use the same pool
+        reads = reader.agent.resources.pools.hot_reads  # requests of fetches and of windows use the same pool
         monkeypatch.setattr(store, "read_range", gated)
         fetching = asyncio.create_task(reader.fetch())
         try:

@@ -151,7 +151,7 @@ async def test_memory_has_no_record_that_was_removed_while_the_topic_was_compact
         catalog.topics.alter_config("t", {"cleanup.policy": "compact"})
         compact(catalog, store, ids, catalog.topics.get("t"), keep=partial(_is_among, {3}))
         catalog.topics.alter_config("t", {"cleanup.policy": "delete"})
-        running.agent.read_path._log.clear()
+        running.agent.data.read_path._log.clear()
         for _ in range(2):
             assert [record["offset"] for record in await _all(running, "t")] == [3]
         await running.produce("t", {"key": "k", "value": "4"})
@@ -167,7 +167,7 @@ async def test_the_tail_serves_an_extent_only_up_to_its_end(agents: Agents, cata
         (extent,) = catalog.extents.from_offset(topic.topic_id, 0, 0)
         cursor = Cursor.at(PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=1 << 20))
         cursor.extents, cursor.limit = [extent._replace(last_offset=0)], 1 << 20
-        assert running.agent.read_path._serve_from_files(cursor)
+        assert running.agent.data.read_path._serve_from_files(cursor)
         assert cursor.served.next_offset == 1
 
 
@@ -307,7 +307,7 @@ async def test_a_long_poll_finds_records_whose_notification_was_lost(agents: Age
     """A lost notification only costs time."""
     async with agents.running(poll_interval_ms=20) as one, agents.running() as other:
         await one.create_topic("t")
-        one.agent.commit_notifier.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # loses every notification
+        one.agent.data.commit_notifier.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # loses every notification
         waiting = asyncio.ensure_future(one.read("t", offset=0, max_wait_ms=50_000))
         await _until_waiting(one)
         await other.produce("t", {"value": "x"})
@@ -322,7 +322,7 @@ async def test_a_long_poll_times_out_without_records(agents: Agents) -> None:
 
 
 async def _until_waiting(running: RunningAgent) -> None:
-    while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # the request arrives over a socket
+    while not running.agent.data.commit_notifier.has_waiters:  # noqa: ASYNC110  # the request arrives over a socket
         await asyncio.sleep(0.001)
 
 

@@ -86,7 +86,7 @@ def test_a_fetch_reads_again_if_a_compaction_replaces_what_it_has_read(
     broker: BrokerThread, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic(_TOPIC, cleanup_policy=policy)
-    find_aborted: Callable[..., Any] = broker.agent.read_path._find_aborted
+    find_aborted: Callable[..., Any] = broker.agent.data.read_path._find_aborted
     compacted: list[int] = []
 
     def compact_before(*arguments: object) -> object:
@@ -98,7 +98,7 @@ def test_a_fetch_reads_again_if_a_compaction_replaces_what_it_has_read(
         producer = scripted.init(wire)
         transact(wire, producer, 0, b"aborted", commits=False)
         transact(wire, producer, 1, b"committed", commits=True)
-        monkeypatch.setattr(broker.agent.read_path, "_find_aborted", compact_before)
+        monkeypatch.setattr(broker.agent.data.read_path, "_find_aborted", compact_before)
         found = scripted.fetch(wire, 0)
         assert visible(found) == [b"committed"]
         assert compacted == [1]
@@ -111,7 +111,7 @@ def test_a_fetch_shows_nothing_if_the_catalog_has_lost_the_history_of_its_bounds
 ) -> None:
     """The abort before the last stable offset may be lost, and a new epoch lets the agent read again."""
     broker.create_topic(_TOPIC, cleanup_policy="delete")
-    find_aborted: Callable[..., Any] = broker.agent.read_path._find_aborted
+    find_aborted: Callable[..., Any] = broker.agent.data.read_path._find_aborted
 
     def find_in_next_epoch(ranges: object, extents: object, epochs: Sequence[int]) -> object:
         return find_aborted(ranges, extents, [each - 1 for each in epochs])
@@ -119,7 +119,7 @@ def test_a_fetch_shows_nothing_if_the_catalog_has_lost_the_history_of_its_bounds
     with Wire(broker.host_and_port) as wire:
         producer = scripted.init(wire)
         transact(wire, producer, 0, b"aborted", commits=False)
-        monkeypatch.setattr(broker.agent.read_path, "_find_aborted", find_in_next_epoch)
+        monkeypatch.setattr(broker.agent.data.read_path, "_find_aborted", find_in_next_epoch)
         found = scripted.fetch(wire, 0)
         assert (found.error_code, bytes(found.records or b"")) == (0, b"")
         monkeypatch.undo()
@@ -146,7 +146,7 @@ def test_what_is_kept_in_memory_or_on_disk_shows_no_aborted_record_after_a_compa
             assert committed(wire, max_wait=max_wait) == [b"first"]
         assert broker.catalog.transactions.settle(0) == 1
         assert not state_of(broker).has_transactions
-        broker.agent.read_path._log.clear()
+        broker.agent.data.read_path._log.clear()
         for max_wait in (0, 50, 50):
             assert committed(wire, max_wait=max_wait) == [b"first"]
             assert visible(scripted.fetch(wire, 2, max_wait=max_wait)) == []
@@ -163,10 +163,10 @@ def test_blocks_of_an_uncommitted_reader_show_no_aborted_record_after_a_compacti
         transact(wire, producer, 0, b"first", commits=True)
         transact(wire, producer, 1, b"aborted", commits=False)
         assert b"aborted" in bytes(scripted.fetch(wire, 0, isolation=0, max_wait=50).records)
-        assert broker.agent.blocks.of_topic(broker.catalog.topics.get(_TOPIC).topic_id)
+        assert broker.agent.data.blocks.of_topic(broker.catalog.topics.get(_TOPIC).topic_id)
         assert compact(broker) == 1
         assert broker.catalog.transactions.settle(0) == 1
-        broker.agent.read_path._log.clear()
+        broker.agent.data.read_path._log.clear()
         for max_wait in (0, 50, 50):
             assert visible(scripted.fetch(wire, 2, max_wait=max_wait)) == []
             assert committed(wire, max_wait=max_wait) == [b"first"]

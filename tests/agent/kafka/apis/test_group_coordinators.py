@@ -154,7 +154,7 @@ def test_an_agent_that_lost_its_claim_on_a_group_cannot_commit(
     until(lambda: member.commit(1))
     agent = brokers[0].agent
     before = groups_of(brokers[0]).cache._groups[group_id].claim_id
-    stolen = brokers[0].catalog.groups.claim(group_id, agent._ids.new_uuid(), create=False)
+    stolen = brokers[0].catalog.groups.claim(group_id, agent.resources.ids.new_uuid(), create=False)
     assert stolen is not None
     assert stolen.generation == 1
     # The client looks up the coordinator again. It is still this agent, which claims the group a second time.

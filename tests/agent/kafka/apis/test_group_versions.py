@@ -106,7 +106,7 @@ def broker(shared_broker: BrokerThread) -> Iterator[BrokerThread]:
         shared_broker.run(forget(listed.group_id))
     for topic in catalog.topics.list():
         catalog.topics.delete(topic.name)
-        shared_broker.agent.directory.invalidate(topic.name)
+        shared_broker.agent.data.directory.invalidate(topic.name)
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ def test_settings_that_many_topics_share_are_rendered_once(
 
 def test_a_large_response_reserves_memory_until_it_is_sent(broker: BrokerThread) -> None:
     """If a client does not read, further large responses are dropped once the memory is full."""
-    budget = broker.agent.request_budget
+    budget = broker.agent.resources.request_budget
     with Wire(broker.host_and_port) as idle:
         idle.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 50)))
         until(lambda: budget.used > 10_000_000)

@@ -287,8 +287,8 @@ def test_memory_gets_no_end_of_a_transaction_from_a_history_that_has_ended(
         add(wire, producer, 0)
         produce(wire, producer, number, b"value")
         end(wire, producer, commits=True)
-        found.append(broker.agent.tail.read(key, 2 * number + 1, 1 << 20) is not None)
-        monkeypatch.setattr(broker.agent.epoch, "current", 7)
+        found.append(broker.agent.data.tail.read(key, 2 * number + 1, 1 << 20) is not None)
+        monkeypatch.setattr(broker.agent.resources.epoch, "current", 7)
     assert found == [True, False]
 
 

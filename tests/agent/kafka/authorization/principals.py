@@ -67,6 +67,6 @@ def allow(principal: str, *rights: str, permission: Permission = Permission.ALLO
 
 def refresh(broker: BrokerThread) -> None:
     """Let the agent load the ACLs now."""
-    follower = broker.agent.acl_follower
+    follower = broker.agent.access.acl_follower
     assert follower is not None
     broker.run(follower.refresh())

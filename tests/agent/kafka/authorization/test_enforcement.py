@@ -221,7 +221,7 @@ def _revoke_while_waiting(broker: BrokerThread, wire: Wire, topic_id: UUID) -> d
         )
 
     waiting = Work(wait)
-    until(lambda: broker.agent.commit_notifier.has_waiters)
+    until(lambda: broker.agent.data.commit_notifier.has_waiters)
     broker.catalog.acls.remove([AclFilter(principal="User:bob")])
     refresh(broker)
     with Wire(broker.host_and_port, client_id="admin") as admin:
@@ -303,7 +303,7 @@ def test_a_refused_name_is_not_looked_up(secured: BrokerThread, topics: dict[str
     with Wire(secured.host_and_port, client_id="carol") as wire:
         for name in ("secret", "missing"):
             for api, version, request in requests(name):
-                secured.agent.directory.clear()
+                secured.agent.data.directory.clear()
                 before = secured.catalog_calls()
                 response = wire.ask(api, version, request)
                 looked_up = {"topics.get", "topics.by_names"} & {*(secured.catalog_calls() - before)}

@@ -139,7 +139,7 @@ def test_a_follower_without_its_right_gets_no_assignment(secured: BrokerThread) 
 def _busy_kernels(broker: BrokerThread) -> Iterator[threading.Event]:
     """Occupy all threads that validate batches, until the event is set."""
     end = threading.Event()
-    pool = broker.agent.pools.kernels
+    pool = broker.agent.resources.pools.kernels
     calls = [
         asyncio.run_coroutine_threadsafe(pool.run(end.wait), broker._loop)
         for _ in range(broker.settings.kernel_threads)
@@ -173,7 +173,7 @@ def test_a_batch_that_waits_for_its_validation_is_not_appended(secured: BrokerTh
     with Wire(secured.host_and_port, client_id="bob") as bob:
         assert codes(bob.ask("produce", 9, request)) == {"w-one": 0, "w-other": _REFUSED_TOPIC}
         with _busy_kernels(secured) as end:
-            pool = secured.agent.pools.kernels
+            pool = secured.agent.resources.pools.kernels
             before = pool.pending
             waiting = _Waiting(secured, bob, "produce", 9, request)
             until(lambda: pool.pending > before)
@@ -241,7 +241,7 @@ def test_an_http_client_that_waits_for_a_record_gets_none(secured: BrokerThread)
             responses.append(http.get(url, params={"max_wait_ms": 60_000}))
 
     reading = Work(read)
-    until(lambda: secured.agent.commit_notifier.has_waiters)
+    until(lambda: secured.agent.data.commit_notifier.has_waiters)
     _revoke(secured, "ANONYMOUS")
     parts = [Struct(index=0, records=bytes(encode_batch([1], [b"k"], [b"secret"])))]
     data = [Struct(name=topic.name, partition_data=parts)]

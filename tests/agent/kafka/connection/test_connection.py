@@ -304,7 +304,7 @@ def test_a_full_write_buffer_is_a_retriable_error(
         try:
             for number in range(4):
                 wire.send(request_frame("produce", 9, number, produce_request([b"x" * 1000])))
-            until(lambda: broker.agent.write_path.budget.rejections == 2)
+            until(lambda: broker.agent.data.write_path.budget.rejections == 2)
         finally:
             store.gate.set()
         responses = [wire.receive() for _ in range(4)]
@@ -367,10 +367,14 @@ def test_damaged_requests_of_every_version_affect_no_other_client(broker: Broker
                         response = wire.receive()
                         assert response is None or response[0] == 3, (api.name, version)
             assert other.ask("api_versions", 4, _HELLO).error_code == 0
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     until(lambda: not server._connections)
-    budgets = (broker.agent.request_budget, broker.agent.read_path.budget, broker.agent.write_path.budget)
+    budgets = (
+        broker.agent.resources.request_budget,
+        broker.agent.data.read_path.budget,
+        broker.agent.data.write_path.budget,
+    )
     until(lambda: [budget.used for budget in budgets] == [0, 0, 0])
 
 

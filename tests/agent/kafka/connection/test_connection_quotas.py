@@ -60,7 +60,7 @@ def test_rejections_are_logged_once_a_minute() -> None:
 def test_a_connection_beyond_the_quota_is_closed_at_once(start_broker: Callable[..., BrokerThread]) -> None:
     """Other connections stay open. A new one is accepted after one of them closes."""
     broker = start_broker(kafka_max_connections=2)
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     first, second = Wire(broker.host_and_port), Wire(broker.host_and_port)
     assert not _is_rejected(first)

@@ -297,13 +297,13 @@ def _check_bounds(listener: SaslListener) -> None:
     with listener.wire() as wire:
         wire.send((_MAX_BYTES + 1).to_bytes(4, "big"))
         assert wire.is_closed()
-    server = listener.broker.agent._kafka
+    server = listener.broker.agent.kafka.server
     assert server is not None
     with listener.wire() as wire:  # it takes no memory from requests of others
         wire.send(_MAX_BYTES.to_bytes(4, "big") + bytes(8))
         until(lambda: server._login_memory.budget.used > 0)
         assert server._login_memory.budget.used < _MAX_BYTES // 10
-        assert listener.broker.agent.request_budget.used == 0
+        assert listener.broker.agent.resources.request_budget.used == 0
     until(lambda: server._login_memory.budget.used == 0)
     with listener.wire() as wire:  # the bound ends with the login
         _log_in(wire, "PLAIN", _plain("ada", _PASSWORDS["ada"]))

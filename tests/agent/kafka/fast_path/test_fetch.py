@@ -131,9 +131,9 @@ def _start_switchable(
     long_waits = {"max_wait_ms": 600_000, "poll_interval_ms": 600_000}
     broker = start_broker(flush_interval_ms=1, **cached, **long_waits, **changes)
     # Otherwise the first notification of other agents would clear its caches.
-    broker.agent.commit_notifier._on_commits = lambda changes: None  # type: ignore[method-assign]  # noqa: ARG005
+    broker.agent.data.commit_notifier._on_commits = lambda changes: None  # type: ignore[method-assign]  # noqa: ARG005
     fast_path = _SwitchableFastPath()
-    broker.agent._kafka._dispatcher._fast_paths[_FETCH] = fast_path  # type: ignore[union-attr]
+    broker.agent.kafka.server._dispatcher._fast_paths[_FETCH] = fast_path  # type: ignore[union-attr]
     return broker, fast_path
 
 
@@ -152,7 +152,7 @@ def test_both_paths_send_the_same_bytes(start_broker: Callable[..., BrokerThread
                 received.append(wire.receive())
             assert received[0] == received[1]
     assert fast_path.handled > 60
-    until(lambda: broker.agent.read_path.budget.used == 0)
+    until(lambda: broker.agent.data.read_path.budget.used == 0)
 
 
 @dataclass
@@ -256,7 +256,7 @@ def test_both_paths_keep_the_same_sessions(start_broker: Callable[..., BrokerThr
     broker, fast_path = _start_switchable(start_broker)
     with Wire(broker.host_and_port) as writer:
         ids = _write_log(writer)
-        unknown = broker.agent._ids.new_uuid()
+        unknown = broker.agent.resources.ids.new_uuid()
 
         @settings(max_examples=20, deadline=None)
         @given(version=st.integers(10, 18), seed=st.integers(0, 2**32))
@@ -293,14 +293,14 @@ def test_both_paths_keep_the_same_sessions(start_broker: Callable[..., BrokerThr
 
         compare()
     assert fast_path.handled + fast_path.waited > 20
-    until(lambda: broker.agent.read_path.budget.used == 0)
+    until(lambda: broker.agent.data.read_path.budget.used == 0)
 
 
 def _until_waiting(broker: BrokerThread, count: int) -> None:
     """Wait until so many requests wait for both partitions of one topic."""
 
     async def waiting() -> int:
-        return sum(map(len, broker.agent.commit_notifier._waiters.values()))
+        return sum(map(len, broker.agent.data.commit_notifier._waiters.values()))
 
     until(lambda: broker.run(waiting()) == _PARTITIONS * count)
 
@@ -344,7 +344,7 @@ def test_waiting_requests_take_the_fast_path(start_broker: Callable[..., BrokerT
         assert third == fourth
     assert fast_path.waited == 10
     assert parsed.call_count == 12
-    until(lambda: broker.agent.read_path.budget.used == 0)
+    until(lambda: broker.agent.data.read_path.budget.used == 0)
 
 
 def _request_for(parts: Iterable[tuple[str, int]], **changes: object) -> Struct:
@@ -379,7 +379,7 @@ def test_a_session_that_grows_too_large_is_removed_and_retains_no_memory(
             assert extended.error_code == ErrorCode.fetch_session_id_not_found
             assert wire.ask("fetch", 12, _request_for(added)).error_code == 0
     assert fast_path.handled == 2
-    until(lambda: broker.agent.read_path.budget.used == 0)
+    until(lambda: broker.agent.data.read_path.budget.used == 0)
 
 
 def test_min_bytes_beyond_max_bytes_does_not_wait(start_broker: Callable[..., BrokerThread]) -> None:

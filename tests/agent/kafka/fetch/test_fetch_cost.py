@@ -47,7 +47,7 @@ def _fetch(broker: BrokerThread, topic: Topic, offset: int, max_wait_ms: int = 5
         PartitionFetch(topic=topic, partition=number, offset=offset, max_bytes=2**20)
         for number in range(PARTITIONS)
     ]
-    return broker.run(broker.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=max_wait_ms))
+    return broker.run(broker.agent.data.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=max_wait_ms))
 
 
 def _queries(broker: BrokerThread) -> dict[str, int]:
@@ -99,7 +99,7 @@ def test_an_offset_beyond_the_cached_high_watermark_is_not_out_of_range(
     writer, other = start_broker(), start_broker(bounds_cache_ms=3_600_000)
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, "a")
-    bounds_cache = other.agent.read_path._log.bounds_cache
+    bounds_cache = other.agent.data.read_path._log.bounds_cache
     before = other.catalog.topics.states(
         [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
     )
@@ -111,7 +111,7 @@ def test_an_offset_beyond_the_cached_high_watermark_is_not_out_of_range(
             PartitionFetch(topic=topic, partition=number, offset=3, max_bytes=2**20)
             for number in range(PARTITIONS)
         ]
-        return await other.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=1)
+        return await other.agent.data.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=1)
 
     results = other.run(fetch_with_stale_bounds())
     assert [(result.error, result.high_watermark) for result in results] == [(None, 3)] * PARTITIONS
@@ -143,7 +143,7 @@ def test_a_cold_reader_looks_up_many_extents_together(
     offset = 0
     while offset < 20:
         wanted = [PartitionFetch(topic=topic, partition=0, offset=offset, max_bytes=size)]
-        (result,) = reader.run(reader.agent.read_path.fetch(wanted, max_bytes=size, max_wait_ms=50))
+        (result,) = reader.run(reader.agent.data.read_path.fetch(wanted, max_bytes=size, max_wait_ms=50))
         assert result.next_offset > offset
         offset = result.next_offset
     assert _new_queries(reader, before)[1] == 1
@@ -162,7 +162,7 @@ def test_fetches_of_compacted_topics_look_up_extents_and_read_from_memory(
 
 
 async def _clear_tail(broker: BrokerThread) -> None:
-    broker.agent.tail.clear()
+    broker.agent.data.tail.clear()
 
 
 def test_readers_of_the_same_objects_share_gets_verification_and_copies(
@@ -180,7 +180,7 @@ def test_readers_of_the_same_objects_share_gets_verification_and_copies(
             PartitionFetch(topic=topic, partition=number, offset=0, max_bytes=2**20)
             for number in range(PARTITIONS)
         ]
-        path = broker.agent.read_path
+        path = broker.agent.data.read_path
         return await asyncio.gather(*(path.fetch(wanted, max_bytes=2**24, max_wait_ms=50) for _ in range(5)))
 
     found = [*broker.run(fetch_concurrently()), _fetch(broker, topic, 0)]
@@ -204,7 +204,7 @@ def test_batches_that_were_read_before_a_new_epoch_are_not_cached_in_it(
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a")
     broker.run(_clear_tail(broker))
-    reader, blocks = broker.agent.read_path._extents._reader, broker.agent.blocks
+    reader, blocks = broker.agent.data.read_path._extents._reader, broker.agent.data.blocks
     read_each = reader.read_each
 
     async def read_until_the_next_epoch(
@@ -228,4 +228,4 @@ def test_batches_of_a_compacted_topic_are_not_cached_as_those_of_the_log(broker:
     _produce(broker, topic, "a")
     broker.run(_clear_tail(broker))
     assert [result.next_offset for result in _fetch(broker, topic, 0)] == [1] * PARTITIONS
-    assert not broker.agent.blocks.of_topic(topic.topic_id)
+    assert not broker.agent.data.blocks.of_topic(topic.topic_id)

@@ -46,8 +46,8 @@ def start(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> Callable
 
 
 async def _clear_tail(broker: BrokerThread) -> None:
-    broker.agent.tail.clear()
-    broker.agent.blocks.clear()
+    broker.agent.data.tail.clear()
+    broker.agent.data.blocks.clear()
 
 
 def _produce(wire: Wire, size: int, codec: Codec = Codec.NONE) -> None:

@@ -41,7 +41,9 @@ def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
 
 def _fetch(broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20) -> PendingFetch:
     wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=max_bytes)]
-    fetch = fetch_within_budget(broker.agent.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+    fetch = fetch_within_budget(
+        broker.agent.data.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms
+    )
     return broker.run(fetch)
 
 
@@ -62,7 +64,7 @@ def test_a_fetch_with_little_free_memory_returns_less(start_broker: Callable[...
     _produce(broker, topic, *[BATCH] * 5)
     fetches = [_fetch(broker, topic) for _ in range(4)]
     assert [len(fetch.results[0].batches) for fetch in fetches] == [4, 3, 2, 2]
-    budget = broker.agent.read_path.budget
+    budget = broker.agent.data.read_path.budget
     assert budget.used == sum(fetch.size for fetch in fetches) <= budget.limit
     for fetch in fetches:
         broker.run(_release(fetch))
@@ -84,7 +86,7 @@ def test_a_fetch_without_memory_waits_and_then_returns_the_high_watermark(
     async def fetch_after_release() -> PendingFetch:
         wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=2**20)]
         waiting = asyncio.ensure_future(
-            fetch_within_budget(broker.agent.read_path, wanted, max_bytes=2**20, max_wait_ms=50_000)
+            fetch_within_budget(broker.agent.data.read_path, wanted, max_bytes=2**20, max_wait_ms=50_000)
         )
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -103,7 +105,7 @@ def test_clients_that_do_not_read_use_no_more_than_the_budget(
     topic = broker.create_topic("t", max_message_bytes=str(4 * 2**20))
     _produce(broker, topic, *[2**20] * 2)
     frame = request_frame("fetch", 12, 1, _fetch_request(2**21, max_wait=100))
-    budget = broker.agent.read_path.budget
+    budget = broker.agent.data.read_path.budget
     wires = [Wire(broker.host_and_port) for _ in range(4)]
     for wire in wires:
         wire.send(frame * 20)
@@ -122,11 +124,11 @@ def test_a_client_that_reads_gets_records_while_many_others_do_not_read(
     broker = start_broker(max_fetches_bytes=4 * 2**20, max_fetch_bytes=2**20, **long_timeouts)
     topic = broker.create_topic("t")
     _produce(broker, topic, *[32 * KIB] * 40)
-    budget = broker.agent.read_path.budget
+    budget = broker.agent.data.read_path.budget
     wires = [Wire(broker.host_and_port) for _ in range(40)]
     for wire in wires:
         wire.send(request_frame("fetch", 12, 1, _fetch_request(2**20, max_wait=60_000)) * 300)
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
     until(lambda: sum(not connection._writable.is_set() for connection in server._connections) == 40)
     with Wire(broker.host_and_port) as reader:
@@ -153,8 +155,8 @@ def test_clients_that_do_not_read_are_disconnected_for_one_that_needs_memory(
     wires = [Wire(broker.host_and_port) for _ in range(12)]
     for wire in wires:
         wire.send(frame * 100)
-    budget = broker.agent.read_path.budget
-    server = broker.agent._kafka
+    budget = broker.agent.data.read_path.budget
+    server = broker.agent.kafka.server
     assert server is not None
     until(lambda: not budget.fits(300 * KIB) or len(server._connections) < len(wires))
     with Wire(broker.host_and_port) as reader:
@@ -179,9 +181,9 @@ def test_clients_that_stop_sending_are_disconnected_for_one_that_needs_memory(
     wires = [Wire(broker.host_and_port) for _ in range(8)]
     for wire in wires:
         wire.send((300 * KIB).to_bytes(4, "big") + bytes(8))
-    server = broker.agent._kafka
+    server = broker.agent.kafka.server
     assert server is not None
-    budget = broker.agent.request_budget
+    budget = broker.agent.resources.request_budget
     until(lambda: budget.free < 300 * KIB or len(server._connections) < len(wires))
     _produce(broker, topic, 300 * KIB)
     for wire in wires:
@@ -220,7 +222,7 @@ def test_a_small_valid_part_does_not_keep_a_large_frame_in_memory(broker: Broker
         response = wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=topics))
     assert [part.error_code for part in response.responses[0].partition_responses] == [2, 0]
     wanted = [PartitionFetch(topic=topic, partition=1, offset=0, max_bytes=KIB)]
-    (result,) = broker.run(broker.agent.read_path.fetch(wanted, max_bytes=KIB))
+    (result,) = broker.run(broker.agent.data.read_path.fetch(wanted, max_bytes=KIB))
     (view,) = result.batches
     assert isinstance(view, memoryview)
     assert len(view) == len(small) == memoryview(view.obj).nbytes

@@ -290,7 +290,7 @@ def test_requests_use_sessions_in_every_version(broker: BrokerThread, version: i
 def test_deleted_and_unknown_topics_are_in_every_response(broker: BrokerThread) -> None:
     """Unknown ids get UNKNOWN_TOPIC_ID each time, and other topics are served."""
     topic = broker.create_topic("granite")
-    unknown = broker.agent._ids.new_uuid()
+    unknown = broker.agent.resources.ids.new_uuid()
     topics = [
         Struct(topic_id=each, partitions=[Struct(partition=0, fetch_offset=0, partition_max_bytes=1)])
         for each in (topic.topic_id, unknown)
@@ -322,6 +322,6 @@ def test_clients_continue_after_they_lose_their_session(start_broker: Callable[.
             message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None
             assert message.value() == str(number).encode()
-        broker.agent.fetch_sessions._sessions.clear()
+        broker.agent.kafka.fetch_sessions._sessions.clear()
     for consumer in consumers:
         consumer.close()

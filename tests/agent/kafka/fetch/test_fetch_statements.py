@@ -47,9 +47,9 @@ def _produce(
 
 async def _forget(broker: BrokerThread) -> None:
     """Drop the batches, bounds and extents that an agent has in memory."""
-    broker.agent.tail.clear()
-    broker.agent.blocks.clear()
-    broker.agent.read_path._log.clear()
+    broker.agent.data.tail.clear()
+    broker.agent.data.blocks.clear()
+    broker.agent.data.read_path._log.clear()
 
 
 def _compacted(broker: BrokerThread, store: FaultyStore, ids: Ids, count: int) -> Topic:
@@ -278,7 +278,7 @@ def test_leaders_of_many_local_topics_are_looked_up_together(
     )
     with Wire(broker.host_and_port) as wire:
         wire.ask("fetch", 12, request)  # creates the logs
-        local_topics = broker.agent.local_logs.reader.local_topics
+        local_topics = broker.agent.data.local_logs.reader.local_topics
         assert local_topics is not None
         local_topics._leaders._cache.clear()
         before = broker.catalog_calls()["local_leaders.of_topics"]

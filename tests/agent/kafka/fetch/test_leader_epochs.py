@@ -43,13 +43,13 @@ def begin_epoch(broker: BrokerThread, catalog_url: str) -> Callable[[], int]:
     """Return a function that makes the recorded server another one, and returns the epoch that follows."""
 
     def begin() -> int:
-        epoch = broker.agent.epoch.current
+        epoch = broker.agent.resources.epoch.current
         with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
             connection.execute(
                 "UPDATE catalog_incarnation SET server = regexp_replace(server, '/[^/]*', '/0')"
             )
-        until(lambda: broker.agent.epoch.current > epoch)
-        return broker.agent.epoch.current
+        until(lambda: broker.agent.resources.epoch.current > epoch)
+        return broker.agent.resources.epoch.current
 
     return begin
 
@@ -141,7 +141,7 @@ def test_a_waiting_fetch_is_fenced_when_a_new_epoch_begins(
     request = Struct(max_wait=600_000, min_bytes=1, topics=[Struct(topic=_TOPIC, partitions=[wanted])])
     with Wire(broker.host_and_port) as other:
         other.send(request_frame("fetch", 12, 7, request))
-        until(lambda: broker.agent.commit_notifier.has_waiters)
+        until(lambda: broker.agent.data.commit_notifier.has_waiters)
         begin_epoch()
         received = other.receive()
     assert received is not None
@@ -198,8 +198,8 @@ def test_memory_and_disk_keep_nothing_of_an_earlier_epoch(
     broker: BrokerThread, wire: Wire, begin_epoch: Callable[[], int]
 ) -> None:
     produce(wire, 3)
-    assert broker.agent.tail.size > 0
+    assert broker.agent.data.tail.size > 0
     begin_epoch()
-    assert broker.agent.tail.size == 0
-    assert len(broker.agent.fetch_sessions) == 0
-    assert broker.agent.directory.cached(_TOPIC) is None
+    assert broker.agent.data.tail.size == 0
+    assert len(broker.agent.kafka.fetch_sessions) == 0
+    assert broker.agent.data.directory.cached(_TOPIC) is None

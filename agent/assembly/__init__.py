@@ -1,0 +1,1 @@
+"""How the parts of an agent are put together; one module for each group of them."""
