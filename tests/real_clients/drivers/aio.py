@@ -139,12 +139,16 @@ class Member:
         self.task = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
-        async for record in self.consumer:
-            self.records.append((record.partition, record.offset, record.value.decode()))
+        while True:
+            found = await self.consumer.getmany(timeout_ms=100)
+            records = [record for records in found.values() for record in records]
+            self.records += [(each.partition, each.offset, each.value.decode()) for each in records]
+            if not records:
+                continue
             try:
-                await self.consumer.commit()
+                await self.consumer.commit()  # once for all: a commit is a durable transaction
             except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError) as failure:
-                # A rebalance has started, or has left no partition. The record will be read again.
+                # A rebalance has started, or has left no partition. The records will be read again.
                 sys.stderr.write(f"{failure!r}\n")
 
     def check(self) -> None:
