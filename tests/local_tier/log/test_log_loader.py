@@ -316,19 +316,24 @@ def merged(log: UnifiedLog) -> tuple[LogSegment, list[LogSegment]]:
     return new, old
 
 
-def without_its_last_batch(harness: LogHarness) -> None:
-    """Return a log after a power loss that removed whole batches of an early segment."""
-    log = filled(harness)
+def without_its_last_batch(harness: LogHarness, count: int = 8) -> None:
+    """Write a log, and let a power loss remove whole batches of its first segment."""
+    log = filled(harness, count)
     segment = log.segments[0]
     crash(log)
     data = segment.path.read_bytes()
     segment.path.write_bytes(data[: int(rows_of(data)["size"][0])])
 
 
-def test_segments_after_a_loss_of_whole_batches_are_deleted(harness: LogHarness) -> None:
-    """The log has no gap in the middle."""
-    without_its_last_batch(harness)
-    again = harness.open()
+@pytest.mark.parametrize("following", [1, 4])
+def test_segments_after_a_loss_of_whole_batches_are_deleted(harness: LogHarness, following: int) -> None:
+    """The log has no gap in the middle. A warning says which offsets are missing before the next segment."""
+    without_its_last_batch(harness, 2 * following)
+    assert len(list(harness.directory.glob("*.log"))) == 1 + following
+    with capture_logs() as logs:
+        again = harness.open()
+    (line,) = [each for each in logs if each["event"] == "batches_missing_between_segments"]
+    assert (line["end"], line["next"]) == (2, 4)
     assert contents(again)[:2] == ([0, 1], 2)
     again.append_as_leader(batch(0, 1), 3)
     assert contents(again)[0] == [0, 1, 2]
