@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from catalog.model import Exactness
@@ -14,6 +15,9 @@ from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
 if TYPE_CHECKING:
     from catalog.model import PartitionId
     from planner.snapshot import TopicRules
+
+THOROUGH = settings(max_examples=max(100, settings().max_examples))
+"""For cheap comparisons whose borders few examples meet."""
 
 AGES_MS = st.sampled_from([0, 10, 1_000, 100_000])
 

@@ -100,6 +100,11 @@ def test_min_compaction_lag_excludes_a_young_extent_that_is_clean_in_part() -> N
     assert takeable_extents(log.view(key), NOW_MS) == tuple(log.extents[key][:1])
 
 
+def test_the_shortest_min_compaction_lag_excludes_records_of_this_millisecond() -> None:
+    log, key = one_partition([(10, 1), (10, 0)], min_compaction_lag_ms=1)
+    assert takeable_extents(log.view(key), NOW_MS) == tuple(log.extents[key][:1])
+
+
 def test_min_compaction_lag_does_not_affect_clean_or_uncompacted_data() -> None:
     log, key = one_partition([(10, 0)], min_compaction_lag_ms=1_000)
     log.first_dirty[key] = 10

@@ -147,6 +147,46 @@ def test_a_file_that_failed_a_job_is_retried_alone(system: System) -> None:
     assert system.catalog.jobs.get(spec.job_id).state is JobState.FAILED
 
 
+NEWER_FORMATS = ("format_version = 2", "required_features = 'encrypted-blocks@0.4'")
+
+
+def write_by_newer_version(catalog_url: str, newer: str, files: list[UUID]) -> None:
+    """Let some files look like those of a newer Siltstone."""
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute(f"UPDATE files SET {newer} WHERE file_id = ANY (%s)".encode(), [files])
+
+
+@pytest.mark.parametrize("newer", NEWER_FORMATS)
+def test_a_failed_file_of_a_newer_version_is_not_retried(
+    system: System, catalog_url: str, newer: str
+) -> None:
+    mixed_topics(system)
+    (spec,) = submitted(system).jobs
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    assert job.attempt_id is not None
+    suspect, *others = (each.file_id for each in spec.inputs)
+    system.catalog.jobs.fail(spec.job_id, job.attempt_id, "for a test", suspects=[suspect])
+    write_by_newer_version(catalog_url, newer, [suspect])
+    assert [[each.file_id for each in job.inputs] for job in submitted(system).jobs] == [others]
+
+
+@pytest.mark.parametrize("newer", NEWER_FORMATS)
+@pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])
+def test_compacted_files_of_a_newer_version_are_neither_merged_nor_cleaned(
+    system: System, catalog_url: str, cleanup_policy: str, newer: str
+) -> None:
+    topic = system.topic("numbers", cleanup_policy=cleanup_policy)
+    for number in range(4):
+        system.produce({PartitionId(topic.topic_id, 0): [(b"a", b"%d" % number)]})
+    submitted(system, PlannerSettings(max_job_files=1))
+    system.run_jobs()
+    settings = PlannerSettings(merge_fan_in=2, force=True)
+    (job,) = plan(system.catalog, system.clock, settings).jobs
+    assert job.kind is (JobKind.CLEANING if cleanup_policy == "compact" else JobKind.MERGING)
+    write_by_newer_version(catalog_url, newer, [each.file_id for each in job.inputs])
+    assert plan(system.catalog, system.clock, settings).jobs == ()
+
+
 def test_a_deleted_topic_is_not_in_the_next_plan(system: System) -> None:
     mixed_topics(system)
     late = plan(system.catalog, system.clock, DEFAULTS)

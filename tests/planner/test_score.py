@@ -86,6 +86,15 @@ def test_cleaning_is_expected_to_drop_what_is_dirty_but_at_most_half(
     assert job.score.reclaimed_bytes == reclaimed
 
 
+@pytest.mark.parametrize(("age_ms", "is_overdue"), [(1_000, False), (1_001, True)])
+def test_a_job_is_overdue_once_max_compaction_lag_has_passed(age_ms: int, is_overdue: bool) -> None:
+    log = ModelLog(rules=[topic_rules(0, max_compaction_lag_ms=1_000)])
+    (key,) = log.extents
+    log.append({key: Chunk(records=10, length=100, age_ms=age_ms)})
+    (job,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    assert job.score.overdue is is_overdue
+
+
 def test_small_files_of_compacted_topics_are_merged_too() -> None:
     settings = PlannerSettings(target_file_bytes=1_000, merge_fan_in=3, level_floor_bytes=10)
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=1.0)], kept_percent=100)

@@ -29,6 +29,7 @@ from planner.jobs.clustering import RUN_OF_FAN_IN, section_level, short_run
 from planner.settings import PlannerSettings
 from planner.snapshot import FileView, PartitionView, Snapshot
 from tests.planner.model_log import NEVER_MS, NOW_MS, OPEN_JOB, topic_rules
+from tests.planner.strategies import THOROUGH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +96,10 @@ PARTS = st.builds(
     is_claimed=_mostly(False, True),
     is_readable=_mostly(True, True, False),
 )
+# A section can hold two of the longest.
+LONG_PARTS = st.tuples(_mostly(MAX_SPAN // 2, MAX_SPAN // 2 - 1, 1, 1, 2), st.sampled_from([5, 20, 20])).map(
+    lambda each: Part(records=each[0], length=each[1])
+)
 USUAL_PARTS = st.tuples(
     st.sampled_from([5, 5, 5, 20, 40]), st.sampled_from([0, 0, 1, 5_000]), st.sampled_from([0, 0, 251, 1_001])
 ).map(lambda each: Part(length=each[0], age_ms=each[1], span_ms=each[2]))
@@ -143,9 +148,9 @@ def _near(draw: st.DrawFn, extents: Sequence[Extent]) -> int:
 
 @st.composite
 def views(draw: st.DrawFn) -> PartitionView:
-    is_usual = draw(st.booleans())
-    parts = st.lists(USUAL_PARTS if is_usual else PARTS, max_size=12)
-    extents = extents_of(draw(parts), draw(st.integers(0, 3)))
+    part = draw(st.sampled_from([USUAL_PARTS, USUAL_PARTS, LONG_PARTS, PARTS, PARTS]))
+    is_usual = part is not PARTS
+    extents = extents_of(draw(st.lists(part, max_size=12)), draw(st.integers(0, 3)))
     end = extents[-1].job_end_offset if extents else 0
     state = PartitionState(
         topic_id=UUID(int=1),
@@ -160,7 +165,7 @@ def views(draw: st.DrawFn) -> PartitionView:
     rules = topic_rules(
         0,
         cleanup_policy=draw(st.sampled_from(["compact", "compact", "compact,delete", "delete"])),
-        min_compaction_lag_ms=draw(st.sampled_from([0, -1, LAG_MS, LAG_MS])),
+        min_compaction_lag_ms=draw(st.sampled_from([0, -1, 1, LAG_MS, LAG_MS])),
         max_compaction_lag_ms=draw(st.sampled_from([NEVER_MS, 0, -1, LAG_MS, 5_000])),
         min_cleanable_dirty_ratio=draw(st.sampled_from([0.0, 0.5, 1.0])),
         retention_ms=draw(st.sampled_from([-1, 0, 4_000, 4_000])),
@@ -217,6 +222,7 @@ def _is_free(extent: Extent) -> bool:
     return extent.claimed_by is None and extent.file_id != SUSPECTED_FILE and extent.format is not UNREADABLE
 
 
+@THOROUGH
 @given(views())
 def test_a_job_takes_stable_extents_and_deduplicates_old_ones(view: PartitionView) -> None:
     assert first_dirty_offset(view) == _dirty_start(view)
@@ -227,15 +233,21 @@ def test_a_job_takes_stable_extents_and_deduplicates_old_ones(view: PartitionVie
         assert may_deduplicate(view, view.extents[:count], NOW_MS) is is_allowed
 
 
+@THOROUGH
 @given(views())
 def test_a_range_of_a_job_has_no_gap_and_fits_into_a_section(view: PartitionView) -> None:
     for start in range(len(view.extents) + 1):
         assert contiguous_run(view.extents[start:]) == _adjacent(view.extents[start:])
 
 
-@given(views(), st.booleans(), st.integers(0, 10))
-def test_dirtiness_is_a_sum_over_extents(view: PartitionView, force: bool, count: int) -> None:
-    extents = view.extents[:count]
+@THOROUGH
+@given(views(), st.booleans())
+def test_dirtiness_is_a_sum_over_extents(view: PartitionView, force: bool) -> None:
+    for count in range(len(view.extents) + 1):
+        _check_dirtiness(view, view.extents[:count], force=force)
+
+
+def _check_dirtiness(view: PartitionView, extents: Sequence[Extent], *, force: bool) -> None:
     covers = bool(extents) and extents[-1].last_offset + 1 >= view.state.first_dirty_offset
     is_incomplete = view.exactness is Exactness.DEDUP_INCOMPLETE and (
         covers or view.state.first_dirty_offset <= 0
@@ -255,6 +267,7 @@ def test_dirtiness_is_a_sum_over_extents(view: PartitionView, force: bool, count
     assert found.due is (is_wanted and dirty_bytes > 0 and "compact" in view.rules.cleanup_policy)
 
 
+@THOROUGH
 @given(views(), st.sets(st.integers(0, 12), max_size=1))
 def test_cleaning_takes_free_compacted_extents_from_the_log_start(
     view: PartitionView, taken: set[int]
@@ -305,7 +318,7 @@ def _is_allowed(view: PartitionView, run: Sequence[Extent]) -> bool:
     if "delete" in view.rules.cleanup_policy and 0 <= view.rules.retention_ms // 4 < span:
         return False
     lag = view.rules.min_compaction_lag_ms if "compact" in view.rules.cleanup_policy else 0
-    return _fits_section(run) and not (0 < lag // 4 < span and newest > NOW_MS - lag)
+    return _fits_section(run) and not (lag > 0 and span > lag // 4 and newest > NOW_MS - lag)
 
 
 def _parts_of(view: PartitionView, run: Sequence[Extent], level: int) -> list[list[Extent]]:
@@ -322,24 +335,27 @@ def _parts_of(view: PartitionView, run: Sequence[Extent], level: int) -> list[li
     return parts
 
 
+def view_of(*parts: Part) -> PartitionView:
+    """Return a partition of a topic that is not compacted; all of it is stable."""
+    extents = extents_of(parts, 0)
+    end = extents[-1].job_end_offset
+    state = PartitionState(
+        topic_id=UUID(int=1),
+        partition=0,
+        log_start_offset=0,
+        last_stable_offset=end,
+        high_watermark=end,
+        log_end_offset=end,
+        first_dirty_offset=0,
+        leader_epoch=0,
+    )
+    return PartitionView(rules=topic_rules(0, cleanup_policy="delete"), state=state, extents=extents)
+
+
+@THOROUGH
 @given(views(), st.sets(st.integers(0, 12), max_size=1))
-@example(
-    PartitionView(
-        rules=topic_rules(0, cleanup_policy="delete"),
-        state=PartitionState(
-            topic_id=UUID(int=1),
-            partition=0,
-            log_start_offset=0,
-            last_stable_offset=20,
-            high_watermark=20,
-            log_end_offset=20,
-            first_dirty_offset=0,
-            leader_epoch=0,
-        ),
-        extents=extents_of([Part(length=length) for length in (40, 5, 20, 5, 40, 20, 5, 40)], 0),
-    ),
-    set(),
-)
+@example(view_of(*[Part(length=length) for length in (40, 5, 20, 5, 40, 20, 5, 40)]), set())
+@example(view_of(*[Part(length=20, records=count) for count in (MAX_SPAN // 2, MAX_SPAN // 2, 1)]), set())
 def test_clustering_takes_the_newest_run_of_the_highest_level(view: PartitionView, taken: set[int]) -> None:
     """If all that a plan sees is in runs that justify no job, it takes the longest."""
     snapshot = Snapshot(now_ms=NOW_MS, partitions=(view,), files=FILES)

@@ -18,6 +18,7 @@ from planner.plan import JobKind
 from planner.settings import PlannerSettings
 from planner.snapshot import Mergeable, Snapshot
 from tests.planner.model_log import NOW_MS, Chunk, ModelLog, topic_rules
+from tests.planner.strategies import THOROUGH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +74,13 @@ USUAL_FILES = st.builds(
     lengths=st.dictionaries(st.integers(0, 2), st.sampled_from([10, 20]), min_size=1, max_size=2),
     span_ms=st.sampled_from([0, 0, 1_000, 1_001]),
     age_ms=st.sampled_from([0, 0, 1_000]),
+)
+
+# Files that differ in their partitions only, most of them clustered by range.
+SORTED_FILES = st.builds(
+    lambda partitions, size: File(lengths=dict.fromkeys(partitions, 20), size=size),
+    st.sets(st.integers(0, 3), min_size=1, max_size=2),
+    st.sampled_from([1, 10_000, 10_000]),
 )
 
 
@@ -216,8 +224,11 @@ def _hull(extents: Sequence[Extent]) -> int:
     return max(bounds, default=0) - min(bounds, default=0)
 
 
+@THOROUGH
 @given(
-    st.lists(FILES, max_size=9) | st.lists(USUAL_FILES, min_size=4, max_size=9),
+    st.lists(FILES, max_size=9)
+    | st.lists(USUAL_FILES, min_size=4, max_size=9)
+    | st.lists(SORTED_FILES, min_size=3, max_size=9),
     SETTINGS | st.sampled_from([USUAL_SETTINGS]),
     st.tuples(*[st.sampled_from(["compact", "delete", "compact,delete"])] * 2),
     st.sampled_from([0, 0, 0, 1]),
