@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -162,7 +163,9 @@ def test_a_backup_that_is_older_than_the_last_failover_assigns_nothing_again(
         local_epoch = catalog.local_leaders.begin_epochs(7)[key]
         return epoch, catalog.producers.new_id(), catalog.brokers.new_node_id(), local_epoch
 
-    lost = assigned(scene.catalog)
+    epoch, _, node_id, local_epoch = assigned(scene.catalog)
+    connection.execute("SELECT setval('producer_ids', last_value + 2000000000) FROM producer_ids")
+    lost = (epoch, scene.catalog.producers.new_id(), node_id, local_epoch)  # after so many producers
     clock.advance(3600)
     connection.execute("UPDATE catalog_incarnation SET incarnation_id = %s, epoch = %s", saved[:2])
     connection.execute("SELECT setval('producer_ids', %s), setval('broker_ids', %s)", saved[2:])
@@ -239,6 +242,32 @@ def test_an_old_commit_is_no_evidence_although_the_agent_has_noticed_no_time(
     if is_committed_again:
         scene.commit(topic, run_of(3))
     assert scene.catalog.sessions.register(scene.ids.new_uuid(), "another").epoch == 0
+
+
+@pytest.mark.parametrize(("age_seconds", "is_noticed"), [(1_799, True), (1_801, False)])
+def test_a_commit_is_evidence_for_half_an_hour(
+    scene: Scene, connection: psycopg.Connection, clock: Clock, age_seconds: int, *, is_noticed: bool
+) -> None:
+    assert isinstance(clock, ManualClock)
+    scene.commit(scene.topic(), run_of(3))
+    connection.execute("DELETE FROM files")
+    connection.execute("DELETE FROM commit_results")
+    clock.advance(age_seconds)
+    with pytest.raises(CatalogReplacedError) if is_noticed else nullcontext():
+        scene.catalog.sessions.heartbeat(scene.session_id)
+
+
+def test_an_epoch_is_current_until_the_server_continues_on_another_history(
+    scene: Scene, connection: psycopg.Connection
+) -> None:
+    incarnations = scene.catalog.incarnations
+    assert [incarnations.is_current(epoch) for epoch in (-1, 0, 1)] == [False, True, False]
+    replace_server(connection)
+    assert not incarnations.is_current(0)
+    assert incarnations.ensure().epoch == FIRST
+    assert [incarnations.is_current(epoch) for epoch in (0, FIRST)] == [False, True]
+    incarnations._flushed += 1 << 40
+    assert not incarnations.is_current(FIRST)
 
 
 def test_a_shorter_wal_is_noticed_by_a_commit(scene: Scene) -> None:
