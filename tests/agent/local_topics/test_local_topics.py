@@ -21,7 +21,7 @@ from catalog.topics.local_leaders import UNASSIGNED
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
 from local_tier.files.file_system import RealFileSystem
-from object_format.record_batch.records import encode_batch
+from object_format.record_batch.records import NO_PRODUCER, encode_batch
 from object_store.accounting import Purpose
 from siltstone.cli.main import cli
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
@@ -241,17 +241,18 @@ def test_a_partition_has_no_leader_while_its_agent_is_stopped(
 def test_a_forged_delete_horizon_reaches_no_log(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
-    """Neither in the object store nor on a local disk."""
+    """Neither in the object store nor on a local disk, whether or not the producer is idempotent."""
     broker = start_broker(local_directories=(tmp_path / "disk",))
     broker.create_topic("rock", 1, storage_mode="local", cleanup_policy="compact")
     broker.create_topic("cloud", 1, cleanup_policy="compact")
-    forged = bytes(encode_batch([1], [b"k"], [None], delete_horizon_ms=1))
-    parts = [Struct(index=0, records=forged)]
-    topics = [Struct(name=name, partition_data=parts) for name in ("rock", "cloud")]
-    with Wire(broker.host_and_port) as wire:
-        response = wire.ask("produce", 9, Struct(acks=-1, timeout=9_000, topic_data=topics))
-    codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
-    assert codes == [ErrorCode.invalid_record] * 2
+    for producer in (NO_PRODUCER, (7, 0, 0)):
+        forged = bytes(encode_batch([1], [b"k"], [None], delete_horizon_ms=1, producer=producer))
+        parts = [Struct(index=0, records=forged)]
+        topics = [Struct(name=name, partition_data=parts) for name in ("rock", "cloud")]
+        with Wire(broker.host_and_port) as wire:
+            response = wire.ask("produce", 9, Struct(acks=-1, timeout=9_000, topic_data=topics))
+        codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
+        assert codes == [ErrorCode.invalid_record] * 2
 
 
 def test_a_rejected_record_has_kafkas_error_code(

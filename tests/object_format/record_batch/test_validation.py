@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.layout import CONTROL, TRANSACTIONAL
 from object_format.record_batch.headers import BatchHeader, iter_headers, write_checksum
 from object_format.record_batch.records import Record, encode_batch
 from object_format.record_batch.validation import (
@@ -159,6 +160,25 @@ def test_batches_that_producers_may_not_send_are_rejected(
     changed = replace(changed, attributes=changed.attributes | codec)
     expected = Fault.OFFSETS_NOT_CONSECUTIVE if fault is None else fault
     assert faults(ONE, changed, ONE) == [(1, expected)]
+
+
+@pytest.mark.parametrize("producer_id", [-1, 7])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("bit", [0x20, 0x40, 0x80, 0x100, 0x4000, -0x8000])
+def test_no_producer_may_set_an_attribute_of_a_broker(bit: int, codec: Codec, producer_id: int) -> None:
+    """The rule is the same for one batch, for one of many and for all together, and in a transaction."""
+    sequence = -1 if producer_id < 0 else 5
+    for attributes in (codec, codec | TRANSACTIONAL):
+        batch = replace(ONE, attributes=attributes, producer_id=producer_id, base_sequence=sequence)
+        marked = replace(batch, attributes=attributes | bit)
+        data, forged = model.encode(batch), model.encode(marked)
+        assert faults(batch) == faults(ONE, batch) == []
+        assert fast_validate_batches(readable(data), require_keys=True) is not None
+
+        fault = Fault.CONTROL_BATCH if bit == CONTROL else Fault.BROKER_ATTRIBUTES
+        assert faults(marked) == [(0, fault)]
+        assert faults(ONE, marked) == [(1, fault)]
+        assert fast_validate_batches(readable(forged), require_keys=True) is None
 
 
 @pytest.mark.parametrize("codec", Codec)

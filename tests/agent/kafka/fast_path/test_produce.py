@@ -46,7 +46,7 @@ from object_format.kernels.batches.layout import (
     LENGTH_OVERHEAD,
 )
 from object_format.record_batch import decompression
-from object_format.record_batch.records import encode_batch
+from object_format.record_batch.records import NO_PRODUCER, encode_batch
 from tests.agent.kafka.wire import read_response, request_frame
 
 if TYPE_CHECKING:
@@ -578,11 +578,14 @@ def test_a_batch_rejected_by_a_full_write_buffer_is_decompressed_once() -> None:
         assert not appends.accepted
 
 
+@pytest.mark.parametrize("producer", [NO_PRODUCER, (7, 0, 5)])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_attributes_of_a_broker_are_rejected_on_both_paths(codec: Codec) -> None:
+def test_attributes_of_a_broker_are_rejected_on_both_paths(
+    codec: Codec, producer: tuple[int, int, int]
+) -> None:
     """A delete horizon, a control batch, and each bit without a meaning."""
     for bit in (0x20, 0x40, 0x80, 0x100, 0x4000, 0x8000):
-        batch = bytearray(encode_batch([_NOW_MS], [b"key"], [bytes(60)], codec=codec))
+        batch = bytearray(encode_batch([_NOW_MS], [b"key"], [bytes(60)], codec=codec, producer=producer))
         attributes = int.from_bytes(batch[ATTRIBUTES : ATTRIBUTES + 2], "big") | bit
         batch[ATTRIBUTES : ATTRIBUTES + 2] = attributes.to_bytes(2, "big")
         batch[CRC : CRC + 4] = crc32c.crc32c(batch[ATTRIBUTES:]).to_bytes(4, "big")
