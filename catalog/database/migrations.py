@@ -207,7 +207,7 @@ def read_version(database: Database) -> SchemaVersion:
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
             f"the catalog at {database.address} cannot be reached: {first_line(error)}",
-            remedy="check that PostgreSQL runs there",
+            remedy="check that PostgreSQL runs there, is the primary, and has ended its recovery",
         ) from error
     except psycopg.Error as error:
         raise CatalogAddressError(

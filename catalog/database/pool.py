@@ -526,7 +526,7 @@ class Database:
         if isinstance(error, (psycopg.OperationalError, *_NOT_COMMITTED)):
             return CatalogUnavailableError(
                 f"the catalog at {self.address} did not respond to {operation}: {first_line(error)}",
-                remedy="check that PostgreSQL runs there and is not overloaded",
+                remedy="check that PostgreSQL and its synchronous standbys run, and are not overloaded",
                 retry_after_seconds=1.0,
             )
         return FatalError(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maintenance.fsck.report import Findings
     from maintenance.owners import Owner
     from object_store.interface import ObjectInfo, ObjectStore
+    from object_store.names import CompactedName, IngestionName
 
 
 @dataclass(slots=True)
@@ -106,17 +107,18 @@ class ObjectCheck:
         elif owner.state is Ownership.ENDED and not owner.ended_before(self.old_before_ms):
             self.findings.wait_for("orphans", info.size)
         elif self._object(info.name) is not None:
-            self._orphan(info, owner)
+            self._orphan(info, name, owner)
 
-    def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
+    def _orphan(self, info: ObjectInfo, name: IngestionName | CompactedName, owner: Owner) -> None:
         if owner.state is Ownership.ENDED:
             owner_state = "its owner can no longer commit it"
             remedy = "let garbage collection delete it: agents and `siltstone maintain` do"
+        elif isinstance(name, names.IngestionName):  # the catalog was restored, and has lost the session
+            owner_state = "the catalog does not know the session in its name"
+            remedy = "do not delete it: it may have acknowledged records; run `siltstone fsck --readopt`"
         else:
-            owner_state = "the catalog does not know the session or job in its name"
-            remedy = (
-                "make sure that this catalog belongs to this object store; then delete the object by hand"
-            )
+            owner_state = "the catalog does not know the job in its name"
+            remedy = "delete the object by hand once you will restore no other backup of the catalog"
         self.findings.add(
             Difference(
                 kind=DifferenceKind.ORPHAN,

@@ -60,6 +60,7 @@ class ReadoptReport:
     max_files: int = 10_000
     files: list[ReadoptedFile] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    acknowledged: int = 0  # files
     records: int = 0
     duplicates: int = 0
     rejected: int = 0
@@ -68,6 +69,7 @@ class ReadoptReport:
     def add(self, file: ReadoptedFile) -> None:
         """Count a file, and keep it if there is space."""
         self.counts[file.outcome.value] = self.counts.get(file.outcome.value, 0) + 1
+        self.acknowledged += bool(file.acknowledged)
         self.records += file.records
         self.duplicates += file.duplicates
         self.rejected += file.rejected
@@ -79,6 +81,7 @@ class ReadoptReport:
         return {
             "applied": self.applied,
             "counts": self.counts,
+            "acknowledged": self.acknowledged,
             "records": self.records,
             "duplicates": self.duplicates,
             "rejected": self.rejected,

@@ -13,10 +13,10 @@ from maintenance.readopt import readopt, wait_for_agents
 from siltstone.console import emit_json, print_whole, report_console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from catalog.model import OffsetRange
-    from maintenance.readopt import ReadoptReport
+    from maintenance.readopt.report import ReadoptedFile, ReadoptReport
     from siltstone.context import AppContext
 
 _ACKNOWLEDGED = {True: "yes", None: "unknown"}
@@ -31,15 +31,16 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
         if done % 100 == 0 or done == total:
             console.print(f"{done:,} of {count(total, 'lost file')}")
 
+    announced = 0
+
+    def announce(agents: int) -> None:
+        nonlocal announced
+        if agents != announced:
+            click.echo(f"Waiting at most 30 s for {count(agents, 'agent')} to report lost commits.", err=True)
+        announced = agents
+
     if apply:
-        wait_for_agents(
-            context.catalog,
-            context.clock,
-            AgentSettings().broker_silent_ms,
-            lambda agents: click.echo(
-                f"Waiting for {count(agents, 'agent')} to report lost commits.", err=True
-            ),
-        )
+        wait_for_agents(context.catalog, context.clock, AgentSettings().broker_silent_ms, announce)
     report = readopt(
         context.catalog,
         context.store,
@@ -55,7 +56,7 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
     if not report.files:
         console.print("✓ no file is lost", style="green")
     elif not apply:
-        console.print("Nothing was changed. --apply commits these files again behind the log ends.")
+        console.print("No file was committed. --apply commits these files again behind the log ends.")
     if apply:
         console.print(f"Settled {count(report.settled_sessions, 'session')}.")
 
@@ -67,10 +68,7 @@ def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     console.print("Lost files", style="bold")
     for file in report.files:
         print_whole(console, file.object_name)
-        acknowledged = _ACKNOWLEDGED[file.acknowledged]
-        print_whole(
-            console, f"  {file.outcome.value}, acknowledged: {acknowledged}, {count(file.records, 'record')}"
-        )
+        print_whole(console, f"  {', '.join(_facts(file))}")
         if file.detail is not None:
             print_whole(console, f"  {file.detail}")
         for title, ranges in (("old", file.old_offsets), ("new", file.new_offsets)):
@@ -79,10 +77,27 @@ def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     total = sum(report.counts.values())
     if total > len(report.files):
         console.print(f"{count(total - len(report.files), 'further file')} not shown")
-    console.print(
-        f"{count(report.records, 'record')}; of these {report.duplicates:,} are in the log already, "
-        f"and {report.rejected:,} are rejected, for example because their topic was deleted"
-    )
+    console.print(f"{count(total, 'lost file')} with {count(report.records, 'record')}; {_totals(report)}")
+
+
+def _facts(file: ReadoptedFile) -> Iterator[str]:
+    yield file.outcome.value
+    yield f"acknowledged: {_ACKNOWLEDGED[file.acknowledged]}"
+    yield count(file.records, "record")
+    if file.duplicates:
+        yield f"{file.duplicates:,} in the log already"
+    if file.rejected:
+        yield f"{file.rejected:,} rejected"
+
+
+def _totals(report: ReadoptReport) -> str:
+    if report.applied:
+        return (
+            f"of these {report.duplicates:,} are in the log already, and {report.rejected:,} are rejected, "
+            "for example because their topic was deleted"
+        )
+    verb = "is" if report.acknowledged == 1 else "are"
+    return f"{report.acknowledged:,} of the files {verb} known to be acknowledged"
 
 
 def _offsets(ranges: Sequence[OffsetRange], names: Mapping[UUID, str]) -> str:

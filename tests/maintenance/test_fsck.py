@@ -16,7 +16,7 @@ from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError
-from object_store.names import IDENTITY_NAME, ingestion_name
+from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
 
@@ -341,11 +341,17 @@ def test_outputs_of_a_failed_job_wait_as_long_as_garbage_collection_keeps_them(p
     assert run_fsck(populated).differences == ()
 
 
-def test_an_object_of_an_unknown_session_is_a_difference(populated: System) -> None:
-    populated.put(ingestion_name(UUID(int=1), UUID(int=2)), [b"x"])
-    (difference,) = run_fsck(populated).differences
-    assert difference.kind is DifferenceKind.ORPHAN
-    assert "this catalog belongs to this object store" in difference.remedy
+def test_an_object_of_an_unknown_session_may_be_acknowledged(populated: System) -> None:
+    """A restored catalog does not know later sessions. Only outputs of unknown jobs may go."""
+    of_session = ingestion_name(UUID(int=1), UUID(int=2))
+    of_job = compacted_name(UUID(int=1), UUID(int=2), UUID(int=3))
+    for name in (of_session, of_job):
+        populated.put(name, [b"x"])
+    remedies = {each.object_name: each.remedy for each in run_fsck(populated).differences}
+    assert set(remedies) == {of_session, of_job}
+    assert "do not delete it" in remedies[of_session]
+    assert "`siltstone fsck --readopt`" in remedies[of_session]
+    assert "by hand" in remedies[of_job]
 
 
 def test_foreign_names_are_only_counted(populated: System) -> None:

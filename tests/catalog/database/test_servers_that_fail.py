@@ -9,6 +9,7 @@ import pytest
 
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
+from catalog.database.migrations import read_version
 from catalog.database.pool import Database
 from catalog.database.sql_files import Query
 from catalog.errors import CatalogAddressError, CatalogUnavailableError
@@ -61,6 +62,8 @@ def test_connections_lead_to_the_primary_although_the_standby_comes_first(
 def test_a_standby_alone_is_no_catalog(pair: PostgresPair, connect_to: Callable[..., Database]) -> None:
     with pytest.raises(CatalogUnavailableError, match="session is read-only"):
         _port(connect_to(pair.standby.url, DatabaseLimits(retry_seconds=0)))
+    with pytest.raises(CatalogUnavailableError, match="is the primary, and has ended its recovery"):
+        read_version(connect_to(pair.standby.url, DatabaseLimits(retry_seconds=0)))
 
 
 @pytest.mark.parametrize("wanted", ["any", "standby", "read-only", "prefer-standby"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import orjson
 import pytest
@@ -11,12 +13,14 @@ from click.testing import CliRunner
 from agent.settings import AgentSettings
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import OffsetRange, PartitionId
+from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
 from siltstone.cli import readoption
 from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from click.testing import Result
@@ -76,7 +80,8 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     shown = fsck("--readopt", *where)
     assert commit.object_name in shown.stdout.splitlines()
     assert "t-0: 5 to 7" in shown.stdout
-    assert "Nothing was changed." in shown.stdout
+    assert "1 lost file with 0 records; 1 of the files is known to be acknowledged" in shown.stdout
+    assert "No file was committed." in shown.stdout
     done = report_of(fsck("--readopt", "--apply", "--json", *where))
     assert done["counts"] == {"unreadable": 1}
     assert done["files"][0]["old_offsets"] == [[str(lost.offsets[0].topic_id), 0, 5, 8]]
@@ -85,16 +90,51 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     assert fsck("--readopt", "--deep", *where).exit_code == 2
 
 
+def test_only_a_readoption_counts_rejected_records(
+    catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run does not ask the log which records it would take."""
+    Scene.set_up(catalog, ids)
+    dry, applied = ReadoptReport(applied=False), ReadoptReport(applied=True)
+    lost = ReadoptedFile(
+        file_id=UUID(int=1),
+        object_name="of an unknown topic",
+        session_id=UUID(int=2),
+        acknowledged=None,
+        outcome=Outcome.WAITING,
+        records=100,
+    )
+    dry.add(lost)
+    applied.add(replace(lost, outcome=Outcome.READOPTED, rejected=90, duplicates=10))
+    reports = iter([dry, applied])
+    monkeypatch.setattr(readoption, "readopt", lambda *_arguments, **_options: next(reports))
+    shown = fsck("--readopt", *where).stdout
+    assert "waiting, acknowledged: unknown, 100 records\n" in shown
+    assert "1 lost file with 100 records; 0 of the files are known to be acknowledged" in shown
+    assert "already" not in shown
+    done = fsck("--readopt", "--apply", *where).stdout
+    assert "readopted, acknowledged: unknown, 100 records, 10 in the log already, 90 rejected\n" in done
+    assert "1 lost file with 100 records; of these 10 are in the log already, and 90 are" in done
+
+
 def test_only_a_readoption_waits_for_agents(
     catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dry run changes nothing."""
+    """A dry run commits nothing. A number of agents is announced once."""
     Scene.set_up(catalog, ids)
     silences: list[int] = []
-    monkeypatch.setattr(
-        readoption, "wait_for_agents", lambda _catalog, _clock, silent_ms, _note: silences.append(silent_ms)
-    )
+
+    def wait(_catalog: object, _clock: object, silent_ms: int, note: Callable[[int], None]) -> None:
+        silences.append(silent_ms)
+        for agents in (2, 2, 1):
+            note(agents)
+
+    monkeypatch.setattr(readoption, "wait_for_agents", wait)
     fsck("--readopt", *where)
     assert silences == []
-    fsck("--readopt", "--apply", *where)
+    waited = fsck("--readopt", "--apply", *where)
     assert silences == [AgentSettings().broker_silent_ms]
+    announced = [line for line in waited.stderr.splitlines() if line.startswith("Waiting")]
+    assert announced == [
+        f"Waiting at most 30 s for {who} to report lost commits." for who in ("2 agents", "1 agent")
+    ]
