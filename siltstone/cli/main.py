@@ -63,8 +63,8 @@ EXTRAS = {
     "quotas": "agent",
     "acls": "agent",
     "users": "agent",
-    "produce": "agent",
-    "consume": "agent",
+    "produce": "client",
+    "consume": "client",
     "plan": "planner",
     "simulate": "planner",
     "compact": "planner",
@@ -120,6 +120,10 @@ class LazyGroup(CommandGroup):
             raise
         except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - this is the outermost handler
             debug = bool(ctx.meta.get("siltstone.debug"))
+            if isinstance(failure, ModuleNotFoundError) and ctx.invoked_subcommand is not None:
+                failure = _not_installed(
+                    ctx.invoked_subcommand, failure
+                )  # some commands load code when they run
             ctx.exit(report_error(failure, debug=debug))
 
 

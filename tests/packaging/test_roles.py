@@ -92,13 +92,19 @@ def test_every_command_names_the_extra_that_it_needs() -> None:
     assert all(modules[command] in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
 
 
-def test_a_command_without_its_packages_names_the_extra() -> None:
+@pytest.mark.parametrize(
+    ("command", "package", "extra"), [("plan", "psycopg", "planner"), ("agent", "kio", "agent")]
+)
+def test_a_command_without_its_packages_names_the_extra(
+    command: str, package: str, extra: str, tmp_path: Path
+) -> None:
+    """Packages may be missing when the command is loaded, or only when it runs."""
     script = _IMPORT.replace(
         "for module in MODULES:\n    __import__(module)",
-        "from siltstone.cli.main import main\nmain(['plan'])",
+        f"from siltstone.cli.main import main\nmain([{command!r}, '--data-dir', {str(tmp_path)!r}])",
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, "psycopg", ""],
+        [sys.executable, "-c", script, package, ""],
         capture_output=True,
         text=True,
         check=False,
@@ -106,8 +112,8 @@ def test_a_command_without_its_packages_names_the_extra() -> None:
         timeout=300,
     )
     assert ran.returncode == 1
-    assert "siltstone plan needs the Python package 'psycopg'" in ran.stderr
-    assert "siltstone[planner]" in ran.stderr
+    assert f"siltstone {command} needs the Python package {package!r}" in ran.stderr
+    assert f"siltstone[{extra}]" in ran.stderr
 
 
 def test_all_installs_every_role() -> None:
