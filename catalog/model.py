@@ -160,7 +160,8 @@ class Extent(NamedTuple):
     with the extent removes; only the planner sets it.
 
     It is a tuple, because a planner creates tens of thousands of them, and a frozen dataclass with as many
-    fields takes ten times as long. Name the fields anyway, except where many extents are converted.
+    fields takes ten times as long. Name the fields anyway, except where many extents are converted. The order
+    up to `committed_ms` is stored (`catalog.jobs.json_format`), so it never changes.
     """
 
     topic_id: UUID

@@ -2,9 +2,8 @@
 
 The object has a `version`. Topics are listed once and referred to by index. Extents and partitions are arrays
 in the order of `Extent`, up to `committed_ms`, and of `_PARTITION`, because a job may have tens of thousands
-of them. Later additions
-are optional fields: older readers ignore them, and newer readers have defaults. A reader rejects newer
-versions. A job has the lowest version whose readers run it right:
+of them. Later additions are optional fields: older readers ignore them, and newer readers have defaults. A
+reader rejects newer versions. A job has the lowest version whose readers run it right:
 
 | version | adds |
 |---|---|

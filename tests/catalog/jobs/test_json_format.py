@@ -14,7 +14,7 @@ from catalog.errors import JobVersionError
 from catalog.jobs import json_format
 from catalog.jobs.json_format import read_spec, write_spec
 from catalog.jobs.validation import check_spec, coverage_problem
-from catalog.model import AbortedTransaction, Extent, FileKind, JobInput, JobPartition, JobSpec
+from catalog.model import AbortedTransaction, Extent, FileFormat, FileKind, JobInput, JobPartition, JobSpec
 from core.errors import CorruptDataError, InvalidInputError
 
 _OFFSETS = st.integers(0, 2**62)
@@ -109,6 +109,64 @@ OPTIONAL = frozenset(
 @given(_SPECS)
 def test_a_specification_survives_a_round_trip(spec: JobSpec) -> None:
     assert read_spec(write_spec(spec)) == spec
+
+
+def test_stored_extents_have_a_fixed_order() -> None:
+    """Jobs of earlier releases stay readable, and earlier releases read new jobs."""
+    topic_id, file_id = UUID(int=1), UUID(int=3)
+    extent = Extent(
+        topic_id=topic_id,
+        partition=2,
+        base_offset=100,
+        last_offset=109,
+        record_count=8,
+        min_timestamp=11,
+        max_timestamp=12,
+        position=64,
+        length=500,
+        index_position=564,
+        index_length=20,
+        offset_shift=90,
+        leader_epoch=5,
+        unique_keys=True,
+        committed_ms=13,
+        file_id=file_id,
+        object_name="a",
+        file_kind=FileKind.INGESTION,
+        format=FileFormat(kernel_digest="k"),
+    )
+    stored = orjson.loads(write_spec(_spec_of(extent)))
+    assert stored["topics"] == [str(topic_id)]
+    (file,) = stored["inputs"]
+    assert file["extents"] == [[0, 2, 100, 109, 8, 11, 12, 64, 500, 564, 20, 90, 5, True, 13]]
+    assert stored["partitions"] == [[0, 2, "t", "compact", "producer", True, False, 100, 110, 7]]
+    assert read_spec(orjson.dumps(stored)).inputs[0].extents == (extent,)
+
+
+def _spec_of(extent: Extent) -> JobSpec:
+    partition = JobPartition(
+        topic_id=extent.topic_id,
+        partition=extent.partition,
+        topic_name="t",
+        cleanup_policy="compact",
+        compression_type="producer",
+        deduplicate=True,
+        reaches_log_start=False,
+        base_offset=extent.base_offset,
+        upper_offset=extent.last_offset + 1,
+        delete_retention_ms=7,
+    )
+    file = JobInput(file_id=extent.file_id, object_name=extent.object_name, size=600, extents=(extent,))
+    return JobSpec(
+        job_id=UUID(int=4),
+        created_ms=1,
+        now_ms=2,
+        hash_seed=bytes(16),
+        table_bytes=3,
+        reason="r",
+        inputs=(file,),
+        partitions=(partition,),
+    )
 
 
 @given(_SPECS)
