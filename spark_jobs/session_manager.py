@@ -51,7 +51,7 @@ class SparkSessionManager:
 
     @property
     def address(self) -> str:
-        """Where the session runs, for messages."""
+        """The master of the session, for messages."""
         return self._settings.address
 
     @property

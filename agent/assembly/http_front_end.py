@@ -1,4 +1,4 @@
-"""What an agent does for HTTP clients."""
+"""The HTTP front end of an agent: its routes and listeners."""
 
 from __future__ import annotations
 

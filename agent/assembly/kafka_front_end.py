@@ -1,4 +1,4 @@
-"""What an agent does for Kafka clients: it is a broker, coordinates groups and transactions, and serves."""
+"""The Kafka front end of an agent: the broker, the coordinators of groups and transactions, listeners."""
 
 from __future__ import annotations
 

@@ -120,10 +120,9 @@ class LazyGroup(CommandGroup):
             raise
         except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - this is the outermost handler
             debug = bool(ctx.meta.get("siltstone.debug"))
+            # Some commands load a part of their code only when they run.
             if isinstance(failure, ModuleNotFoundError) and ctx.invoked_subcommand is not None:
-                failure = _not_installed(
-                    ctx.invoked_subcommand, failure
-                )  # some commands load code when they run
+                failure = _not_installed(ctx.invoked_subcommand, failure)
             ctx.exit(report_error(failure, debug=debug))
 
 
