@@ -14,6 +14,7 @@ from core.ids import SystemIds
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json
+from siltstone.interrupts import Interrupts
 from siltstone.kafka_client.reader import Reader, StartPosition
 from siltstone.kafka_client.text_records import TextFormat, create_text_renderer, render_json
 
@@ -158,9 +159,13 @@ def _as_member_or_not(group: str | None, start: StartPosition) -> dict[str, str]
 
 def _print(reader: Reader, render: Render, *, follow: bool, max_records: int | None) -> None:
     out = sys.stdout.buffer
-    for records in reader.batches(follow=follow, max_records=max_records):
-        out.write(b"".join(map(render, records)))
-        out.flush()
+    with Interrupts() as interrupts:
+        for records in reader.batches(follow=follow, max_records=max_records):
+            # Between these calls ^C would lose count of printed records, and the group would repeat them.
+            with interrupts.shielded():
+                out.write(b"".join(map(render, records)))
+                out.flush()
+                reader.mark_consumed(records)
 
 
 def _report(topic: str, reader: Reader) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def read_back(
                 found[partition].append(
                     FetchedRecord(offset, message.timestamp()[1], message.key(), message.value())
                 )
+            reader.mark_consumed(messages)
             advance(len(messages))
     finally:
         reader.close()

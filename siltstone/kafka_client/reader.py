@@ -143,7 +143,7 @@ class Reader:
     def batches(self, *, follow: bool, max_records: int | None) -> Iterator[list[Message]]:
         """Yield records as they arrive, at most `max_records`; without `follow`, stop at the end.
 
-        A batch counts as consumed, and may be committed, when the caller requests the next one.
+        The caller passes each batch to `mark_consumed` before it requests the next one.
         """
         waiting: deque[Message] = deque()
         while max_records is None or self.count < max_records:
@@ -155,7 +155,6 @@ class Reader:
             records = self._take_records(waiting, left)
             if records:
                 yield records
-                self._mark_consumed(records)
             elif self._errors.fatal is not None:
                 raise to_siltstone_error(self._errors.fatal, self._topic)
 
@@ -192,7 +191,8 @@ class Reader:
         if not error.retriable():
             raise to_siltstone_error(error, self._topic)
 
-    def _mark_consumed(self, records: list[Message]) -> None:
+    def mark_consumed(self, records: list[Message]) -> None:
+        """Count records that the caller has processed; a member of a group may commit them from now on."""
         self.count += len(records)
         latest: dict[int, int] = {}
         for message in records:

@@ -326,6 +326,23 @@ def test_a_consumer_that_follows_prints_new_records_until_it_is_interrupted(agen
     assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
 
 
+def test_an_interrupt_does_not_lose_count_of_printed_records(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = agents.create_topic(), agents.new_name()
+    run(agents, "produce", topic, stdin=b"one")
+    mark_consumed = reader.Reader.mark_consumed
+
+    def interrupt_first(self: reader.Reader, records: list[Message]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        mark_consumed(self, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.Reader, "mark_consumed", interrupt_first)
+        assert report(agents, "consume", topic, "-G", group)["records"] == 1
+    assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
+
+
 def test_an_interrupted_producer_sends_what_it_has_read(agents: Agents) -> None:
     topic = agents.create_topic()
     with subprocess.Popen(
