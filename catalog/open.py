@@ -84,7 +84,7 @@ class Catalog:
         self.store_binding = StoreBindingRepository(database)
         self.incarnations = Incarnations(database)
         self.garbage = Garbage(database)
-        self.topics = Topics(database, ids)
+        self.topics = Topics(database, ids, self.incarnations)
         self.topic_history = TopicHistory(database)
         self.extents = Extents(database)
         self.local_leaders = LocalLeaders(database)

@@ -1,27 +1,28 @@
 """The commits that this agent acknowledged recently, to compare with the catalog after a failover.
 
-Bounds: the last 30 minutes, 20,000 files and 100,000 sections. The catalog stores the results of a commit for
-an hour, so a younger commit that it does not know is lost.
+Bounds: the last 30 minutes, 20,000 files, 100,000 sections and 20,000 topics. The catalog stores the results
+of a commit for an hour, so a younger commit that it does not know is lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from catalog.commit.results import appended_range
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
+    from collections.abc import Callable, Iterable, Sequence
 
     from agent.cluster.commits import CommittedFile
-    from catalog.model import SectionResult
+    from catalog.model import SectionCommit, SectionResult, Topic
     from core.clock import Clock
 
 MAX_FILES: Final = 20_000
 MAX_SECTIONS: Final = 100_000
+MAX_TOPICS: Final = 20_000
 MAX_AGE_SECONDS: Final = 1800.0
 # The clocks of the old server and of the new one may differ by as much.
 _MAX_CLOCK_ERROR_SECONDS: Final = 300.0
@@ -37,10 +38,13 @@ class AcknowledgedCommits:
     """Commits in their order. Belongs to the event loop."""
 
     def __init__(self, clock: Clock) -> None:
+        self.topic_of: Callable[[UUID], Topic | None] = lambda _topic_id: None
+        """The topic with that id as the agent knows it; set by the owner of the cache of topics."""
         self._clock = clock
         self._entries: deque[_Entry] = deque()
         self._sections = 0
         self._number = 0
+        self._topics: dict[UUID, Topic] = {}
         self._dropped: dict[UUID, float] = {}  # when the last dropped commit of a session was acknowledged
 
     def __len__(self) -> int:
@@ -53,6 +57,7 @@ class AcknowledgedCommits:
             appended_range(section, result.runs)
             for section, result in zip(commit.sections, results, strict=True)
         )
+        self._remember_topics(commit.sections)
         self._number += 1
         remembered = AcknowledgedCommit(
             file_id=commit.file_id,
@@ -70,6 +75,19 @@ class AcknowledgedCommits:
             or now - self._entries[0].at > MAX_AGE_SECONDS
         ):
             self._drop()
+
+    def _remember_topics(self, sections: Iterable[SectionCommit]) -> None:
+        for topic_id in {section.topic_id for section in sections}:
+            topic = self.topic_of(topic_id)
+            if topic is not None:
+                self._topics[topic_id] = topic
+        while len(self._topics) > MAX_TOPICS:
+            del self._topics[next(iter(self._topics))]
+
+    def topics_of(self, commits: Iterable[AcknowledgedCommit]) -> list[Topic]:
+        """Return the remembered topics that got records by these commits."""
+        topic_ids = {UUID(each.topic_id) for commit in commits for each in commit.offsets}
+        return [topic for topic_id, topic in self._topics.items() if topic_id in topic_ids]
 
     def _drop(self) -> None:
         dropped = self._entries.popleft()
@@ -101,4 +119,5 @@ class AcknowledgedCommits:
         """Forget everything, after it was compared."""
         self._entries.clear()
         self._sections = 0
+        self._topics.clear()
         self._dropped.clear()

@@ -1,7 +1,8 @@
 """Recovery of an agent when the catalog begins a new incarnation, before its new session writes anything.
 
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
-2. It reports those that are lost.
+2. It creates topics again that got records by lost commits and whose creation was lost, too. It reports the
+   lost commits.
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
@@ -27,7 +28,7 @@ from core.errors import RetryableError, SiltstoneError
 from maintenance.readopt import Outcome, readopt_file, reported_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
     from uuid import UUID
 
     from agent.runtime.metrics import AgentMetrics
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from agent.write.acknowledged_commits import AcknowledgedCommits
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.lifecycle.lost_commits import AcknowledgedCommit
+    from catalog.model import Topic
     from catalog.open import Catalog
     from maintenance.readopt import LostFile, ReadoptedFile
     from object_store.interface import ObjectStore
@@ -84,6 +86,7 @@ class LossRecovery:
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
+        await self._restore_topics(lost)
         knows_oldest = bool(recent) and recent[0].file_id not in unknown
         ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, sessions))
         complete = [
@@ -96,6 +99,23 @@ class LossRecovery:
         await self._pool.run(partial(self._catalog.lost_commits.report, complete, lost, incarnation.epoch))
         self._note(lost, incarnation)
         return complete
+
+    async def _restore_topics(self, lost: Sequence[AcknowledgedCommit]) -> None:
+        """Create the topics of lost commits again that the catalog does not know, before any agent readopts.
+
+        A topic that was created before the loss is in the catalog, at least as a deleted one, because its
+        commits came later than its creation. So a topic without a row was created in the lost history.
+        """
+        wanted = self._acknowledged.topics_of(lost)
+        for start in range(0, len(wanted), _IDS_PER_QUERY):
+            some = wanted[start : start + _IDS_PER_QUERY]
+            ids = [topic.topic_id for topic in some]
+            known = await self._pool.run(partial(self._catalog.topics.by_ids, ids))
+            partitions = {topic.topic_id: topic.partition_count for topic in known}
+            missing = [each for each in some if partitions.get(each.topic_id, 0) < each.partition_count]
+            if missing:
+                restored = await self._pool.run(partial(self._catalog.topics.restore, missing))
+                _log_topics(missing, {topic.topic_id for topic in restored})
 
     def _unknown(self, recent: Sequence[AcknowledgedCommit]) -> frozenset[UUID]:
         found: frozenset[UUID] = frozenset()
@@ -169,3 +189,21 @@ class LossRecovery:
         unverified = partial(self._catalog.lost_commits.unverified, self._silent_ms)
         while await self._pool.run(unverified) and loop.time() < until:  # noqa: ASYNC110  # polls the catalog
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _log_topics(missing: Sequence[Topic], restored: Container[UUID]) -> None:
+    for topic in missing:
+        if topic.topic_id in restored:
+            _log.warning(
+                "a topic that the catalog had lost was created again",
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+                partitions=topic.partition_count,
+            )
+        else:
+            _log.error(
+                "a topic that the catalog has lost cannot be created again",
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+                reason="it was deleted, or another topic has its name",
+            )

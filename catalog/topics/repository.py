@@ -11,6 +11,7 @@ from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import (
+    CatalogReplacedError,
     CatalogUnavailableError,
     InvalidTopicError,
     TopicCollisionError,
@@ -29,20 +30,27 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
     from catalog.model import PartitionState, Topic
     from core.ids import Ids
 
 _SQL = load_queries("topics")
 _CREATE_ATTEMPTS: Final = 5
+_RESTORE_MS: Final = 10_000
+"""Agents create lost topics again as long after an epoch began, and wait as long for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """Topic to be created; `config` has the settings that differ from their defaults."""
+    """Topic to be created; `config` has the settings that differ from their defaults.
+
+    A topic gets a new identifier, unless it has the `topic_id` of one that the catalog has lost.
+    """
 
     name: str
     partition_count: int
     config: Mapping[str, str] = field(default_factory=dict)
+    topic_id: UUID | None = None
 
     def check(self) -> None:
         """Raise InvalidTopicError or InvalidConfigError if the topic is invalid."""
@@ -54,30 +62,47 @@ class NewTopic:
 class Topics:
     """Topics of a catalog; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database, ids: Ids) -> None:
+    def __init__(self, database: Database, ids: Ids, incarnations: Incarnations) -> None:
         self.deleted = DeletedTopics(database)
         self._database = database
         self._ids = ids
+        self._incarnations = incarnations
 
-    def create(self, name: str, partition_count: int, config: Mapping[str, str] | None = None) -> Topic:
-        """Create a topic.
+    def create(
+        self,
+        name: str,
+        partition_count: int,
+        config: Mapping[str, str] | None = None,
+        *,
+        topic_id: UUID | None = None,
+    ) -> Topic:
+        """Create a topic, with `topic_id` if the catalog has lost the topic of that identifier.
 
-        TopicExistsError: the name is taken. InvalidTopicError, InvalidConfigError: the topic is invalid.
+        TopicExistsError: the name or the identifier is taken. InvalidTopicError, InvalidConfigError: the
+        topic is invalid.
         """
-        new = NewTopic(name=name, partition_count=partition_count, config=config or {})
+        if topic_id is not None and self._is_known(topic_id):
+            raise TopicExistsError(
+                f"a topic with the identifier {topic_id} exists",
+                remedy="if it was deleted, undelete it: siltstone topics list --deleted",
+            )
+        new = NewTopic(name=name, partition_count=partition_count, config=config or {}, topic_id=topic_id)
         (result,) = self.create_many([new])
         if isinstance(result, SiltstoneError):
             raise result
         return result
 
     def create_many(self, new_topics: Sequence[NewTopic]) -> list[Topic | SiltstoneError]:
-        """Create several topics in one transaction; return a topic or an error for each, in their order."""
+        """Create several topics in one transaction; return a topic or an error for each, in their order.
+
+        CatalogUnavailableError: after a failover, agents may still have to create lost topics again.
+        """
         results: dict[int, Topic | SiltstoneError] = {}
         topic_ids: dict[int, UUID] = {}
         for index, new in enumerate(new_topics):
             try:
                 new.check()
-                topic_ids[index] = self._ids.new_uuid()
+                topic_ids[index] = new.topic_id or self._ids.new_uuid()
             except SiltstoneError as error:
                 results[index] = error
         for _ in range(_CREATE_ATTEMPTS):
@@ -102,11 +127,49 @@ class Topics:
         """Insert topics; return the topics that have their names afterwards, by index."""
 
         def work(transaction: Transaction) -> dict[int, Topic]:
+            self._check_no_lost_topics(transaction)
             transaction.send(_SQL["insert_topics"], {**params, "created_ms": transaction.now_ms()})
             transaction.send(_SQL["insert_partitions"], params)
             return _topics_by_index(transaction.rows(_SQL["find_conflicting_topics"], params))
 
         return self._database.transact("topics.create", work)
+
+    def _check_no_lost_topics(self, transaction: Transaction) -> None:
+        """Raise CatalogUnavailableError while agents may create topics again that the catalog has lost.
+
+        A new topic must not take the name of a lost one, for which clients ask as soon as it is missing.
+        """
+        try:
+            self._incarnations.check(transaction)
+        except CatalogReplacedError as error:
+            raise _topics_may_be_lost(error.message) from error
+        since_ms = transaction.now_ms() - _RESTORE_MS
+        if transaction.rows(_SQL["awaits_reports"], {"since_ms": since_ms})[0].awaits:
+            raise _topics_may_be_lost("agents have not reported yet which topics a failover has lost")
+
+    def restore(self, topics: Sequence[Topic]) -> list[Topic]:
+        """Create topics whose creation a failover or a restore lost, with their ids and settings.
+
+        A topic that exists gets the partitions that it lacks. A topic stays missing if it was deleted, or if
+        another one has its name. Return those that exist now. The call may be repeated.
+        """
+        params = {
+            "topic_ids": arrays.uuids(topic.topic_id for topic in topics),
+            "names": [topic.name for topic in topics],
+            "partition_counts": arrays.integers([topic.partition_count for topic in topics]),
+            "configs": [Jsonb(topic.config.as_strings()) for topic in topics],
+        }
+
+        def work(transaction: Transaction) -> list[Topic]:
+            transaction.send(_SQL["insert_topics"], {**params, "created_ms": transaction.now_ms()})
+            transaction.send(_SQL["raise_partition_counts"], params)
+            transaction.send(_SQL["insert_partitions"], params)
+            return [topic_from_row(row) for row in transaction.rows(_SQL["topics_by_ids"], params)]
+
+        return self._database.transact("topics.restore", work)
+
+    def _is_known(self, topic_id: UUID) -> bool:
+        return bool(self._database.read("topics.is_known", _SQL["is_known_topic"], {"topic_id": topic_id}))
 
     def get(self, name: str) -> Topic:
         """Return the topic of that name, or raise TopicNotFoundError."""
@@ -261,6 +324,14 @@ def _unstable_conflict(name: str) -> CatalogUnavailableError:
     return CatalogUnavailableError(
         f"topics that collide with {name!r} are created and deleted all the time",
         remedy="try again",
+        retry_after_seconds=1.0,
+    )
+
+
+def _topics_may_be_lost(reason: str) -> CatalogUnavailableError:
+    return CatalogUnavailableError(
+        f"no topic is created now: {reason}",
+        remedy="try again; if no agent runs, look for lost files: siltstone fsck --readopt",
         retry_after_seconds=1.0,
     )
 

@@ -27,7 +27,8 @@ class ReadoptedFile:
     """A file without a row. `acknowledged` is None if it is unknown whether its agent acknowledged it.
 
     `duplicates` are records of idempotent producers that the log has already. `rejected` are records of
-    deleted topics, and those whose sequence numbers do not follow.
+    deleted topics, and those whose sequence numbers do not follow. `unknown_topics` have records in the file
+    and no row in the catalog: their records would be rejected, unless they are created with these ids.
     """
 
     file_id: UUID
@@ -39,6 +40,7 @@ class ReadoptedFile:
     records: int = 0
     duplicates: int = 0
     rejected: int = 0
+    unknown_topics: Sequence[UUID] = ()
     old_offsets: Sequence[OffsetRange] = ()
     new_offsets: Sequence[OffsetRange] = ()
     detail: str | None = None
@@ -49,7 +51,7 @@ class ReadoptedFile:
             "old_offsets": [tuple(each) for each in self.old_offsets],
             "new_offsets": [tuple(each) for each in self.new_offsets],
         }
-        return {**asdict(self), **offsets}
+        return {**asdict(self), **offsets, "unknown_topics": [str(each) for each in self.unknown_topics]}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -85,4 +85,11 @@ def _judge(
     except (CorruptDataError, NotFoundError) as error:
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
     records = sum(section.record_count for section in sections)
-    return lost.with_outcome(Outcome.WAITING, sections=len(sections), records=records)
+    topic_ids = sorted({section.topic_id for section in sections})
+    known = {topic.topic_id for topic in catalog.topics.by_ids(topic_ids)}
+    return lost.with_outcome(
+        Outcome.WAITING,
+        sections=len(sections),
+        records=records,
+        unknown_topics=tuple(each for each in topic_ids if each not in known),
+    )

@@ -56,6 +56,7 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
     if not report.files:
         console.print("✓ no file is lost", style="green")
     elif not apply:
+        _print_unknown_topics(report)
         console.print("No file was committed. --apply commits these files again behind the log ends.")
     if apply:
         console.print(f"Settled {count(report.settled_sessions, 'session')}.")
@@ -78,6 +79,19 @@ def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     if total > len(report.files):
         console.print(f"{count(total - len(report.files), 'further file')} not shown")
     console.print(f"{count(total, 'lost file')} with {count(report.records, 'record')}; {_totals(report)}")
+
+
+def _print_unknown_topics(report: ReadoptReport) -> None:
+    unknown = sorted({topic_id for file in report.files for topic_id in file.unknown_topics})
+    if not unknown:
+        return
+    console = report_console()
+    console.print(
+        f"The catalog does not know {count(len(unknown), 'topic')} of these files. It would reject their "
+        "records. To keep the records, create the topics first:"
+    )
+    for topic_id in unknown:
+        print_whole(console, f"  siltstone topics create NAME --partitions N --id {topic_id}")
 
 
 def _facts(file: ReadoptedFile) -> Iterator[str]:

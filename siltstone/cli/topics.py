@@ -41,10 +41,22 @@ def command() -> None:
 @click.option(
     "--config", "topic_config", multiple=True, metavar="NAME=VALUE", help="Topic setting. May be repeated."
 )
+@click.option(
+    "--id",
+    "topic_id",
+    type=click.UUID,
+    help="Identifier of a topic that a restore has lost, for siltstone fsck --readopt.  [default: a new one]",
+)
 @json_option
 @with_settings(file_flags=("--config-file",))
 def create(
-    settings: Settings, *, name: str, partitions: int, topic_config: tuple[str, ...], as_json: bool
+    settings: Settings,
+    *,
+    name: str,
+    partitions: int,
+    topic_config: tuple[str, ...],
+    topic_id: UUID | None,
+    as_json: bool,
 ) -> None:
     """Create topic NAME.
 
@@ -52,7 +64,7 @@ def create(
     """
     config = dict(_assignment(text) for text in topic_config)
     with open_context(settings, check_binding=False) as context:
-        topic = context.catalog.topics.create(name, partitions, config)
+        topic = context.catalog.topics.create(name, partitions, config, topic_id=topic_id)
     if as_json:
         emit_json(_topic_fields(topic))
     else:

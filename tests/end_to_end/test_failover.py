@@ -31,6 +31,7 @@ from tests.fixtures.postgres import PATIENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from uuid import UUID
 
     from confluent_kafka import KafkaError, Message
 
@@ -469,3 +470,43 @@ def test_no_transaction_is_shown_in_part_after_a_failover_that_loses_its_end(clu
     for state in cluster.catalog.topics.states([PartitionId(topic.topic_id, each) for each in everywhere]):
         assert state.last_stable_offset == state.high_watermark
     assert not fsck(cluster.catalog, cluster.store, cluster.clock, deep=True).differences_total
+
+
+def test_a_topic_that_was_created_in_the_lost_history_keeps_its_records(cluster: Cluster) -> None:
+    """The agent that acknowledged them creates the topic again before any agent commits the files."""
+    agents = [cluster.start_agent() for _ in range(2)]
+    acknowledged: list[bytes | None] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        acknowledged.append(message.value())
+
+    producer = Producer({"bootstrap.servers": agents[0].address, "linger.ms": 1})
+    created: list[UUID] = []
+
+    def send() -> None:
+        for number in range(10):
+            producer.produce("late", str(len(acknowledged) + number).encode(), on_delivery=delivered)
+        assert producer.flush(_DEADLINE_SECONDS) == 0
+
+    def lose() -> None:
+        created.append(cluster.catalog.topics.create("late", 1, {"retention.ms": "86400000"}).topic_id)
+        send()
+
+    cluster.lose_commits(lose)
+    send()
+    topic = cluster.catalog.topics.get("late")
+    assert created == [topic.topic_id]
+    assert topic.config.explicit == (("retention.ms", "86400000"),)
+    values: list[bytes | None] = []
+    consumer = Consumer({"bootstrap.servers": agents[1].address, "group.id": "late"})
+    with closing(consumer):
+        consumer.assign([TopicPartition("late", 0, OFFSET_BEGINNING)])
+
+        def consume() -> bool:
+            found = consumer.consume(100, timeout=0.1)
+            values.extend(message.value() for message in found if message.error() is None)
+            return len(values) >= 20
+
+        wait_until(consume)
+    assert values == [str(number).encode() for number in range(20)]

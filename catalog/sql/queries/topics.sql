@@ -9,6 +9,10 @@ FROM unnest(
 ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
 ON CONFLICT DO NOTHING;
 
+-- name: awaits_reports
+-- Return whether an agent that lived when an epoch began, after `since_ms`, has not compared its commits.
+SELECT EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms > %(since_ms)s) AS awaits;
+
 -- name: insert_partitions
 -- Insert the partitions that these topics do not have yet; a retry changes nothing.
 INSERT INTO partitions (topic_id, partition, first_new_producer_id)
@@ -16,8 +20,14 @@ SELECT t.topic_id, number, coalesce(deleted.first_new_producer_id, 0)
 FROM topics AS t
 LEFT JOIN deleted_topics AS deleted USING (name)
 CROSS JOIN LATERAL generate_series(0, t.partition_count - 1) AS number
-WHERE t.topic_id = ANY(%(topic_ids)s::uuid[])
+WHERE t.topic_id = ANY(%(topic_ids)s::uuid[]) AND t.deleted_ms IS NULL
 ON CONFLICT DO NOTHING;
+
+-- name: raise_partition_counts
+-- Increase the numbers of partitions of topics that have fewer than given.
+UPDATE topics AS t SET partition_count = given.partition_count
+FROM unnest(%(topic_ids)s::uuid[], %(partition_counts)s::integer[]) AS given (topic_id, partition_count)
+WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL AND t.partition_count < given.partition_count;
 
 -- name: find_conflicting_topics
 -- Return the topics whose names equal the given ones, or differ only by '.' and '_', with the ordinal (from
@@ -38,6 +48,10 @@ WHERE translate(name, '.', '_') = translate(%(name)s, '.', '_') AND deleted_ms I
 SELECT topic_id, name, partition_count, config, created_ms
 FROM topics
 WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
+
+-- name: is_known_topic
+-- Return a row if the catalog has a topic of that id, also a deleted one.
+SELECT 1 AS found FROM topics WHERE topic_id = %(topic_id)s;
 
 -- name: topics_by_names
 -- Return the topics with exactly these names; unknown names are left out.

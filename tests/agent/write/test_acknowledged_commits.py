@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agent.write import acknowledged_commits
 from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
+from catalog.config.values import TopicConfig
 from catalog.model import (
     BatchRun,
     FileCommit,
@@ -20,6 +21,7 @@ from catalog.model import (
     RunResult,
     SectionCommit,
     SectionResult,
+    Topic,
 )
 from core.clock import ManualClock
 
@@ -37,7 +39,9 @@ class _File:
     sections: Sequence[CommittedSection] = ()
 
 
-def _commit(memory: AcknowledgedCommits, number: int, *, session: int = 1, sections: int = 1) -> None:
+def _commit(
+    memory: AcknowledgedCommits, number: int, *, session: int = 1, sections: int = 1, topic_id: UUID = _TOPIC
+) -> None:
     run = BatchRun(first_offset=0, offset_count=3, record_count=3, min_timestamp=1, max_timestamp=1)
     commit = FileCommit(
         file_id=UUID(int=number),
@@ -46,14 +50,14 @@ def _commit(memory: AcknowledgedCommits, number: int, *, session: int = 1, secti
         directory_length=1,
         session_id=UUID(int=session),
         sections=tuple(
-            SectionCommit(topic_id=_TOPIC, partition=each, position=0, length=1, runs=(run, run))
+            SectionCommit(topic_id=topic_id, partition=each, position=0, length=1, runs=(run, run))
             for each in range(sections)
         ),
     )
     rejected = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="")
     results = [
         SectionResult(
-            topic_id=_TOPIC,
+            topic_id=topic_id,
             partition=each,
             log_start_offset=0,
             high_watermark=10,
@@ -85,6 +89,33 @@ def test_it_is_bounded_by_age_files_and_sections(monkeypatch: pytest.MonkeyPatch
     assert [each.file_id.int for each in memory.recent()] == [4, 5]
     clock.advance(MAX_AGE_SECONDS + 1)
     assert memory.recent() == []
+
+
+def test_it_remembers_the_topics_of_commits_as_they_were_known_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledged_commits, "MAX_TOPICS", 2)
+    memory = AcknowledgedCommits(ManualClock())
+    known: dict[UUID, Topic] = {}
+    memory.topic_of = known.get
+    _commit(memory, 0)
+    assert memory.topics_of(memory.recent()) == []
+    for partitions in (1, 2):
+        known[_TOPIC] = _topic(_TOPIC, partitions)
+        _commit(memory, partitions)
+    assert memory.topics_of(memory.recent()[:1]) == [known[_TOPIC]]
+    for number in (1, 2):
+        known[UUID(int=number)] = _topic(UUID(int=number), 1)
+        _commit(memory, 2 + number, topic_id=UUID(int=number))
+    assert [topic.topic_id.int for topic in memory.topics_of(memory.recent())] == [1, 2]
+    assert [topic.topic_id.int for topic in memory.topics_of(memory.recent()[-1:])] == [2]
+    memory.forget()
+    _commit(memory, 9)
+    assert memory.topics_of(memory.recent()) == [known[_TOPIC]]
+
+
+def _topic(topic_id: UUID, partitions: int) -> Topic:
+    return Topic(
+        topic_id=topic_id, name="t", partition_count=partitions, config=TopicConfig.of({}), created_ms=0
+    )
 
 
 def test_a_session_is_complete_unless_commits_were_dropped_that_may_be_lost(

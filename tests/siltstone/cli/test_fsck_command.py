@@ -117,6 +117,28 @@ def test_only_a_readoption_counts_rejected_records(
     assert "1 lost file with 100 records; of these 10 are in the log already, and 90 are" in done
 
 
+def test_a_dry_run_names_topics_that_the_catalog_does_not_know(
+    catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scene.set_up(catalog, ids)
+    report = ReadoptReport(applied=False)
+    report.add(
+        ReadoptedFile(
+            file_id=UUID(int=1),
+            object_name="of an unknown topic",
+            session_id=UUID(int=2),
+            acknowledged=None,
+            outcome=Outcome.WAITING,
+            records=100,
+            unknown_topics=(UUID(int=3),),
+        )
+    )
+    monkeypatch.setattr(readoption, "readopt", lambda *_arguments, **_options: report)
+    shown = fsck("--readopt", *where).stdout
+    assert f"  siltstone topics create NAME --partitions N --id {UUID(int=3)}\n" in shown
+    assert report_of(fsck("--readopt", "--json", *where))["files"][0]["unknown_topics"] == [str(UUID(int=3))]
+
+
 def test_only_a_readoption_waits_for_agents(
     catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,21 @@ def test_a_deleted_topic_is_listed_and_undeleted(
     assert topics("undelete", "old-flights").strip() == "undeleted old-flights"
 
 
+def test_a_lost_topic_is_created_with_its_identifier(
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+) -> None:
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+    Scene.set_up(catalog, ids)
+    topic_id = ids.new_uuid()
+    create = ["topics", "create", "flights", "--id", str(topic_id), *where]
+    assert CliRunner().invoke(cli, create).exit_code == 0
+    assert catalog.topics.get("flights").topic_id == topic_id
+    for _ in range(2):
+        again = CliRunner().invoke(cli, create)
+        assert (again.exit_code, f"identifier {topic_id} exists" in again.stderr) == (1, True)
+        CliRunner().invoke(cli, ["topics", "delete", "flights", "--yes", *where])
+
+
 def test_durations_have_two_units() -> None:
     assert [human_duration(each) for each in (0, 59, 60, 3_600, 90_061, 7 * 86_400)] == [
         "0 s",
