@@ -59,6 +59,7 @@ _USUAL_SHARED = 3  # connections for everything but commits and heartbeats, whil
 _MIN_BACKOFF_SECONDS = 0.01
 _MAX_BACKOFF_SECONDS = 1.0
 _MAX_DOUBLINGS = 32
+_WAIT_PER_SILENCE = 0.45
 # After these errors the transaction has certainly not been committed.
 _NOT_COMMITTED = (
     pg.SerializationFailure,
@@ -285,8 +286,9 @@ class Database:
         self._injected_clock = None if isinstance(clock, SystemClock) else clock
         self._ids = ids
         limits = self._limits
-        # A transaction that waits longer ends those of frozen processes, and tries again.
-        lock_seconds = min(limits.silent_client_seconds, limits.lock_seconds)
+        # A transaction that waits longer ends those of frozen processes, and tries again. Its last wait may
+        # begin just before they count as silent, so both times add up.
+        lock_seconds = min(_WAIT_PER_SILENCE * limits.silent_client_seconds, limits.lock_seconds)
         self._connector = Connector(url, limits, lock_seconds=lock_seconds)
         self._listen_connector = self._connector if listen_url is None else Connector(listen_url, limits)
         self.address = describe_address(url)

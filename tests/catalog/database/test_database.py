@@ -7,6 +7,7 @@ import re
 import select
 import socket
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -249,6 +250,18 @@ def test_timeouts_are_set_on_every_connection(catalog_url: str) -> None:
             ("default_transaction_isolation", "read committed"),
         ):
             assert connection.execute("SELECT current_setting(%s)", (name,)).fetchone() == (value,)
+
+
+@pytest.mark.parametrize("reserve", Reserve)
+def test_silence_and_one_more_wait_take_less_than_three_seconds(
+    catalog_url: str, clock: Clock, ids: Ids, reserve: Reserve
+) -> None:
+    """A wait for the locks of a frozen client may begin just before the client counts as silent."""
+    limits = DatabaseLimits()
+    query = _query(b"SELECT extract(epoch FROM current_setting('lock_timeout')::interval)::float")
+    with closing(Database(catalog_url, clock, ids, limits)) as database:
+        ((wait_seconds,),) = database.transact("test", lambda each: each.rows(query), reserve=reserve)
+    assert 0 < wait_seconds < 3 - limits.silent_client_seconds
 
 
 def test_operations_are_counted(catalog_url: str, clock: Clock, ids: Ids) -> None:

@@ -42,9 +42,9 @@ _PARAMETERS = Query(
 """,
 )
 _LIMITS = DatabaseLimits(
-    statement_seconds=77, lock_seconds=66, silent_client_seconds=55, allow_unsafe_commits=True
+    statement_seconds=77, lock_seconds=66, silent_client_seconds=100, allow_unsafe_commits=True
 )
-_WANTED = ("siltstone", "77s", "55s", "read committed", "55s")
+_WANTED = ("siltstone", "77s", "45s", "read committed", "100s")
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_direct_connection_has_its_parameters_and_prepares_statements(catalog_
     with connector.connect() as connection:
         row = connection.execute(_PARAMETERS.sql).fetchone()
         assert row is not None
-        assert row[:5] == (*_WANTED[:1], "77s", "66s", _WANTED[3], "55s")
+        assert row[:5] == (*_WANTED[:1], "77s", "66s", _WANTED[3], "100s")
         assert connection.prepare_threshold is not None
         assert connection.begin == (b"BEGIN",)
     assert not connector.is_pooled
