@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Check: TypeAlias = "Callable[[], str | None]"
 """Function that returns the problem of one part, or None; it reads state and never waits."""
-MAX_LOOP_LAG_SECONDS: Final = 5.0
+MAX_LOOP_LAG_SECONDS: Final = 4.0
 _WINDOW_SECONDS: Final = 60.0
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.assembly.monitoring import Monitoring
 from agent.runtime.health import CallHealth, Health, LoopLag
 from agent.runtime.probes import PROBE_FILE, DiskProbe, Probe
+from agent.settings import AgentSettings
 from core.clock import ManualClock, SystemClock
 from core.ids import SeededIds
 
@@ -34,10 +36,21 @@ def test_a_dependency_works_while_its_last_success_is_recent() -> None:
 def test_an_event_loop_that_never_runs_is_a_problem_that_other_threads_see() -> None:
     clock = ManualClock()
     lag = LoopLag(clock)
-    clock.advance(5)
+    clock.advance(4)
     assert lag.problem() is None
-    clock.advance(1)
+    clock.advance(2)
     assert lag.problem() == "is 6 seconds late"
+
+
+def test_a_fault_shows_within_five_seconds_and_so_does_its_end() -> None:
+    """A dependency may have worked just before the fault, and a probe may hang when it ends."""
+    clock = ManualClock()
+    settings = AgentSettings()
+    monitoring = Monitoring(settings, clock, SeededIds(1, clock))
+    clock.advance(4.9)
+    parts = (monitoring.catalog, monitoring.store, monitoring.disks, monitoring.loop_lag)
+    assert None not in [each.problem() for each in parts]
+    assert settings.probe_timeout_ms + settings.probe_interval_ms / 2 < 5_000
 
 
 def test_what_is_not_live_is_not_ready_either() -> None:
