@@ -18,6 +18,10 @@ interval of 20 ms unless a part says otherwise. Every client has one request in 
   OffsetFetch.
 - `first`: processor time of a new agent until it serves, the times of the first requests of their kinds, and
   the processor time of all of them.
+- `start`: seconds from the start of `siltstone agent` until it serves, at most 3 on a machine without other
+  load. `new_directory` has no data yet, so the agent creates its private PostgreSQL. `known_directory` is the
+  same directory after a stop. `running_catalog` is another agent in it, whose PostgreSQL runs already.
+  Kernels are compiled before, as an installation does.
 - `idle`: processor time per second without requests, and with 20 members of a group that send only
   heartbeats, as consumers of a quiet topic do.
 
@@ -28,7 +32,10 @@ the kernel. `statements` are those of the catalog per round trip.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median, quantiles
 from time import perf_counter, sleep
@@ -47,11 +54,11 @@ from benchmarks.parts.measuring import machine
 from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from benchmarks.parts.kafka_process import AgentProcess
 
-PARTS = ("produce", "low_rate", "groups", "first", "idle")
+PARTS = ("produce", "low_rate", "groups", "first", "start", "idle")
 _FLUSH_INTERVAL_MS = 20
 _PUT_DELAYS_MS = (0, 30, 100)
 _PRODUCE, _JOIN, _SYNC, _HEARTBEAT, _COMMIT, _FETCH = 9, 5, 3, 3, 7, 5
@@ -308,6 +315,36 @@ def _first(_cluster: Cluster, agent: AgentProcess, _count: int) -> dict[str, Any
     }
 
 
+@contextmanager
+def _started(directory: str) -> Iterator[float]:
+    """Run `siltstone agent`; yield the number of seconds until it serves."""
+    command = [sys.executable, "-m", "siltstone", "agent", "--stop-on-eof", "--data-dir", directory]
+    command += ["--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0"]
+    environment = {**os.environ, "SILTSTONE_LOG_LEVEL": "error"}
+    begin = perf_counter()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError("the agent did not start")
+        yield perf_counter() - begin
+
+
+def _start(_cluster: Cluster, _agent: AgentProcess, count: int) -> dict[str, Any]:
+    subprocess.run([sys.executable, "-m", "siltstone", "warm-kernels"], check=True, capture_output=True)
+    taken: dict[str, list[float]] = {"new_directory": [], "known_directory": [], "running_catalog": []}
+    for _ in range(5 if count > _WARM_UP * 2 else 3):
+        with tempfile.TemporaryDirectory() as directory:
+            with _started(directory) as seconds:
+                taken["new_directory"].append(seconds)
+            with _started(directory) as seconds, _started(directory) as others:
+                taken["known_directory"].append(seconds)
+                taken["running_catalog"].append(others)
+    return {
+        name: {"median": round(median(each), 2), "least": round(min(each), 2), "most": round(max(each), 2)}
+        for name, each in taken.items()
+    }
+
+
 def _require_success(error_code: int, what: str) -> None:
     if error_code:
         raise RuntimeError(f"{what} was rejected with error {error_code}")
@@ -333,7 +370,14 @@ def _idle(cluster: Cluster, agent: AgentProcess, count: int) -> dict[str, Any]:
     return {"alone": alone, "with_members": with_members}
 
 
-_STEPS = {"produce": _produce, "low_rate": _low_rate, "groups": _groups, "first": _first, "idle": _idle}
+_STEPS = {
+    "produce": _produce,
+    "low_rate": _low_rate,
+    "groups": _groups,
+    "first": _first,
+    "start": _start,
+    "idle": _idle,
+}
 
 
 @click.command(help=__doc__)
