@@ -152,11 +152,12 @@ class Ledger:
     def _observe(self, partition: Partition, record: ReadRecord) -> None:
         seen = self._seen.setdefault(partition, {})
         epoch, identity = seen.setdefault(record.offset, (record.epoch, record.identity))
-        if identity == record.identity:
-            return
-        if record.epoch > epoch >= 0:
+        if record.epoch > epoch and (epoch >= 0 or self.era > 0 or identity == record.identity):
             seen[record.offset] = (record.epoch, record.identity)
-        elif record.epoch == epoch or (self.era == 0 and min(record.epoch, epoch) < 0):
+        elif identity == record.identity:
+            return
+        elif record.epoch == epoch >= 0 or (self.era == 0 and min(record.epoch, epoch) < 0):
+            # A reader without epochs cannot know that a failover has lost the first record.
             self._found.append(
                 f"{partition}: offset {record.offset} had {identity!r} and {record.identity!r}, epoch {epoch}"
             )

@@ -143,6 +143,27 @@ def test_two_contents_of_an_offset_are_found_within_an_epoch() -> None:
         assert len(scene.problems()) == count
 
 
+def test_readers_without_epochs_may_see_two_contents_only_after_a_loss() -> None:
+    for eras, count in ((0, 1), (1, 0)):
+        scene = Scene()
+        for era in range(2):
+            scene.ledger.observe(("plain", 0), ReadRecord(0, -1, scene.send().identity, b"k"))
+            if era < eras:
+                scene.ledger.begin_era()
+        assert len(scene.ledger.problems({}, {})) == count
+
+
+def test_a_reader_with_epochs_confirms_what_one_without_has_seen() -> None:
+    """After a loss, another record at this offset and epoch is a violation."""
+    scene = Scene()
+    first, second = scene.send().identity, scene.send().identity
+    scene.ledger.begin_era()
+    for epoch, identity in ((-1, first), (1, first), (1, second)):
+        scene.ledger.observe(("plain", 0), ReadRecord(0, epoch, identity, b"k"))
+    (problem,) = scene.ledger.problems({}, {})
+    assert "epoch 1" in problem
+
+
 def test_two_acknowledgements_of_an_offset_are_found() -> None:
     scene = Scene()
     scene.append(0)
