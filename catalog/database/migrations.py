@@ -42,6 +42,7 @@ _ADVISORY_LOCK: Final = 0x51175704E  # a number that nothing else uses in this d
 _TIMEOUTS: Final = b"SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '10s'"
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _MAX_PAUSE_SECONDS: Final = 5.0
+_REPEATABLE: Final = (pg.DeadlockDetected, pg.IdleInTransactionSessionTimeout)
 _HAS_SCHEMA: Final = b"SELECT to_regnamespace(%s) IS NOT NULL"
 _INDEX_STATE: Final = b"""
     SELECT indisvalid, EXISTS (SELECT FROM pg_stat_progress_create_index WHERE index_relid = indexrelid)
@@ -127,7 +128,7 @@ class Migrator:
                     f"{name} was cancelled and rolled back: {first_line(error)}",
                     remedy="report this: a migration must not hold its locks for long",
                 ) from error
-            except (psycopg.OperationalError, pg.DeadlockDetected) as error:
+            except (psycopg.OperationalError, *_REPEATABLE) as error:
                 reason = first_line(error)
                 if self._clock.monotonic() >= deadline:
                     raise CatalogUnavailableError(

@@ -59,10 +59,13 @@ def report(*arguments: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def agent(
-    data_dir: Path, *options: str, code: int = 0
+    data_dir: Path, *options: str, code: int = 0, source: Path | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """Run an agent and yield its process and its ready line; at the end, SIGTERM must stop it with `code`."""
-    log = data_dir.parent / "agent.log"
+    """Run an agent and yield its process and its ready line; at the end, SIGTERM must stop it with `code`.
+
+    With `source`, it is the agent of the code in that directory.
+    """
+    log = data_dir.parent / f"{data_dir.name}-agent.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [
@@ -73,7 +76,8 @@ def agent(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=environment(),
+            cwd=source,
+            env=environment() if source is None else {**environment(), "PYTHONPATH": str(source)},
         )
     with process:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ from catalog.database.connection import SCHEMA, connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.database.migrations import Migrator
 from catalog.database.pool import Database
-from catalog.database.schema_version import CODE_VERSION, SchemaVersion, check_schema_version
+from catalog.database.schema_version import (
+    CODE_VERSION,
+    SchemaVersion,
+    check_schema_version,
+    read_schema_version,
+)
 from catalog.database.sql_files import load_migrations, load_schema, parse_migration
 from catalog.errors import CatalogAddressError, CatalogUnavailableError, MigrationError, SchemaVersionError
 from catalog.open import migrate_catalog, open_catalog, plan_migration
@@ -161,6 +167,30 @@ def test_a_migration_that_never_gets_its_lock_can_be_continued(
     plan = Migrator(database, clock, ids, migrations=migrations).plan()
     assert [each.file_name for each in plan.missing] == ["last.sql"]
     assert Migrator(database, clock, ids, migrations=migrations).run().version == len(migrations)
+
+
+def test_a_step_is_repeated_whose_process_was_frozen(
+    catalog_url: str, database: Database, clock: Clock, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its transaction, because it holds locks."""
+    lines: list[str] = []
+    freezes = iter([True])
+
+    def freeze_once(connection: psycopg.Connection[Any]) -> SchemaVersion:
+        if next(freezes, False):
+            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 10")
+            pid = connection.info.backend_pid
+            with _connect(catalog_url) as other:
+                while other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone():
+                    time.sleep(0.01)
+        return read_schema_version(connection)
+
+    steps = _with_next("CREATE TABLE next (n int)")
+    migrator = Migrator(database, clock, ids, report=lines.append, migrations=steps)
+    monkeypatch.setattr("catalog.database.migrations.read_schema_version", freeze_once)
+    migrator._repeat(steps[-1].file_name, lambda connection: migrator._apply(connection, steps[-1]))
+    assert "idle-in-transaction timeout" in lines[1]
+    assert _version(catalog_url)[0] == len(steps)
 
 
 def test_a_failed_migration_leaves_nothing(
