@@ -15,7 +15,7 @@ from core.quantities import count
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json
-from siltstone.kafka_client.connection import fetch_partitions
+from siltstone.kafka_client.connection import fetch_partitions, to_siltstone_error
 from siltstone.kafka_client.sender import Sender
 from siltstone.kafka_client.text_records import (
     OutgoingRecord,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-    from siltstone.kafka_client.sender import DeliveryCounts
     from siltstone.kafka_client.text_records import Headers, Parse
     from siltstone.settings.configuration import Settings
 
@@ -158,23 +157,23 @@ def command(
         **({} if compression is None else {"compression.type": compression}),
         **client,
     }
-    counts, interrupted = _produce(configuration, topic, source, partition)
-    _print_report(counts, as_json=as_json)
+    sender, interrupted = _produce(configuration, topic, source, partition)
+    _print_report(sender, as_json=as_json)
     if interrupted:
         raise KeyboardInterrupt
 
 
 def _produce(
     configuration: dict[str, str], topic: str, source: _Input, partition: int | None
-) -> tuple[DeliveryCounts, bool]:
-    """Send the whole input; return the counts, and True if ^C ended the input.
+) -> tuple[Sender[str], bool]:
+    """Send the whole input; return the sender, and True if ^C ended the input.
 
     When an error ends it, the number of records that were accepted before is printed.
     """
     failures = _FailureList()
     sender: Sender[str] = Sender(configuration, topic, failures.print_failure)
     # An unknown topic is an error even if the input is empty.
-    known = fetch_partitions(sender.producer, topic, sender.errors, SystemClock())
+    known = fetch_partitions(sender.producer, sender.purpose, sender.errors, SystemClock())
     if partition is not None and partition not in known:
         raise NotFoundError(
             f"topic {topic!r} has no partition {partition}",
@@ -190,14 +189,14 @@ def _produce(
         except KeyboardInterrupt:
             click.echo("stopped reading; sending what was read (press ^C again to stop)", err=True)
             _finish_soon(sender)
-            return sender.counts, True
+            return sender, True
         except SiltstoneError:
             _finish_soon(sender)
             if sender.counts.accepted:
                 accepted = count(sender.counts.accepted, "record")
                 click.echo(f"before this error, the agent had accepted {accepted}:", err=True)
             raise
-    return sender.counts, False
+    return sender, False
 
 
 def _print_waiting(records: int) -> None:
@@ -277,7 +276,8 @@ class _FailureList:
             click.echo("… and more, which are counted but not listed", err=True)
 
 
-def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
+def _print_report(sender: Sender[str], *, as_json: bool) -> None:
+    counts = sender.counts
     if as_json:
         emit_json(counts.report())
     else:
@@ -288,5 +288,7 @@ def _print_report(counts: DeliveryCounts, *, as_json: bool) -> None:
             f"{count(counts.unconfirmed, 'record')} may or may not have been appended (unconfirmed)",
             remedy="check the topic before you send them again, to avoid duplicates",
         )
+    if sender.denial is not None:
+        raise to_siltstone_error(sender.denial, sender.purpose)
     if counts.rejected:
         click.get_current_context().exit(1)

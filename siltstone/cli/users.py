@@ -130,10 +130,11 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
 
     Connections that the user has opened stay open until their session ends (connections_max_reauth_ms).
     """
-    if not yes:
-        confirm(f"Delete user {name}?", refused=f"user {name} was not deleted")
     with open_context(settings, check_binding=False, create=False) as context:
-        deleted = context.catalog.users.delete(name)
+        found = context.catalog.users.describe([name])
+        if found and not yes:
+            confirm(f"Delete user {name}?", refused=f"user {name} was not deleted")
+        deleted = context.catalog.users.delete(name) if found else 0
     if not deleted:
         raise NotFoundError(f"there is no user {name!r}", remedy="see: siltstone users list")
     if as_json:

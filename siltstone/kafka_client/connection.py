@@ -34,6 +34,14 @@ _UNKNOWN = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
     }
 )
+# The resource of a denied request in the options of `siltstone acls add`, and the operation if it is not that
+# of the topic. A principal gets a producer id if it may write to some topic.
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("--topic {topic}", None),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("--topic {topic}", None),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("--group {group}", "Read"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("--transactional-id {transactional_id}", "Write"),
+}
 Client = TypeVar("Client", Producer, Consumer, AdminClient)
 
 
@@ -50,6 +58,27 @@ class _ClientLog:
         """Log a message for debugging, at any level; what users must know arrives as an error."""
         del level
         self._logger.debug(message, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """The use that a client makes of a topic, to name missing rights; `operation` is Read or Write."""
+
+    topic: str
+    operation: str
+    group: str = "GROUP"
+    transactional_id: str = "ID"
+
+    def missing_right(self, code: int) -> str | None:
+        """Return the remedy for an error of authorization; None for any other error."""
+        if code not in _DENIED:
+            return None
+        resource, operation = _DENIED[code]
+        named = resource.format(topic=self.topic, group=self.group, transactional_id=self.transactional_id)
+        return (
+            f"let an administrator run: siltstone acls add {named} --allow-principal User:NAME "
+            f"--operation {operation or self.operation}"
+        )
 
 
 @dataclass(slots=True)
@@ -127,9 +156,9 @@ def connect(
 
 
 def fetch_partitions(
-    client: Producer | Consumer, topic: str, errors: ClientErrors, clock: Clock
+    client: Producer | Consumer, purpose: Purpose, errors: ClientErrors, clock: Clock
 ) -> list[int]:
-    """Return the partitions of a topic; this is the first contact with a broker.
+    """Return the partitions of the purpose's topic; this is the first contact with a broker.
 
     Raises NotFoundError for an unknown topic, and BrokerUnavailableError if no broker can be reached.
     """
@@ -138,7 +167,7 @@ def fetch_partitions(
     while True:
         tries += 1
         try:
-            found = client.list_topics(topic, timeout=_STEP_SECONDS).topics[topic]
+            found = client.list_topics(purpose.topic, timeout=_STEP_SECONDS).topics[purpose.topic]
         except KafkaException:
             client.poll(0)  # lets the client report the cause
             # Count attempts, too: a process that was suspended has tried for less time than the clock says.
@@ -146,7 +175,7 @@ def fetch_partitions(
                 raise _unavailable(errors) from None
             continue
         if found.error is not None:
-            raise to_siltstone_error(found.error, topic)
+            raise to_siltstone_error(found.error, purpose)
         return sorted(found.partitions)
 
 
@@ -163,15 +192,19 @@ def _unavailable(errors: ClientErrors) -> BrokerUnavailableError:
     )
 
 
-def to_siltstone_error(error: KafkaError | KafkaException, topic: str) -> SiltstoneError:
+def to_siltstone_error(error: KafkaError | KafkaException, purpose: Purpose) -> SiltstoneError:
     """Translate an error of the client or a broker into the error class that says what to do about it."""
     known = error.args[0] if isinstance(error, KafkaException) else error
+    topic = purpose.topic
     if known.code() in _UNKNOWN:
         return NotFoundError(
             f"topic {topic!r} or the requested partition does not exist",
             remedy=f"see: siltstone topics list; or create it: siltstone topics create {topic}",
         )
     message = f"{known.name()}: {known.str()}"
+    right = purpose.missing_right(known.code())
+    if right is not None:
+        return InvalidInputError(f"topic {topic!r}: {message}", remedy=right)
     if known.fatal():
         return FatalError(
             f"the Kafka client stopped with a fatal error: {message}", remedy="run the command again"

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from core.errors import InvalidInputError, NotFoundError
-from siltstone.kafka_client.connection import ClientErrors, connect, fetch_partitions, to_siltstone_error
+from siltstone.kafka_client.connection import (
+    ClientErrors,
+    Purpose,
+    connect,
+    fetch_partitions,
+    to_siltstone_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +53,7 @@ class Reader:
 
     def __init__(self, configuration: Mapping[str, Any], topic: str, clock: Clock) -> None:
         self._topic = topic
+        self._purpose = Purpose(topic, "Read", group=configuration.get("group.id", "GROUP"))
         self._clock = clock
         self._errors = ClientErrors()
         self._consumer = connect(Consumer, {**DEFAULTS, **configuration}, self._errors)
@@ -82,7 +89,7 @@ class Reader:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
 
     def _partitions(self) -> list[int]:
-        return fetch_partitions(self._consumer, self._topic, self._errors, self._clock)
+        return fetch_partitions(self._consumer, self._purpose, self._errors, self._clock)
 
     def _offsets(self, partitions: list[int], time: int) -> dict[int, int]:
         """Return offsets by timestamp (milliseconds, or a special one); -1 if no record is that late."""
@@ -90,10 +97,10 @@ class Reader:
         try:
             found = self._consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS)
         except KafkaException as failure:
-            raise to_siltstone_error(failure, self._topic) from failure
+            raise to_siltstone_error(failure, self._purpose) from failure
         for each in found:
             if each.error is not None:
-                raise to_siltstone_error(each.error, self._topic)
+                raise to_siltstone_error(each.error, self._purpose)
         return {each.partition: each.offset for each in found}
 
     def _first_offsets(self, start: StartPosition, log_start_offsets: dict[int, int]) -> dict[int, int]:
@@ -156,14 +163,14 @@ class Reader:
             if records:
                 yield records
             elif self._errors.fatal is not None:
-                raise to_siltstone_error(self._errors.fatal, self._topic)
+                raise to_siltstone_error(self._errors.fatal, self._purpose)
 
     def _consume(self) -> list[Message]:
         """Wait a moment for records. The client raises a fatal error from this call."""
         try:
             return self._consumer.consume(_BATCH_RECORDS, _POLL_SECONDS)
         except KafkaException as failure:
-            raise to_siltstone_error(failure, self._topic) from failure
+            raise to_siltstone_error(failure, self._purpose) from failure
 
     def _take_records(self, waiting: deque[Message], max_records: int) -> list[Message]:
         records: list[Message] = []
@@ -189,7 +196,7 @@ class Reader:
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._is_member:
             return  # librdkafka looks up the coordinator even of a group that nothing uses
         if not error.retriable():
-            raise to_siltstone_error(error, self._topic)
+            raise to_siltstone_error(error, self._purpose)
 
     def mark_consumed(self, records: list[Message]) -> None:
         """Count records that the caller has processed; a member of a group may commit them from now on."""

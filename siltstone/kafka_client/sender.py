@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from core.clock import SystemClock
-from siltstone.kafka_client.connection import ClientErrors, connect, to_siltstone_error
+from siltstone.kafka_client.connection import ClientErrors, Purpose, connect, to_siltstone_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,9 +86,9 @@ class Sender(Generic[Tag]):
     """Producer for one topic.
 
     `on_failure` is called for each failed record with its tag, the reason, and True if the record is
-    unconfirmed; `raise_if_unable` raises its error. While the context is open, a thread receives delivery
-    reports, also while the caller waits for input. Leaving the context drops undelivered records: call
-    `finish` before.
+    unconfirmed; `raise_if_unable` raises its error. `denial` is the last error of authorization that rejected
+    a record. While the context is open, a thread receives delivery reports, also while the caller waits for
+    input. Leaving the context drops undelivered records: call `finish` before.
     """
 
     def __init__(
@@ -100,6 +100,8 @@ class Sender(Generic[Tag]):
         self.errors = ClientErrors()
         self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.errors)
         self.counts = DeliveryCounts(topic)
+        self.purpose = Purpose(topic, "Write", transactional_id=configuration.get("transactional.id", "ID"))
+        self.denial: KafkaError | None = None
         self._on_failure = on_failure
         self._clock = SystemClock()
         self._failure: Exception | None = None
@@ -172,6 +174,8 @@ class Sender(Generic[Tag]):
             self.counts.unconfirmed += 1
         else:
             self.counts.rejected += 1
+            if self.purpose.missing_right(error.code()):
+                self.denial = error
         self._on_failure(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", is_unconfirmed)
 
     def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
@@ -195,4 +199,4 @@ class Sender(Generic[Tag]):
         if self._failure is not None:
             raise self._failure
         if self.errors.fatal is not None:
-            raise to_siltstone_error(self.errors.fatal, self.counts.topic)
+            raise to_siltstone_error(self.errors.fatal, self.purpose)

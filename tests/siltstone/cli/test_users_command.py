@@ -59,3 +59,6 @@ def test_users_are_added_listed_and_deleted(tmp_path: Path, catalog: Catalog, ca
     assert "--yes" in users("delete", "ada", typed="", code=1)
     assert "deleted user ada with 2 credentials" in users("delete", "ada", "--yes")
     assert "siltstone users list" in users("delete", "ada", "--yes", code=1)
+    unknown = users("delete", "ada", typed="y\n", code=1)
+    assert "there is no user 'ada'" in unknown
+    assert "Delete user" not in unknown

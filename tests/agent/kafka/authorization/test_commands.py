@@ -1,10 +1,10 @@
-"""`siltstone consume` needs rights of a group only if it reads as a member of one."""
+"""`siltstone produce` and `consume` of principals that lack rights: each error names the missing ACL."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from siltstone.cli.main import cli
 from tests.agent.kafka.authorization.principals import allow, refresh
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
     from tests.agent.kafka.brokers import BrokerThread
+
+_ADD = "siltstone acls add"
 
 
 def test_a_reader_without_a_group_needs_no_right_of_a_group(
@@ -32,3 +34,43 @@ def test_a_reader_without_a_group_needs_no_right_of_a_group(
     member = CliRunner().invoke(cli, ["consume", "lines", "--group", "members", *where])
     assert member.exit_code == 1
     assert "GROUP_AUTHORIZATION_FAILED" in member.output
+    assert f"{_ADD} --group members --allow-principal User:NAME --operation Read" in _flat(member.output)
+
+
+def test_a_missing_right_of_a_topic_is_named(
+    secured: BrokerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)
+    for name in ("hidden", "listed", "other"):
+        secured.create_topic(name)
+    rights = ("Describe Topic listed", "Write Topic other")
+    writer = allow("ella", "Write Topic listed")
+    secured.catalog.acls.add([*allow("dora", *rights), *allow("rita", rights[0]), *writer])
+    refresh(secured)
+
+    def run(command: str, topic: str, user: str) -> Result:
+        where = ["-b", secured.address, "-X", f"client.id={user}", "--data-dir", str(tmp_path)]
+        return CliRunner().invoke(cli, [command, topic, *where], input=b"one\ntwo\n")
+
+    def refused(command: str, topic: str, user: str = "dora") -> str:
+        result = run(command, topic, user)
+        assert result.exit_code == 1, result.output
+        assert "AUTHORIZATION_FAILED" in result.output
+        return _flat(result.output)
+
+    def added(topic: str, operation: str) -> str:
+        return f"{_ADD} --topic {topic} --allow-principal User:NAME --operation {operation}"
+
+    assert run("produce", "listed", "ella").exit_code == 0
+    assert added("hidden", "Write") in refused("produce", "hidden")
+    assert added("hidden", "Read") in refused("consume", "hidden")
+    assert added("listed", "Read") in refused("consume", "listed")
+    records = refused("produce", "listed")
+    assert "0 records accepted, 2 rejected" in records
+    assert records.count(added("listed", "Write")) == 1
+    # An idempotent producer that may write to no topic gets no producer id.
+    assert added("listed", "Write") in refused("produce", "listed", user="rita")
+
+
+def _flat(output: str) -> str:
+    return " ".join(output.split())
