@@ -291,7 +291,8 @@ class BoundedPool:
             if self._closed:
                 raise _closed_error()
             raise ConnectionsInUseError(
-                f"all {self._max_size} connections for {self._name} were in use for {self._wait_seconds:g} s"
+                f"all connections for {self._name} ({self._max_size}) were in use for "
+                f"{self._wait_seconds:g} s"
             )
 
     def _withdraw(self, waiter: _Waiter) -> bool:
