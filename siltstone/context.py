@@ -43,8 +43,9 @@ class AppContext:
 def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
     """Yield the URL of the catalog; the embedded PostgreSQL runs at least as long as the block.
 
-    The embedded catalog gets the schema of this code; in a server, only `siltstone migrate` changes it.
-    Without `create`, raise NotFoundError if the data directory has no catalog.
+    It is started again if it ends. The embedded catalog gets the schema of this code; in a server, only
+    `siltstone migrate` changes it. Without `create`, raise NotFoundError if the data directory has no
+    catalog.
     """
     if settings.catalog is not None:
         yield settings.catalog.get_secret_value()
@@ -55,6 +56,7 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         check_data_exists(settings)
     clock = SystemClock()
     with EmbeddedPostgres(settings.data_dir / "catalog") as postgres:
+        postgres.keep_running()
         migrate_catalog(postgres.url, clock, SystemIds(clock))
         yield postgres.url
 

@@ -24,6 +24,7 @@ _PROGRAMS: Final = "pginstall18/bin"
 _MAX_SOCKET_PATH: Final = 107  # sun_path of sockaddr_un on Linux, without the final zero
 _SOCKET_NAME: Final = ".s.PGSQL.5432"
 _NO_PROCESS: Final = 2**31 - 1  # Linux assigns ids below 2**22
+_PROC: Final = Path("/proc")
 _UNPRIVILEGED: Final = ("siltstone", "postgres", "nobody")
 
 
@@ -136,16 +137,31 @@ def disown_stale_server(pgdata: Path, sockets: Path) -> None:
 
 def _names_unrelated_process(file: Path, pgdata: Path) -> bool:
     """Return True if the first line of `file` is the id of a process that is no server of `pgdata`."""
-    try:
-        first, _, _ = file.read_text().partition("\n")
-        command = Path(f"/proc/{int(first)}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
+    first, command = _process_in(file)
+    if not command or _is_server_command(command, pgdata):
         return False  # no such file or no such process: PostgreSQL handles that itself
-    program, *arguments = (Path(os.fsdecode(part)) for part in command)
-    if program.name == "postgres" and pgdata.resolve() in {each.resolve() for each in arguments}:
-        return False
     _log.warning("process %s in %s is not the PostgreSQL of that directory", first, file)
     return True
+
+
+def has_server_ended(pgdata: Path) -> bool:
+    """Return True if no process is the server of `pgdata`, also if it is a zombie; False without `/proc`."""
+    _, command = _process_in(pgdata / "postmaster.pid")
+    return _PROC.exists() and not _is_server_command(command, pgdata)
+
+
+def _process_in(file: Path) -> tuple[str, list[bytes]]:
+    """Return the first line of `file` and the command of the process with this id; no command without it."""
+    try:
+        first, _, _ = file.read_text().partition("\n")
+        return first, (_PROC / str(int(first)) / "cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return "", []
+
+
+def _is_server_command(command: list[bytes], pgdata: Path) -> bool:
+    program, *arguments = (Path(os.fsdecode(part)) for part in command or [b""])
+    return program.name == "postgres" and pgdata.resolve() in {each.resolve() for each in arguments}
 
 
 def choose_socket_directory(pgdata: Path, account: Account) -> Path:

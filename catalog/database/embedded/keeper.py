@@ -6,6 +6,9 @@ and errors. Then it waits for an exclusive lock on the file on which every user 
 kernel grants that lock when the last user has gone, whether it exited or was killed. The keeper then stops
 the server and exits. The keeper, not a user, starts the server, so that a user that dies during the start
 leaves no server behind.
+
+If a server ended and was started again, the keeper of its first start still waits. It holds a second lock, so
+the new keeper exits at once.
 """
 
 from __future__ import annotations
@@ -27,7 +30,15 @@ def _main(arguments: str) -> None:
     with contextlib.suppress(OSError):  # the caller may have died
         os.write(1, json.dumps([code, out, errors]).encode())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with open(options["users_lock"], "rb") as users:  # noqa: PTH123  # pathlib would double this process's memory
+    # Release the lock of the users last: the next user then starts another keeper.
+    with (
+        open(options["users_lock"], "rb") as users,  # noqa: PTH123  # pathlib would double this process's memory
+        open(options["keeper_lock"], "ab") as keeper,  # noqa: PTH123  # as above
+    ):
+        try:
+            fcntl.flock(keeper, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # another keeper waits
         fcntl.flock(users, fcntl.LOCK_EX)
         _run(options["stop_command"], options["user"], options["group"])
 

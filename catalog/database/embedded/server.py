@@ -11,8 +11,12 @@ last user stops the server. If it was killed, the keeper process stops the serve
     <data directory>/catalog/
         users.lock      shared: held by each user; exclusive: no users, the server is being stopped
         start.lock      exclusive: a process creates or starts the server
+        keeper.lock     exclusive: held by the keeper that waits for the last user
         pgdata/         the server's data; created under another name and renamed when complete
         server.log
+
+A user that stays calls `keep_running`: its thread starts the server again if that has ended, for example
+because the kernel killed it for its memory.
 
 The server listens only on a Unix socket. The socket is in `pgdata` if its path has at most 107 bytes,
 otherwise in a private directory below the system's temporary directory. PostgreSQL does not run as root.
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+import structlog
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
@@ -41,6 +46,7 @@ from catalog.database.embedded.host import (
     account_for,
     choose_socket_directory,
     disown_stale_server,
+    has_server_ended,
     make_traversable,
     programs,
     shell_quote,
@@ -64,6 +70,9 @@ _CONNECT_SECONDS: Final = 10
 # Log messages of a server that finds another one, which is slow or whose processes are still exiting.
 _OTHER_SERVER_MESSAGES: Final = (b"is still in use", b'" already exists')
 _MAX_LOG_BYTES: Final = 2**20
+_WATCH_SECONDS: Final = 1.0
+_MAX_PAUSE_SECONDS: Final = 30.0
+_log = structlog.get_logger(__name__)
 _SETTINGS: Final = {
     "listen_addresses": "",
     "max_connections": "100",
@@ -96,6 +105,8 @@ class EmbeddedPostgres:
         self._state_lock = threading.Lock()
         self._users: IO[bytes] | None = None
         self._url = ""
+        self._closing = threading.Event()
+        self._watch: threading.Thread | None = None
 
     @property
     def url(self) -> str:
@@ -130,8 +141,47 @@ class EmbeddedPostgres:
                 self._users = users
             return self._url
 
+    def keep_running(self) -> None:
+        """Let a thread start the server again whenever it has ended, until `close`."""
+        if self._watch is None:
+            self._closing.clear()
+            self._watch = threading.Thread(
+                target=self._restart_when_ended, name="embedded PostgreSQL", daemon=True
+            )
+            self._watch.start()
+
+    def _restart_when_ended(self) -> None:
+        pause = _WATCH_SECONDS
+        while not self._closing.wait(pause):
+            try:
+                if self._restart_if_ended():
+                    _log.warning(
+                        "the embedded PostgreSQL had ended and was started again",
+                        directory=str(self._directory),
+                    )
+                pause = _WATCH_SECONDS
+            except Exception as error:  # noqa: BLE001  # the next attempt may succeed
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+                _log.error("the embedded PostgreSQL has ended and cannot be started again", reason=str(error))
+
+    def _restart_if_ended(self) -> bool:
+        """Start the server if it has ended, and return True; False if it runs."""
+        with self._state_lock:
+            if self._users is None or not has_server_ended(self._pgdata):
+                return False
+            with self._open_lock("start.lock") as start:
+                self._lock(start, fcntl.LOCK_EX)
+                if not has_server_ended(self._pgdata):
+                    return False  # another user has started it
+                self._ensure_running()
+            return True
+
     def close(self) -> None:
         """Unregister as a user, and stop the server if it has no other users."""
+        self._closing.set()
+        if self._watch is not None:
+            self._watch.join()
+            self._watch = None
         with self._state_lock:
             users, self._users = self._users, None
             if users is None:
@@ -249,6 +299,7 @@ class EmbeddedPostgres:
         """Start the server through a keeper, which stops it even if this process is killed."""
         options = {
             "users_lock": str(self._directory / "users.lock"),
+            "keeper_lock": str(self._directory / "keeper.lock"),
             "start_command": command,
             "stop_command": self._stop_command(),
             "user": account.user,

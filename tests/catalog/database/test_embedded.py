@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from catalog.database.embedded import server as embedded
 from catalog.database.embedded.host import programs
@@ -188,6 +189,69 @@ def test_a_killed_server_is_restarted(directory: Path) -> None:
         _postmaster(directory).kill()
         with EmbeddedPostgres(directory) as other:
             assert _query(other.url, "SELECT n FROM saved") == 7
+
+
+def test_a_server_that_ends_is_started_again_for_its_users(directory: Path) -> None:
+    """It has the same address, and one keeper however often it ends."""
+    with EmbeddedPostgres(directory) as first, EmbeddedPostgres(directory) as second:
+        for user in (first, second):
+            user.keep_running()
+        _query(first.url, "CREATE TABLE saved AS SELECT 7 AS n")
+        for _ in range(2):
+            ended = _postmaster(directory)
+            ended.kill()
+            _wait_until(lambda ended=ended: _server_process(directory) not in {None, ended.pid})  # type: ignore[misc]  # bound here
+            _wait_until(lambda: _answers(first.url))
+            assert _query(second.url, "SELECT n FROM saved") == 7
+        _wait_until(lambda: len(_keepers(directory)) == 1)
+
+
+def test_a_server_that_cannot_be_started_again_is_tried_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = EmbeddedPostgres._launch
+    failures: list[Account] = []
+
+    def fail(self: EmbeddedPostgres, account: Account) -> str:
+        if len(failures) < 2:
+            failures.append(account)
+            raise EmbeddedPostgresError("the disk is full", remedy="free some space")
+        return launched(self, account)
+
+    with EmbeddedPostgres(directory) as server, capture_logs() as logs:
+        monkeypatch.setattr(EmbeddedPostgres, "_launch", fail)
+        server.keep_running()
+        _postmaster(directory).kill()
+        _wait_until(lambda: _answers(server.url))
+        _wait_until(lambda: len(logs) >= 3)
+    first, second, last = logs[:3]
+    assert [first["log_level"], second["log_level"], last["log_level"]] == ["error", "error", "warning"]
+    assert first["reason"] == "the disk is full (free some space)"
+
+
+def _wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _server_process(directory: Path) -> int | None:
+    """Return the process id of the server that runs or is being started."""
+    try:
+        return int((directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(psycopg.OperationalError):
+        return _query(url, "SELECT 1") == 1
+    return False
+
+
+def _keepers(directory: Path) -> list[psutil.Process]:
+    return [each for each in _servers(directory) if "keeper" in " ".join(each.cmdline())]
 
 
 @pytest.fixture
