@@ -145,10 +145,11 @@ def first_line(error: Exception) -> str:
     If there are several hosts, psycopg lists one reason a line.
     """
     lines = (str(error).strip() or type(error).__name__).splitlines()
-    reasons = [line.rpartition("failed: ")[2] for line in lines if line.startswith("- host: ")]
-    hosts = [
-        line.removeprefix("- ").partition(", hostaddr")[0] for line in lines if line.startswith("- host: ")
-    ]
-    if reasons:
-        return "; ".join(f"{host}: {reason}" for host, reason in zip(hosts, reasons, strict=True))
-    return lines[0]
+    hosts = [line.removeprefix("- ") for line in lines if line.startswith("- host: ")]
+    return "; ".join(map(_host_and_reason, hosts)) or lines[0]
+
+
+def _host_and_reason(line: str) -> str:
+    """Shorten psycopg's line about one host: host and port, and the last part of the reason."""
+    host, _, rest = line.partition(", hostaddr: ")
+    return f"{host}: {rest.partition(': ')[2].rpartition('failed: ')[2]}"

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from catalog.database.connection import connection_string
+from catalog.database.connection import connection_string, first_line
 from catalog.database.limits import DatabaseLimits
 from catalog.database.pool import Database, Reserve
 from catalog.database.sql_files import Query
@@ -319,3 +319,19 @@ def _detection_seconds(conninfo: str) -> int:
         connection.finish()
     assert limit_ms == DatabaseLimits().statement_seconds * 1000
     return int(idle + count * interval)
+
+
+def test_the_reasons_of_several_hosts_are_short() -> None:
+    """A refused connection has the address twice in psycopg's list, and a timeout once."""
+    listed = (
+        "connection timeout expired\nMultiple connection attempts failed. All failures were:\n"
+        "- host: 'db1', port: '1', hostaddr: '10.0.0.1': connection timeout expired\n"
+        "- host: 'db2', port: '2', hostaddr: '10.0.0.2': connection failed: connection to server at "
+        '"10.0.0.2", port 2 failed: Connection refused\n\tIs the server running on that host?\n'
+        "- host: 'db3', port: '3', hostaddr: None: failed to resolve host 'db3'"
+    )
+    assert first_line(psycopg.OperationalError(listed)) == (
+        "host: 'db1', port: '1': connection timeout expired; "
+        "host: 'db2', port: '2': Connection refused; "
+        "host: 'db3', port: '3': failed to resolve host 'db3'"
+    )
