@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import Exactness, FileKind
+from core.quantities import count, human_bytes
 from object_format.limits import MAX_SPAN
 from planner.dirtiness import (
     first_dirty_offset,
@@ -15,7 +16,6 @@ from planner.dirtiness import (
 )
 from planner.plan import JobKind, PartitionDecision, Verdict
 from planner.selection import reaches_log_start
-from planner.settings import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 def job_reason(draft: JobDraft, now_ms: int) -> str:
     """Return the purpose of the job in one sentence."""
     members = draft.partitions()
-    size = _size(draft.file_bytes)
+    size = human_bytes(draft.file_bytes)
     if draft.kind is JobKind.FAULT_BISECTION:
         return (
-            f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
+            f"{count(draft.file_count, 'file')} ({size}) of a job that failed, "
             f"to find the one that made it fail"
         )
     if draft.kind is JobKind.MERGING:
-        dead = f", {_size(draft.dead_bytes)} of it dead" if draft.dead_bytes else ""
+        dead = f", {human_bytes(draft.dead_bytes)} of it dead" if draft.dead_bytes else ""
         return (
-            f"{_count(draft.file_count, 'compacted file')} ({size}{dead}) with "
-            f"{_count(len(members), 'partition')} to be rewritten as larger files"
+            f"{count(draft.file_count, 'compacted file')} ({size}{dead}) with "
+            f"{count(len(members), 'partition')} to be rewritten as larger files"
         )
     if draft.kind is JobKind.CLUSTERING:
         short = sum(len(extents) for _, extents in members)
         return (
-            f"{short} short extents in {_count(draft.file_count, 'compacted file')} ({size}) to become one "
-            f"in each of {_count(len(members), 'neighbouring partition')}"
+            f"{short} short extents in {count(draft.file_count, 'compacted file')} ({size}) to become one "
+            f"in each of {count(len(members), 'neighbouring partition')}"
         )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
         exactly = "; exactly, because the last job left keys twice" if draft.exact else ""
         return (
-            f"{_count(len(members), 'compacted partition')} in {_count(draft.file_count, 'file')} ({size}) "
+            f"{count(len(members), 'compacted partition')} in {count(draft.file_count, 'file')} ({size}) "
             f"became dirty again; dirtiest is {label} at {ratio:.2f}{exactly}"
         )
     compacted = [(view, extents) for view, extents in members if may_deduplicate(view, extents, now_ms)]
@@ -66,13 +66,13 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
         if extent.file_kind is FileKind.COMPACTED
     }
     ingested = draft.file_count - len(joined)
-    parts = [f"{_count(ingested, 'ingestion file')} to be split by cleanup policy"]
+    parts = [f"{count(ingested, 'ingestion file')} to be split by cleanup policy"]
     if joined:
-        parts.append(f"{_count(len(joined), 'compacted file')} read along with them ({size} in all)")
+        parts.append(f"{count(len(joined), 'compacted file')} read along with them ({size} in all)")
     else:
         parts[0] += f" ({size})"
     parts.append(
-        f"{_count(len(members), 'partition')}: {cleaned} cleaned from the log start, "
+        f"{count(len(members), 'partition')}: {cleaned} cleaned from the log start, "
         f"{len(compacted) - cleaned} deduplicated in part, {len(members) - len(compacted)} copied"
     )
     return "; ".join(parts)
@@ -156,7 +156,7 @@ def _why_nothing(
     if view.claimed_count:
         return (
             Verdict.WAIT,
-            f"{_count(view.claimed_count, 'extent')} in an open job; the rest can wait",
+            f"{count(view.claimed_count, 'extent')} in an open job; the rest can wait",
         )
     candidates = [
         view.quarantine_candidates[each.file_id]
@@ -185,10 +185,10 @@ def _why_quarantined(candidates: Sequence[QuarantineCandidate]) -> str:
     last = candidates[0]
     if quarantined:
         return (
-            f"{_count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
+            f"{count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
             f"`siltstone quarantine --retry` lets jobs take them again"
         )
-    return f"{_count(len(candidates), 'extent')} in files of a failed job ({last.reason}), to be retried"
+    return f"{count(len(candidates), 'extent')} in files of a failed job ({last.reason}), to be retried"
 
 
 def _why_too_young(view: PartitionView, extent: Extent) -> str:
@@ -244,11 +244,3 @@ def _decision(
         clean_bytes=dirtiness.clean_bytes,
         cleanable_bytes=dirtiness.cleanable_bytes,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _size(count: int) -> str:
-    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / 1024:.1f} KiB"

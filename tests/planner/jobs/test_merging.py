@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
+from core.quantities import human_bytes
 from object_format.limits import MAX_SPAN
 from planner.jobs.merging import level_of
 from planner.plan import JobKind, Verdict
@@ -347,3 +348,11 @@ def test_a_finished_job_is_charged_with_its_actual_amount(system: System) -> Non
     assert len(plan(system.catalog, system.clock, narrow).jobs) == 1
     spent = load_snapshot(system.catalog, system.clock.now_ms(), narrow).spent
     assert (spent.moved_bytes, spent.nanodollars) == (70, 4 * 400 + 3 * 5_000)
+
+
+def test_the_reason_of_a_job_has_its_size_as_commands_print_it() -> None:
+    log, keys = make_log(1)
+    log.append({keys[0]: Chunk(records=1, length=300)})
+    (job,) = make_plan(log.snapshot(), replace(SMALL, force=True)).jobs
+    assert job.input_bytes < 1024
+    assert f"({human_bytes(job.input_bytes)})" in job.reason
