@@ -211,8 +211,10 @@ def _timings(report: DemoReport) -> RenderableType:
 
 
 def _next_steps(report: DemoReport) -> RenderableType:
+    store_is_inside = report.object_store.startswith(f"{report.data_dir.absolute().as_uri()}/")
+    places = f"{report.data_dir}" if store_is_inside else f"{report.data_dir} and {report.object_store}"
     return Text(
-        f"The data is kept in {report.data_dir} and {report.object_store}. Other commands to try:\n"
+        f"The data is kept in {places}. Other commands to try:\n"
         f"  {report.program} topics describe flights {report.options}\n"
         f"  {report.program} plan {report.options}\n"
         f"  {report.program} fsck --deep {report.options}\n"

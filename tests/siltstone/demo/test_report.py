@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
+from rich.console import Console
 
-from siltstone.demo.report import DemoReport, TopicFigures
+from siltstone.demo.report import DemoReport, TopicFigures, render
 from spark_jobs.report import CompactionReport
 
 if TYPE_CHECKING:
@@ -87,10 +89,9 @@ def topic(name: str, rejected: int) -> TopicFigures:
     )
 
 
-@pytest.fixture
-def report() -> Mapping[str, object]:
+def demo_report(object_store: str = "file:///store") -> DemoReport:
     compaction = CompactionReport(jobs=1, input_files=2, byte_ranges=4, byte_ranges_read_once=1)
-    demo = DemoReport(
+    return DemoReport(
         flights=topic("flights", rejected=2),
         weather=topic("weather", rejected=0),
         first_rejection=None,
@@ -100,11 +101,15 @@ def report() -> Mapping[str, object]:
         differences=0,
         seconds={"input": 0.1234, "agent": 1.0},
         data_dir=Path("data"),
-        object_store="file:///store",
+        object_store=object_store,
         program="siltstone",
         options="",
     )
-    fields: Mapping[str, object] = orjson.loads(orjson.dumps(demo.as_dict()))
+
+
+@pytest.fixture
+def report() -> Mapping[str, object]:
+    fields: Mapping[str, object] = orjson.loads(orjson.dumps(demo_report().as_dict()))
     return fields
 
 
@@ -121,3 +126,16 @@ def test_figures_of_both_topics_are_summed(report: Mapping[str, object]) -> None
     assert report["produced"] == {"flights": 8, "weather": 10}
     assert report["bytes"] == {"before": 2000, "after": 800}
     assert (report["seconds"], report["seconds_by_phase"]) == (1.123, {"input": 0.123, "agent": 1.0})
+
+
+def test_the_place_of_the_data_is_named_once() -> None:
+    """The object store is usually inside the data directory."""
+
+    def page(object_store: str) -> str:
+        console = Console(width=200, record=True, file=StringIO())
+        console.print(render(demo_report(object_store)))
+        return console.export_text()
+
+    assert "The data is kept in data. Other" in page(Path("data/objects").absolute().as_uri())
+    assert "The data is kept in data and s3://logs/demo. Other" in page("s3://logs/demo")
+    assert "The data is kept in data and file:///" in page(Path("data-of-others").absolute().as_uri())
