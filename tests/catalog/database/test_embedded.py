@@ -358,3 +358,11 @@ def test_the_error_of_a_failed_start_contains_the_reason(
         EmbeddedPostgres(directory, settings={"no_such_setting": "1"}).start()
     with EmbeddedPostgres(directory) as server:
         assert _query(server.url, "SELECT 1") == 1
+
+
+def test_the_error_without_postgresql_names_the_extra(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("catalog.database.embedded.host._PACKAGE", "no_such_package")
+    with pytest.raises(EmbeddedPostgresError, match=r"siltstone\[agent\]"):
+        EmbeddedPostgres(directory).start()
