@@ -306,7 +306,8 @@ class RunRefusal(StrEnum):
     """Reason why a run was not appended; the agent responds with Kafka's error of the same name.
 
     AWAITS_READOPTION is a gap in a producer's sequence that the readoption of lost commits may still fill:
-    the producer retries. UNKNOWN_PRODUCER_ID exists only for the protocol: as in current Kafka, no commit is
+    the producer retries. FOLLOWS_FAILED is a gap behind a batch that the agent could not append, and that the
+    producer sends again. UNKNOWN_PRODUCER_ID exists only for the protocol: as in current Kafka, no commit is
     rejected with it.
     """
 
@@ -315,6 +316,7 @@ class RunRefusal(StrEnum):
     INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
     UNKNOWN_PRODUCER_ID = "unknown_producer_id"
     AWAITS_READOPTION = "awaits_readoption"
+    FOLLOWS_FAILED = "follows_failed"
     INVALID_PRODUCER_ID_MAPPING = "invalid_producer_id_mapping"
     INVALID_TXN_STATE = "invalid_txn_state"
 

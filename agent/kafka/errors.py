@@ -80,6 +80,7 @@ _REFUSALS = {
     RunRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
     RunRefusal.UNKNOWN_PRODUCER_ID: ErrorCode.unknown_producer_id,
     RunRefusal.AWAITS_READOPTION: ErrorCode.not_enough_replicas,
+    RunRefusal.FOLLOWS_FAILED: ErrorCode.not_enough_replicas,
     RunRefusal.INVALID_PRODUCER_ID_MAPPING: ErrorCode.invalid_producer_id_mapping,
     RunRefusal.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
 }

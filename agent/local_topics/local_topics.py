@@ -308,7 +308,7 @@ class LocalTopics:
         key = partition, stamp.producer_id
         if self._verifier.follows_failed(key, stamp):
             detail = "an earlier batch of the producer has failed, and must be repeated first"
-            result = AppendResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail=detail)
+            result = AppendResult(refusal=RunRefusal.FOLLOWS_FAILED, detail=detail)
             return [result] * len(item.validated.batches)
         try:
             results = await self._append_verified(topic, key, item, stamp)

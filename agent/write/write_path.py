@@ -16,7 +16,7 @@ A file passes through these steps:
 
 A file that cannot be uploaded or committed in `write_attempts` attempts fails only its own appends. Later
 files continue. The catalog then rejects later batches of the same idempotent producer as out of order, even
-if the producer is new (`catalog.commit`).
+if the producer is new (`catalog.commit`). They get a retriable error (`FailedBatches`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ import structlog
 from agent.cluster.client_messages import log_reference_hint, new_reference
 from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
-from agent.runtime.errors import StoppingError
+from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import start_essential_task
+from agent.write.failed_batches import FailedBatches
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -130,6 +131,7 @@ class WritePath:
             settings.max_buffered_bytes,
             retry_after_seconds=max(1.0, settings.flush_interval_ms / 1000),
         )
+        self._failed = FailedBatches(clock)
         self._buffer = IngestionBuffer(settings.flush_bytes)
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries
@@ -188,7 +190,11 @@ class WritePath:
                 "this agent is stopping", remedy="send the request to another agent", retry_after_seconds=1.0
             )
         size = sum([len(validated.data) for validated in appends])
-        self.budget.reserve(size)
+        try:
+            self.budget.reserve(size)
+        except BusyError:
+            self._failed.note_appends(appends)
+            raise
         return size
 
     def _add(
@@ -397,7 +403,7 @@ class WritePath:
     async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> bool:
         """Commit a file and complete its appends; return True if it is committed."""
         try:
-            results = await self._commit(sealed)
+            results = self._failed.judge(sealed.commit, await self._commit(sealed))
             self._check_epoch(results)
             complete_appends(sealed, results)
         except SessionFencedError as error:
@@ -450,6 +456,7 @@ class WritePath:
             f"{what}; {log_reference_hint(reference)}", remedy="retry them", retry_after_seconds=1.0
         )
         failure.__cause__ = error
+        self._failed.note_file(flight.file)
         flight.file.fail(failure)
 
     def _notify(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:

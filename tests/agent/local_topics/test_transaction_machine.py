@@ -95,7 +95,7 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         self.ids = {name: f"{name}-{number}" for name in _NAMES}
         self.current: dict[str, _Producer] = {}
         self.ongoing: dict[str, _Transaction] = {}
-        self.zombies: list[_Producer] = []
+        self.zombies: list[tuple[_Producer, _Transaction | None]] = []
         self.values = count()
         for name in _NAMES:
             self.initialize(name)
@@ -123,10 +123,11 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         )
         found = self.wire.ask("init_producer_id", 4, request)
         assert found.error_code == ErrorCode.none
+        aborted = self.ongoing.pop(name, None)
+        if aborted is not None:
+            aborted.outcome = False
         if name in self.current:
-            self.zombies.append(self.current[name])
-        if name in self.ongoing:
-            self.ongoing.pop(name).outcome = False
+            self.zombies.append((self.current[name], aborted))
         self.current[name] = _Producer(name, found.producer_id, found.producer_epoch, {})
         self._settle()
 
@@ -185,11 +186,25 @@ class LocalTransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.zombies)
     @rule(data=st.data(), kind=st.sampled_from(_KINDS))
     def write_as_zombie(self, data: st.DataObject, kind: str) -> None:
-        zombie = data.draw(st.sampled_from(self.zombies))
-        topic = self.topics[kind].name
+        """As in Kafka, a log takes late batches until it has the marker; they share its outcome."""
+        zombie, transaction = data.draw(st.sampled_from(self.zombies))
+        topic = self.topics[kind]
         if zombie.name == "version-1":
-            assert self._add(zombie, topic) in _REFUSED
-        assert self._produce(zombie, topic, b"zombie") in _REFUSED
+            assert self._add(zombie, topic.name) in _REFUSED
+        value = b"zombie %d" % next(self.values)
+        code = self._produce(zombie, topic.name, value)
+        if code in _REFUSED:
+            return
+        if code in _WAITS:
+            assert kind == "local"
+            return
+        assert code == ErrorCode.none
+        assert kind == "local"
+        assert not (self.table.finds_markers and self.table.completes)
+        assert transaction is not None
+        assert topic.name in zombie.sequences
+        zombie.sequences[topic.name] += 1
+        topic.values.append((value, transaction))
 
     @precondition(lambda self: self.ongoing)
     @rule(data=st.data(), commits=st.booleans())
@@ -202,9 +217,10 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         version = 4 if name == "version-1" else 5
         ended = self.wire.ask("end_txn", version, self._request(producer, committed=commits))
         assert ended.error_code == ErrorCode.none
-        self.ongoing.pop(name).outcome = commits
+        transaction = self.ongoing.pop(name)
+        transaction.outcome = commits
         if name == "version-2":
-            self.zombies.append(producer)
+            self.zombies.append((producer, transaction))
             self.current[name] = _Producer(name, ended.producer_id, ended.producer_epoch, {})
         self._settle()
 

@@ -565,7 +565,7 @@ def test_a_batch_does_not_pass_an_earlier_one_whose_verification_failed(scene: S
         scene.table.verifies = False
         assert produce(wire, producer, 0, b"a").error_code == ErrorCode.request_timed_out
         scene.table.verifies = True
-        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.out_of_order_sequence_number
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.not_enough_replicas
         assert offsets(wire, _READ_UNCOMMITTED) == 0
         assert produce(wire, producer, 0, b"a").base_offset == 0
         assert produce(wire, producer, 1, b"b").base_offset == 1
@@ -585,7 +585,7 @@ def test_a_batch_does_not_pass_an_earlier_one_that_found_no_space(
         with monkeypatch.context() as patch:
             patch.setattr(ByteBudget, "reserve", refuse)
             assert produce(wire, producer, 0, b"a").error_code != ErrorCode.none
-        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.out_of_order_sequence_number
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.not_enough_replicas
         assert produce(wire, producer, 0, b"a").base_offset == 0
         assert produce(wire, producer, 1, b"b").base_offset == 1
 

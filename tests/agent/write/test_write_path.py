@@ -352,7 +352,7 @@ async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its
         store.fail_puts = 1
         lost, rejected = await send()
         assert isinstance(lost.error, AppendFailedError)
-        assert rejected.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+        assert rejected.refusal is RunRefusal.FOLLOWS_FAILED
         assert [each.base_offset for each in await send()] == [0, 1]
         assert [each.duplicate for each in await send()] == [True, True]
 

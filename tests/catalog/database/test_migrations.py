@@ -181,7 +181,7 @@ def test_a_step_is_repeated_whose_process_was_frozen(
             connection.execute("SET LOCAL idle_in_transaction_session_timeout = 10")
             pid = connection.info.backend_pid
             with _connect(catalog_url) as other:
-                while other.execute("SELECT FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone():
+                while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone():
                     time.sleep(0.01)
         return read_schema_version(connection)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _loop = asyncio.new_event_loop()
 _security: dict[str, Any] = {}
+_COMMIT_SECONDS = 0.3
+"""A member that commits after every few records is slower than the producer, and falls behind for ever."""
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
@@ -139,14 +141,17 @@ class Member:
         self.task = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
+        commit_at, is_ahead = 0.0, False
         while True:
             found = await self.consumer.getmany(timeout_ms=100)
             records = [record for records in found.values() for record in records]
             self.records += [(each.partition, each.offset, each.value.decode()) for each in records]
-            if not records:
+            is_ahead |= bool(records)
+            if not is_ahead or _loop.time() < commit_at:
                 continue
+            commit_at, is_ahead = _loop.time() + _COMMIT_SECONDS, False
             try:
-                await self.consumer.commit()  # once for all: a commit is a durable transaction
+                await self.consumer.commit()
             except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError) as failure:
                 # A rebalance has started, or has left no partition. The records will be read again.
                 sys.stderr.write(f"{failure!r}\n")
