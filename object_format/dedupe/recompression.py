@@ -89,7 +89,7 @@ def _compress_by_library(
     for start, end, attributes, unmerged_size in rewritten.tolist():
         own = Codec(attributes)
         codec = merged_codec if unmerged_size and merged_codec is not None else own
-        batch = memoryview(_compressed(out[start:end], codec))
+        batch = _compressed(out[start:end], codec)
         parts += (out[done:start].data, batch)
         done = end
         if unmerged_size:
@@ -97,12 +97,21 @@ def _compress_by_library(
     return [*parts, out[done:length].data], saved
 
 
-def _compressed(batch: Bytes, codec: Codec) -> bytearray:
-    """Return a batch with uncompressed records in compressed form."""
-    result = bytearray(batch[:BATCH_OVERHEAD].data)
+def _compressed(batch: Bytes, codec: Codec) -> memoryview:
+    """Return a batch with uncompressed records in compressed form.
+
+    Incompressible batches grow slightly. The parts are written in place: a growing buffer takes more memory.
+    """
+    result = np.empty(len(batch) + (len(batch) >> GROWTH_SHIFT) + FRAME_OVERHEAD, np.uint8)
+    result[:BATCH_OVERHEAD] = batch[:BATCH_OVERHEAD]
+    end = BATCH_OVERHEAD
     for part in compressed_parts(codec, batch[BATCH_OVERHEAD:].data):
-        result += part
-    result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
-    result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
-    write_checksum(memoryview(result), 0, len(result))
-    return result
+        data = np.frombuffer(memoryview(part).cast("B"), np.uint8)
+        result[end : end + len(data)] = data
+        end += len(data)
+    result[ATTRIBUTES + 1] = int(result[ATTRIBUTES + 1]) & ~CODEC_MASK | codec
+    length = (end - LENGTH_OVERHEAD).to_bytes(4, "big")
+    result[BATCH_LENGTH : BATCH_LENGTH + 4] = np.frombuffer(length, np.uint8)
+    output = result[:end].data
+    write_checksum(output, 0, end)
+    return output if 2 * end > len(result) else memoryview(bytes(output))

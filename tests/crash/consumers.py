@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import aiokafka  # type: ignore[import-untyped]  # it brings no types
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.agent.kafka.in_process_clients import log_end_offset
 from tests.agent.kafka.work import Work
 from tests.crash.clients import IDENTITY, QUICK, TIMEOUT_SECONDS, start_client
 from tests.crash.ledger import ReadRecord
@@ -277,7 +278,7 @@ class LogReader:
         try:
             wanted = [TopicPartition(*each) for each in partitions]
             committed = consumer.committed(wanted, timeout=120)
-            ends = {(each.topic, each.partition): self._end(consumer, each) for each in wanted}
+            ends = {(each.topic, each.partition): log_end_offset(consumer, each) for each in wanted}
         finally:
             consumer.close()
         return [
@@ -286,7 +287,3 @@ class LogReader:
             for each in committed
             if each.offset > ends[each.topic, each.partition]
         ]
-
-    @staticmethod
-    def _end(consumer: Consumer, partition: TopicPartition) -> int:
-        return int(consumer.get_watermark_offsets(partition, timeout=120)[1])

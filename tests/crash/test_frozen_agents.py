@@ -151,7 +151,7 @@ def test_a_driver_that_computes_while_it_publishes_keeps_its_locks(
 ) -> None:
     """Only silence counts. Here every step takes longer than that in all, and shows that it goes on."""
     clock = SystemClock()
-    limits = DatabaseLimits(silent_client_seconds=0.5)
+    limits = DatabaseLimits(silent_client_seconds=2.0)
     with open_catalog(server.url, clock, SystemIds(clock), limits=limits) as catalog:
         agent = _agent(catalog)
         topic = _topic(agent, partitions=20)
@@ -161,13 +161,18 @@ def test_a_driver_that_computes_while_it_publishes_keeps_its_locks(
         job = agent.claimed(extents)
         keep_alive = Transaction.keep_alive
 
+        steps = 0
+
         def compute(transaction: Transaction) -> None:
-            clock.sleep(0.05)
+            nonlocal steps
+            steps += 1
+            clock.sleep(0.2)
             keep_alive(transaction)
 
         monkeypatch.setattr(Transaction, "keep_alive", compute)
         catalog.jobs.complete(agent.result(job))
         assert catalog.operation_counts()["jobs.complete"].retries == 0
+        assert steps * 0.2 > limits.silent_client_seconds
 
 
 def test_a_heartbeat_does_not_wait_for_a_commit(server: PostgresNode) -> None:

@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.in_process_clients import log_end_offset
 from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
@@ -49,19 +50,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until, "the condition did not come true"
         time.sleep(0.02)
-
-
-def _log_end_offset(consumer: Consumer, partition: TopicPartition) -> int:
-    """Ask again after an error: librdkafka forgets a topic's partitions when a leader refuses a request."""
-    found: list[int] = []
-
-    def ask() -> bool:
-        with suppress(KafkaException):
-            found.append(consumer.get_watermark_offsets(partition, timeout=_DEADLINE_SECONDS)[1])
-        return bool(found)
-
-    wait_until(ask)
-    return found[0]
 
 
 @dataclass
@@ -152,7 +140,7 @@ class Cluster:
         )
         with closing(consumer):
             partitions = [TopicPartition(_TOPIC, number, OFFSET_BEGINNING) for number in range(_PARTITIONS)]
-            ends = {each.partition: _log_end_offset(consumer, each) for each in partitions}
+            ends = {each.partition: log_end_offset(consumer, each) for each in partitions}
             consumer.assign(partitions)
 
             def is_done() -> bool:

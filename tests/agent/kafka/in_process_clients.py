@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,3 +56,19 @@ def consume(
     finally:
         consumer.close()
     return messages
+
+
+def log_end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return where the log of a partition ends, also while agents change.
+
+    librdkafka fails with an unknown partition if a leader refused a request shortly before: it then forgets the
+    partitions of the topic.
+    """
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)[1])
+        except KafkaException:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
