@@ -61,8 +61,8 @@ def consume(
 def log_end_offset(consumer: Consumer, partition: TopicPartition) -> int:
     """Return where the log of a partition ends, also while agents change.
 
-    librdkafka fails with an unknown partition if a leader refused a request shortly before: it then forgets the
-    partitions of the topic.
+    librdkafka fails with an unknown partition if a leader refused a request shortly before: it has forgotten
+    the partitions of the topic then.
     """
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
