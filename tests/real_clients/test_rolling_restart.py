@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 _AGENTS = 2
+_PAUSE = 0.5
+"""A client sends all of its records in each response, and reads nothing meanwhile."""
 
 
 class Readers:
@@ -42,13 +44,13 @@ class Readers:
         """Wait until each member has read new records."""
         before = len(self._scenario.producer.sent)
         for name in self._drivers:
-            until(lambda name=name: len(self._seen(name)) > before)  # type: ignore[misc]  # bound here
+            until(lambda name=name: len(self._seen(name)) > before, pause=_PAUSE)  # type: ignore[misc]  # bound here
 
     def check(self) -> None:
         """Wait until every record is read and every offset is committed."""
         sent, ends = self._scenario.producer.sent, self._scenario.ends()
         for name in self._drivers:
-            until(lambda name=name: self._seen(name) == sent)  # type: ignore[misc]  # bound here
+            until(lambda name=name: self._seen(name) == sent, pause=_PAUSE)  # type: ignore[misc]  # bound here
             until(lambda name=name: self._scenario.committed(name) == ends)  # type: ignore[misc]  # bound here
 
 

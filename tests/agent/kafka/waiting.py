@@ -19,9 +19,9 @@ QUICK_GROUPS = GroupSettings(
 )
 
 
-def until(reached: Callable[[], bool], *, seconds: float = 240.0) -> None:
-    """Wait until `reached` returns True."""
+def until(reached: Callable[[], bool], *, seconds: float = 240.0, pause: float = 0.01) -> None:
+    """Wait until `reached` returns True, with a pause in seconds between its calls."""
     end = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < end, "the condition was not reached in time"
-        time.sleep(0.01)
+        time.sleep(pause)
