@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final, cast
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from catalog.database.pool import Database
 from catalog.model import JobState, PartitionId
-from catalog.open import open_catalog
+from catalog.open import Catalog
 from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
@@ -123,7 +124,7 @@ class Simulator:
         self._clock = VirtualClock()
         self._ids = SeededIds(0, self._clock)
         url = make_conninfo(url, options=_OPTIONS)
-        self._catalog = open_catalog(url, self._clock, self._ids, limits=PATIENT)
+        self._database = Database(url, self._clock, self._ids, PATIENT)
         self._connection = psycopg.connect(url, autocommit=True)
         self._runs = 0
 
@@ -137,7 +138,7 @@ class Simulator:
 
     def close(self) -> None:
         """Close the connections."""
-        self._catalog.close()
+        self._database.close()
         self._connection.close()
 
     def run(self, seed: int) -> Outcome:
@@ -151,7 +152,8 @@ class Simulator:
         loop = VirtualLoop(clock)
         fibers = clock.fibers = FiberScheduler(loop)
         env = Environment(
-            catalog=self._catalog,
+            # A new one does not know the commits of the last schedule, which the tables have lost.
+            catalog=Catalog(self._database, clock, self._ids),
             clock=clock,
             ids=self._ids,
             fibers=fibers,
