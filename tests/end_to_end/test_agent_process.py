@@ -100,7 +100,7 @@ def test_an_agent_that_a_migration_excludes_stops_with_its_own_exit_code(
         sessions = "SELECT state FROM siltstone.sessions"
         with psycopg.connect(catalog_url) as connection:
             assert connection.execute(sessions).fetchall() == [("ended",)]
-    log = (tmp_path / "agent.log").read_text(encoding="utf-8")
+    log = (tmp_path / "data-agent.log").read_text(encoding="utf-8")
     assert "the schema of the catalog excludes this version" in log
     assert "upgrade Siltstone" in log
 

@@ -67,7 +67,14 @@ def loaded_modules(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 @pytest.mark.spark
 def test_no_worker_loads_modules_of_tasks(spark: SparkForTests) -> None:
-    rows = spark.session.range(0, 2, 1, 2).mapInArrow(loaded_modules, "found binary").collect()
+    # Workers with another environment get a daemon of their own, so that none has run a task before.
+    setting = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
+    hidden = spark.session.conf.get(setting) or "false"
+    spark.session.conf.set(setting, "false" if hidden == "true" else "true")
+    try:
+        rows = spark.session.range(0, 2, 1, 2).mapInArrow(loaded_modules, "found binary").collect()
+    finally:
+        spark.session.conf.set(setting, hidden)
 
     assert len(rows) == 2
     for daemon, found in (orjson.loads(bytes(row.found)) for row in rows):
