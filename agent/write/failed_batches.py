@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_KEYS: Final = 10_000
 """Of more, the oldest are forgotten; their gaps are out of order sequences."""
 WAIT_SECONDS: Final = 60.0
-"""Time for a producer to send a failed batch again. Each failure begins it anew."""
+"""Time for a producer to send a failed batch again, counted from its last failure."""
 _Key = tuple["UUID", int, int, int]
 """Topic, partition, producer id and epoch."""
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from catalog.errors import CatalogReplacedError
+from catalog.lifecycle.lost_commits import REPORT_MS
 from core.errors import RetryableError, SiltstoneError
 from maintenance.readopt import Outcome, readopt_file, reported_files
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _IDS_PER_QUERY: Final = 5_000
-_MAX_WAIT_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 
 
@@ -185,7 +185,7 @@ class LossRecovery:
     async def _wait_for_others(self) -> None:
         """Wait until the other agents that lived have compared their commits, or 10 s have passed."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _MAX_WAIT_SECONDS
+        until = loop.time() + REPORT_MS / 1000
         unverified = partial(self._catalog.lost_commits.unverified, self._silent_ms)
         while await self._pool.run(unverified) and loop.time() < until:  # noqa: ASYNC110  # polls the catalog
             await asyncio.sleep(_POLL_SECONDS)

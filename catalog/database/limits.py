@@ -17,8 +17,9 @@ class DatabaseLimits:
     stuck (`ConnectionStock`), and closes those that are idle for `idle_seconds`.
 
     A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
-    `lock_seconds` in all. Other transactions do the same after 45 % of `silent_client_seconds`. A transaction
-    is ended when its client is silent for all of them, so that a frozen process does not hold its locks.
+    `lock_seconds` in all. Other transactions do the same after a part of `silent_client_seconds`. A
+    transaction is ended when its client is silent for that long, so that a frozen process does not hold its
+    locks.
 
     The server cannot notice the silence of a client within a statement. Then a process that has waited for a
     lock ends the transaction, or maintenance after `frozen_client_seconds`, which spares slow connections.

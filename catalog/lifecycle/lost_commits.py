@@ -30,6 +30,8 @@ _SQL = load_queries("lost_commits")
 _PAGE: Final = 500
 _FIRST: Final = UUID(int=0)
 _RETENTION_MS: Final = 90 * 86_400_000
+REPORT_MS: Final = 10_000
+"""Time from the beginning of an epoch in which agents that live report what it lacks. Others wait as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

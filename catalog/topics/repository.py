@@ -18,6 +18,7 @@ from catalog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from catalog.lifecycle.lost_commits import REPORT_MS
 from catalog.model import PartitionId
 from catalog.rows import state_from_row, topic_from_row
 from catalog.topics.deleted import DeletedTopics
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("topics")
 _CREATE_ATTEMPTS: Final = 5
-_RESTORE_MS: Final = 10_000
-"""Agents create lost topics again as long after an epoch began, and wait as long for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ class Topics:
             self._incarnations.check(transaction)
         except CatalogReplacedError as error:
             raise _topics_may_be_lost(error.message) from error
-        since_ms = transaction.now_ms() - _RESTORE_MS
+        since_ms = transaction.now_ms() - REPORT_MS
         if transaction.rows(_SQL["awaits_reports"], {"since_ms": since_ms})[0].awaits:
             raise _topics_may_be_lost("agents have not reported yet which topics a failover has lost")
 

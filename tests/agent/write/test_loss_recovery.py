@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -108,61 +109,77 @@ def recover_all(agents: Iterable[Agent]) -> None:
     asyncio.run(recover())
 
 
-def lose_all_commits(catalog_url: str) -> None:
-    """Remove every trace of the commits, as a failover does."""
-    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection:
-        connection.execute("DELETE FROM extents")
-        connection.execute("DELETE FROM files")
-        connection.execute("DELETE FROM commit_results")
-        connection.execute("DELETE FROM producers")
-        connection.execute(
-            "UPDATE partitions SET log_end_offset = 0, high_watermark = 0, last_stable_offset = 0"
+@dataclass
+class World:
+    """A catalog and an object store, whose commits and topics may get lost."""
+
+    catalog: Catalog
+    store: LocalStore
+    clock: Clock
+    ids: Ids
+    url: str
+
+    def agent(self, late_ms: int = 0) -> Agent:
+        return Agent(self.catalog, self.store, self.clock, self.ids, late_ms)
+
+    def execute(self, *statements: str) -> None:
+        with psycopg.connect(self.url, autocommit=True, options="-c search_path=siltstone") as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def lose_commits(self) -> None:
+        """Remove every trace of the commits, as a failover does."""
+        tables = ("extents", "files", "commit_results", "producers")
+        self.execute(
+            *(f"DELETE FROM {table}" for table in tables),
+            "UPDATE partitions SET log_end_offset = 0, high_watermark = 0, last_stable_offset = 0",
         )
 
+    def lose_commits_and_topics(self) -> None:
+        """Remove the topics, too, as if they had not been created yet."""
+        self.lose_commits()
+        tables = ("partitions", "deleted_partitions", "deleted_topics", "topics")
+        self.execute(*(f"DELETE FROM {table}" for table in tables))
 
-def lose_topics(catalog_url: str) -> None:
-    """Remove the topics as if they had not been created yet, also those that were deleted."""
-    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection:
-        for table in ("partitions", "deleted_partitions", "deleted_topics", "topics"):
-            connection.execute(f"DELETE FROM {table}")
+    def begin_epoch(self) -> None:
+        self.catalog.incarnations.declare_restore("a test")
 
 
-def test_files_of_a_producer_that_moved_between_agents_are_readopted_in_order(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
+@pytest.fixture
+def world(catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path) -> World:
+    return World(catalog, LocalStore(tmp_path, ids), clock, ids, catalog_url)
+
+
+def test_files_of_a_producer_that_moved_between_agents_are_readopted_in_order(world: World) -> None:
     """The clock of the second agent is an hour late. No agent writes before all files are in the log."""
-    store = LocalStore(tmp_path, ids)
-    topic = catalog.topics.create("t", 1, {})
-    first, second = (Agent(catalog, store, clock, ids, late_ms) for late_ms in (0, 3_600_000))
+    topic = world.catalog.topics.create("t", 1, {})
+    first, second = (world.agent(late_ms) for late_ms in (0, 3_600_000))
     for number, agent in enumerate((first, second, second, first, second)):
         agent.write(topic, number * _RECORDS)
-    lose_all_commits(catalog_url)
-    catalog.incarnations.declare_restore("a test")
+    world.lose_commits()
+    world.begin_epoch()
     recover_all([second, first])
-    (state,) = catalog.topics.states([PartitionId(topic.topic_id, 0)])
+    (state,) = world.catalog.topics.states([PartitionId(topic.topic_id, 0)])
     assert state.high_watermark == 5 * _RECORDS
-    assert {each.outcome for each in catalog.lost_commits.list()} == {"readopted"}
+    assert {each.outcome for each in world.catalog.lost_commits.list()} == {"readopted"}
     for agent, sequence in ((second, 5), (first, 6)):
         sealed = agent.upload(topic, sequence * _RECORDS)
-        (result,) = catalog.commits.commit(sealed.commit)
+        (result,) = world.catalog.commits.commit(sealed.commit)
         assert result.runs[0].base_offset == sequence * _RECORDS
 
 
-def test_records_that_the_log_has_already_are_not_counted_again(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
+def test_records_that_the_log_has_already_are_not_counted_again(world: World) -> None:
     """The producer repeated its first batch at another agent, after the loss and before the recovery."""
-    store = LocalStore(tmp_path, ids)
-    topic = catalog.topics.create("t", 1, {})
-    agent = Agent(catalog, store, clock, ids, 0)
+    topic = world.catalog.topics.create("t", 1, {})
+    agent = world.agent()
     for number in range(2):
         agent.write(topic, number * _RECORDS)
-    lose_all_commits(catalog_url)
-    catalog.incarnations.declare_restore("a test")
-    Agent(catalog, store, clock, ids, 0).write(topic, 0)
+    world.lose_commits()
+    world.begin_epoch()
+    world.agent().write(topic, 0)
     with capture_logs() as logs:
         recover_all([agent])
-    (state,) = catalog.topics.states([PartitionId(topic.topic_id, 0)])
+    (state,) = world.catalog.topics.states([PartitionId(topic.topic_id, 0)])
     assert state.high_watermark == 2 * _RECORDS
     assert agent.readopted() == [2, _RECORDS]
     (lost,) = [each for each in logs if "lost commits" in each["event"]]
@@ -171,143 +188,111 @@ def test_records_that_the_log_has_already_are_not_counted_again(
     assert lost["remedy"] == "the agent commits them again now"
 
 
-def test_records_of_deleted_topics_are_not_counted(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
+def test_records_of_deleted_topics_are_not_counted(world: World) -> None:
     """Their sections are rejected when the file is committed again."""
-    store = LocalStore(tmp_path, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
+    agent = world.agent()
     for name in ("kept", "deleted"):
-        agent.write(catalog.topics.create(name, 1, {}), 0)
-    catalog.topics.delete("deleted")
-    lose_all_commits(catalog_url)
-    catalog.incarnations.declare_restore("a test")
+        agent.write(world.catalog.topics.create(name, 1, {}), 0)
+    world.catalog.topics.delete("deleted")
+    world.lose_commits()
+    world.begin_epoch()
     recover_all([agent])
     assert agent.readopted() == [2, _RECORDS]
 
 
-def test_topics_that_were_created_in_the_lost_history_are_created_again(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
+def test_topics_that_were_created_in_the_lost_history_are_created_again(world: World) -> None:
     """Their records would be rejected otherwise, although producers have the acknowledgements."""
-    store = LocalStore(tmp_path, ids)
-    agents = [Agent(catalog, store, clock, ids, 0) for _ in range(2)]
-    topic = catalog.topics.create("t", 2, {"cleanup.policy": "compact"})
+    agents = [world.agent() for _ in range(2)]
+    topic = world.catalog.topics.create("t", 2, {"cleanup.policy": "compact"})
     for number, agent in enumerate(agents):
         agent.write(topic, number * _RECORDS)
-    lose_all_commits(catalog_url)
-    lose_topics(catalog_url)
-    catalog.incarnations.declare_restore("a test")
+    world.lose_commits_and_topics()
+    world.begin_epoch()
     with capture_logs() as logs:
         recover_all(agents)
-    again = catalog.topics.get("t")
+    again = world.catalog.topics.get("t")
     assert (again.topic_id, again.partition_count) == (topic.topic_id, 2)
     assert again.config == topic.config
-    assert [state.high_watermark for state in catalog.topics.partitions(topic.topic_id)] == [2 * _RECORDS, 0]
+    assert [state.high_watermark for state in world.catalog.topics.partitions(topic.topic_id)] == [
+        2 * _RECORDS,
+        0,
+    ]
     created = [each for each in logs if each["event"].startswith("a topic")]
     assert {(each["log_level"], each["topic"], each["partitions"]) for each in created} == {
         ("warning", "t", 2)
     }
 
 
-def test_partitions_that_were_added_in_the_lost_history_are_added_again(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
-    store = LocalStore(tmp_path, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
-    catalog.topics.create("t", 1, {})
-    agent.write(catalog.topics.add_partitions("t", 3), 0)
-    lose_all_commits(catalog_url)
-    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection:
-        connection.execute("DELETE FROM partitions WHERE partition > 0")
-        connection.execute("UPDATE topics SET partition_count = 1")
-    catalog.incarnations.declare_restore("a test")
+def test_partitions_that_were_added_in_the_lost_history_are_added_again(world: World) -> None:
+    agent = world.agent()
+    world.catalog.topics.create("t", 1, {})
+    agent.write(world.catalog.topics.add_partitions("t", 3), 0)
+    world.lose_commits()
+    world.execute("DELETE FROM partitions WHERE partition > 0", "UPDATE topics SET partition_count = 1")
+    world.begin_epoch()
     recover_all([agent])
-    assert catalog.topics.get("t").partition_count == 3
-    assert len(catalog.topics.partitions(catalog.topics.get("t").topic_id)) == 3
+    assert world.catalog.topics.get("t").partition_count == 3
+    assert len(world.catalog.topics.partitions(world.catalog.topics.get("t").topic_id)) == 3
 
 
-def test_a_lost_topic_whose_name_is_taken_is_reported(
-    catalog: Catalog,
-    catalog_url: str,
-    clock: Clock,
-    ids: Ids,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = LocalStore(tmp_path, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
-    agent.write(catalog.topics.create("t", 1, {}), 0)
-    lose_all_commits(catalog_url)
-    lose_topics(catalog_url)
-    catalog.incarnations.declare_restore("a test")
-    monkeypatch.setattr(repository, "_RESTORE_MS", 0)  # an agent that was away for longer
-    other = catalog.topics.create("t", 1, {})
+def test_a_lost_topic_whose_name_is_taken_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = world.agent()
+    agent.write(world.catalog.topics.create("t", 1, {}), 0)
+    world.lose_commits_and_topics()
+    world.begin_epoch()
+    monkeypatch.setattr(repository, "REPORT_MS", 0)  # an agent that was away for longer
+    other = world.catalog.topics.create("t", 1, {})
     with capture_logs() as logs:
         recover_all([agent])
-    assert catalog.topics.get("t").topic_id == other.topic_id
+    assert world.catalog.topics.get("t").topic_id == other.topic_id
     assert [each["topic"] for each in logs if "cannot be created again" in each["event"]] == ["t"]
     assert agent.readopted() == [1, 0]
 
 
-def test_no_client_takes_the_name_of_a_lost_topic(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
+def test_no_client_takes_the_name_of_a_lost_topic(world: World) -> None:
     """Clients ask for it as soon as it is missing: before the loss is noticed, and before agents report."""
-    store = LocalStore(tmp_path, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
-    topic = catalog.topics.create("t", 1, {})
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    lose_all_commits(catalog_url)
-    lose_topics(catalog_url)
+    world.lose_commits_and_topics()
     with pytest.raises(CatalogUnavailableError, match="an acknowledged commit is unknown"):
-        catalog.topics.create("t", 1, {})
-    catalog.incarnations.ensure()
+        world.catalog.topics.create("t", 1, {})
+    world.catalog.incarnations.ensure()
     with pytest.raises(CatalogUnavailableError, match="agents have not reported"):
-        catalog.topics.create("t", 1, {})
+        world.catalog.topics.create("t", 1, {})
     recover_all([agent])
-    assert catalog.topics.get("t").topic_id == topic.topic_id
-    catalog.topics.create("u", 1, {})
+    assert world.catalog.topics.get("t").topic_id == topic.topic_id
+    world.catalog.topics.create("u", 1, {})
 
 
-def test_a_deleted_topic_is_not_created_again(
-    catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path
-) -> None:
-    store = LocalStore(tmp_path, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
-    topic = catalog.topics.create("t", 1, {})
+def test_a_deleted_topic_is_not_created_again(world: World) -> None:
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    catalog.topics.delete("t")
-    lose_all_commits(catalog_url)
-    catalog.incarnations.declare_restore("a test")
+    world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
     recover_all([agent])
-    assert not catalog.topics.list()
-    assert not catalog.topics.states([PartitionId(topic.topic_id, 0)])
-    assert [each.topic.topic_id for each in catalog.topics.deleted.list()] == [topic.topic_id]
+    assert not world.catalog.topics.list()
+    assert not world.catalog.topics.states([PartitionId(topic.topic_id, 0)])
+    assert [each.topic.topic_id for each in world.catalog.topics.deleted.list()] == [topic.topic_id]
 
 
 def test_an_operator_creates_a_lost_topic_again_whose_agent_died(
-    catalog: Catalog,
-    catalog_url: str,
-    clock: Clock,
-    ids: Ids,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dry run names its id, and with the topic no record is rejected."""
-    store = LocalStore(tmp_path, ids)
-    verify_binding(store, catalog.store_binding, ids)
-    agent = Agent(catalog, store, clock, ids, 0)
-    topic = catalog.topics.create("t", 1, {})
+    verify_binding(world.store, world.catalog.store_binding, world.ids)
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    lose_all_commits(catalog_url)
-    lose_topics(catalog_url)
-    catalog.incarnations.declare_restore("a test")
-    (planned,) = readopt(catalog, store).files
+    world.lose_commits_and_topics()
+    world.begin_epoch()
+    (planned,) = readopt(world.catalog, world.store).files
     assert planned.unknown_topics == (topic.topic_id,)
-    monkeypatch.setattr(repository, "_RESTORE_MS", 0)  # agents that live have reported
-    catalog.topics.create("t", 1, {}, topic_id=topic.topic_id)
-    (planned,) = readopt(catalog, store).files
+    monkeypatch.setattr(repository, "REPORT_MS", 0)  # agents that live have reported
+    world.catalog.topics.create("t", 1, {}, topic_id=topic.topic_id)
+    (planned,) = readopt(world.catalog, world.store).files
     assert planned.unknown_topics == ()
-    done = readopt(catalog, store, apply=True)
+    done = readopt(world.catalog, world.store, apply=True)
     assert (done.records, done.rejected) == (_RECORDS, 0)
