@@ -11,7 +11,7 @@ import pytest
 from tests.catalog.scene import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from catalog.open import Catalog
     from core.ids import Ids
@@ -24,8 +24,8 @@ def scene(catalog: Catalog, ids: Ids) -> Scene:
 
 
 @pytest.fixture
-def breaking_connections(catalog: Catalog, catalog_url: str) -> Iterator[None]:
-    """Terminate a random connection to the catalog every 20 ms, once it is open."""
+def breaking_connections(catalog: Catalog, catalog_url: str) -> Iterator[Callable[[], None]]:
+    """Terminate a random connection to the catalog every 20 ms; return a function that ends this."""
     del catalog
     stop = threading.Event()
 
@@ -40,6 +40,10 @@ def breaking_connections(catalog: Catalog, catalog_url: str) -> Iterator[None]:
 
     thread = threading.Thread(target=break_some)
     thread.start()
-    yield
-    stop.set()
-    thread.join()
+
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    yield end
+    end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs do not export it
 
+from tests.agent.kafka.waiting import until
 from tests.end_to_end.processes import agent, as_url, report, siltstone
 from tests.fixtures import previous_release
 
@@ -42,13 +42,6 @@ _PACKAGES = (
 """Folders of the previous release that its agent needs."""
 _STEP = 200
 """Acknowledgements to wait for after each step."""
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, "the condition did not come true"
-        time.sleep(0.02)
 
 
 @dataclass
@@ -89,7 +82,7 @@ class Ledger:
     def advance(self) -> None:
         """Wait until records that are sent from now on were acknowledged."""
         target = self.count + _STEP
-        wait_until(lambda: self.count >= target)
+        until(lambda: self.count >= target)
 
 
 @contextmanager
@@ -121,7 +114,7 @@ def read_all(bootstrap: str, ledger: Ledger) -> dict[int, list[bytes]]:
                 found[partition].append(value)
             return sum(map(len, found.values())) >= ledger.count
 
-        wait_until(consume)
+        until(consume)
     return found
 
 

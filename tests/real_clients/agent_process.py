@@ -23,7 +23,7 @@ _GROUPS = GroupSettings(
     group_initial_rebalance_delay_ms=50,
     group_min_session_timeout_ms=500,
     group_consumer_heartbeat_interval_ms=200,
-    group_consumer_session_timeout_ms=3_000,
+    group_consumer_session_timeout_ms=6_000,
 )
 
 
@@ -72,7 +72,7 @@ def _agent(
         kafka_listeners=(KafkaListener(port=control.recv()),),
         flush_interval_ms=20,
         heartbeat_interval_ms=300,
-        broker_silent_ms=1_500,
+        broker_silent_ms=6_000,  # a busy machine stalls for seconds, and a silent agent drops its groups
         local_root=local_root,
         groups=_GROUPS,
     )

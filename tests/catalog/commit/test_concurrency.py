@@ -13,11 +13,11 @@ import pytest
 from catalog.model import PartitionId
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.committer import append_at_random
+from tests.catalog.committer import append_at_random, retry_while_unavailable
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from core.clock import Clock
     from tests.catalog.scene import Scene
@@ -46,11 +46,15 @@ def test_appends_of_threads_do_not_overlap(scene: Scene, catalog_url: str) -> No
     _check(scene, [each for appended in done for each in appended])
 
 
-@pytest.mark.usefixtures("breaking_connections")
-def test_broken_connections_neither_lose_nor_duplicate_appends(scene: Scene, catalog_url: str) -> None:
-    topic = scene.topic(partitions=3)
+def test_broken_connections_neither_lose_nor_duplicate_appends(
+    scene: Scene, catalog_url: str, breaking_connections: Callable[[], None]
+) -> None:
+    topic = retry_while_unavailable(lambda: scene.topic(partitions=3))
     with ThreadPoolExecutor(2) as pool:
-        done = pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 15), range(2, 4))
+        done = list(
+            pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 15), range(2, 4))
+        )
+    breaking_connections()
     _check(scene, [each for appended in done for each in appended])
 
 

@@ -12,13 +12,14 @@ import pytest
 
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
-from catalog.errors import CatalogUnavailableError, TransactionRefusedError
+from catalog.errors import TransactionRefusedError
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
 from catalog.transactions.repository import EndedTransaction, EndRequest
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
+from tests.catalog.committer import retry_while_unavailable
 from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import Scene, run_of
 
@@ -292,37 +293,30 @@ def test_two_requests_that_end_the_same_transaction_agree(scene: Scene) -> None:
         assert state.log_end_offset == 2 * (number + 1)
 
 
-def _until_it_works(call: Callable[[], T]) -> T:
-    """Repeat a request like a client; the catalog gives up after some broken connections."""
-    while True:
-        try:
-            return call()
-        except CatalogUnavailableError:
-            continue
-
-
-@pytest.mark.usefixtures("breaking_connections")
-def test_broken_connections_neither_lose_nor_repeat_the_end_of_a_transaction(scene: Scene) -> None:
-    topic = _until_it_works(lambda: scene.topic(partitions=_PARTITIONS))
+def test_broken_connections_neither_lose_nor_repeat_the_end_of_a_transaction(
+    scene: Scene, breaking_connections: Callable[[], None]
+) -> None:
+    topic = retry_while_unavailable(lambda: scene.topic(partitions=_PARTITIONS))
     transactions = scene.catalog.transactions
 
     def run(seed: int) -> list[bool]:
         name, outcomes = f"t-{seed}", []
-        producer = _until_it_works(lambda: transactions.initialize(name, _TIMEOUT_MS)).producer
+        producer = retry_while_unavailable(lambda: transactions.initialize(name, _TIMEOUT_MS)).producer
         for number in range(_TRANSACTIONS):
             run = run_of(1, producer=(*producer, 0), adds_partition=True, transactional_id=name)
             commit = scene.file({key: [run] for key in _keys(topic)})
-            _until_it_works(partial(scene.catalog.commits.commit, commit))
+            retry_while_unavailable(partial(scene.catalog.commits.commit, commit))
             outcomes.append((number + seed) % 2 == 0)
             end = partial(transactions.end, name, producer, commits=outcomes[-1], bumps_epoch=True)
-            producer = _until_it_works(end).producer
+            producer = retry_while_unavailable(end).producer
         return outcomes
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = [each for found in pool.map(run, range(2)) for each in found]
+    breaking_connections()
     for key in _keys(topic):
-        (state,) = _until_it_works(partial(scene.catalog.topics.states, [key]))
+        (state,) = scene.catalog.topics.states([key])
         assert state.last_stable_offset == state.log_end_offset == 2 * len(outcomes)
-        extents = _until_it_works(partial(scene.extents, topic, key.partition))
+        extents = scene.extents(topic, key.partition)
         ends = [each.control.commits for each in extents if each.control is not None]
         assert sorted(ends) == sorted(outcomes)
