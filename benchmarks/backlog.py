@@ -11,11 +11,12 @@ Each round has a new database and store. All processes share one machine.
 - `files_s`, `extents_s`, `records_s`: medians over the rounds, of arrival and of each number of workers.
   `spread` is the difference between the slowest and the fastest round, divided by the median.
 - `of_arrival`: files compacted in a second, divided by the files that arrived in a second in the same round.
-- `plan_share`: part of the time in which the watcher plans and no job runs. `jobs`: ingestion jobs.
+- `jobs`: ingestion jobs.
 """
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 from contextlib import ExitStack, closing
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 import orjson
 import psycopg
+import structlog
 from psycopg.conninfo import make_conninfo
 
 from benchmarks.parts.catalog_load import worker
@@ -38,19 +40,19 @@ from catalog.model import BatchRun, FileCommit, SectionCommit
 from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
-from maintenance.settings import GarbageSettings
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.names import ingestion_name
 from object_store.open import StoreConfig, open_store
-from planner.settings import PlannerSettings
-from siltstone.compaction.compactor import claim_jobs, plan_jobs
+from siltstone.compaction.compactor import CompactionOptions
+from siltstone.compaction.watcher import Watcher
 from siltstone.context import AppContext
+from siltstone.interrupts import Interrupts
+from siltstone.settings.sources import load_settings
 from spark_jobs.session.spark_session import SparkSettings
 from spark_jobs.session_manager import SparkSessionManager
-from spark_jobs.shuffle.plan import PlanChoice
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 AGENTS: Final = 10
 _PROCESSES: Final = 2
 _VALUE: Final = bytes(100)
-_PLANNER: Final = PlannerSettings(paced=True, max_ingestion_age_ms=0)
+_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,9 @@ class Place(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Outcome of one round: files in a second, and where the time of a drain went."""
+    """Outcome of one round: files in a second, and the number of jobs of a drain."""
 
     files_s: float
-    plan_share: float = 0.0
     jobs: int = 0
 
 
@@ -199,28 +200,16 @@ def arrive(agents: list[Connection], place: Place) -> Rates:
 
 def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rates:
     """Compact until no ingestion file is left."""
+    settings = load_settings({"max_ingestion_age_ms": 0})
+    watcher = Watcher(context, settings, CompactionOptions(), interval_seconds=_POLL_SECONDS, session=session)
+    interrupts = Interrupts()
     begin = perf_counter()
-    planned_seconds, jobs = 0.0, 0
     while context.catalog.planning.backlog().ingestion_files or context.catalog.jobs.claimable():
-        looked = perf_counter()
-        plan_jobs(context, _PLANNER, GarbageSettings(), slots=session.slots, shares_looks=True)
-        claimed = claim_jobs(context, session.slots)
-        planned_seconds += perf_counter() - looked
-        report = session.run(
-            claimed,
-            store=context.store_config,
-            book=context.catalog.jobs,
-            clock=context.clock,
-            ids=context.ids,
-            progress=lambda _outcome: None,
-            cancelled=threading.Event(),
-            plan=PlanChoice.AUTO,
-        )
-        if report.failures:
-            raise RuntimeError(f"a job failed: {report.failures[0].message}")
-        jobs += report.jobs_completed
-    seconds = perf_counter() - begin
-    return Rates(load.total_files / seconds, planned_seconds / seconds, jobs)
+        interrupts.requested.wait(watcher.poll(interrupts))
+        done = watcher.status.run.compaction
+        if done.failures:
+            raise RuntimeError(f"a job failed: {done.failures[0].message}")
+    return Rates(load.total_files / (perf_counter() - begin), watcher.status.run.compaction.jobs_completed)
 
 
 class Bench:
@@ -288,7 +277,6 @@ def case_of(workers: int, load: Load, rounds: list[tuple[Rates, Rates]]) -> dict
         "arrival": _rates([arrival for arrival, _ in rounds], load),
         "drain": _rates(drains, load),
         "of_arrival": round(median(drained.files_s / arrival.files_s for arrival, drained in rounds), 2),
-        "plan_share": round(median(each.plan_share for each in drains), 2),
         "jobs": max(each.jobs for each in drains),
     }
 
@@ -306,13 +294,11 @@ def _rates(found: list[Rates], load: Load) -> dict[str, float]:
 
 def _print(report: dict[str, Any]) -> None:
     print(f"{report['files']} files of {report['partitions']} partitions by {report['agents']} agents")
-    print(
-        f"{'':<12} {'files/s':>8} {'extents/s':>10} {'records/s':>10} {'spread':>7} {'of arrival':>11}  plan"
-    )
+    print(f"{'':<12} {'files/s':>8} {'extents/s':>10} {'records/s':>10} {'spread':>7} {'of arrival':>11}")
     for case in report["cases"]:
         for name, what in (("arrival", "arrival"), ("drain", f"{case['workers']} workers")):
             rates = case[name]
-            end = f"{case['of_arrival']:>11} {case['plan_share']:>5}" if name == "drain" else ""
+            end = f"{case['of_arrival']:>11}" if name == "drain" else ""
             print(
                 f"{what:<12} {rates['files_s']:>8} {rates['extents_s']:>10,} {rates['records_s']:>10,}"
                 f" {rates['spread']:>7} {end}"
@@ -326,6 +312,7 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--rounds", type=int, default=3, help="Rounds of each number of workers.")
 def main(*, as_json: bool, quick: bool, workers: tuple[int, ...], rounds: int) -> None:
     """Run the benchmark and print the report."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     load = Load(files=2) if quick else Load()
     with (
         tempfile.TemporaryDirectory(prefix="siltstone-backlog-") as name,

@@ -79,6 +79,11 @@ def _say_nothing(_outcome: JobOutcome) -> None:
     """Report nothing."""
 
 
+def no_more(_running: int) -> Sequence[Job]:
+    """Return no further jobs."""
+    return ()
+
+
 def run_jobs(
     spark: SparkSession,
     jobs: Sequence[Job],
@@ -87,12 +92,16 @@ def run_jobs(
     book: JobBook,
     clock: Clock,
     ids: Ids,
+    more: Callable[[int], Sequence[Job]] = no_more,
     progress: Callable[[JobOutcome], None] = _say_nothing,
     cancelled: threading.Event | None = None,
     plan: PlanChoice = PlanChoice.AUTO,
     executor_wait_seconds: float = DEFAULT_WAIT_SECONDS,
 ) -> CompactionReport:
     """Run claimed jobs to their end and report on them; a job that fails does not affect the others.
+
+    While jobs run, `more` is called several times a second with their number, and returns further claimed
+    jobs to run. It is called no more after Spark was lost. An exception that it raises ends the run.
 
     Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` chooses one
     way for all. `store` must mean the same to the executors. If `cancelled` is set, or the call is
@@ -101,48 +110,51 @@ def run_jobs(
     runs no task for `executor_wait_seconds`. If the catalog pauses compaction, unfinished jobs return to the
     queue, and the report is returned.
     """
-    run = _Run(jobs, book, clock, progress, cancelled or threading.Event())
-    return run.run(spark, store, ids, plan, executor_wait_seconds)
+    run = _Run(book, clock, more, progress, cancelled or threading.Event())
+    return run.run(spark, jobs, store, ids, plan, executor_wait_seconds)
 
 
 class _Run:
     def __init__(
         self,
-        jobs: Sequence[Job],
         book: JobBook,
         clock: Clock,
+        more: Callable[[int], Sequence[Job]],
         progress: Callable[[JobOutcome], None],
         cancelled: threading.Event,
     ) -> None:
-        self._running = {job.spec.job_id: job for job in jobs}
+        self._running: dict[UUID, Job] = {}
         self._book = book
         self._clock = clock
+        self._more = more
         self._progress = progress
         self._cancelled = cancelled
-        self._report = CompactionReport(jobs=len(jobs))
+        self._report = CompactionReport()
         self._paused = False
         self._plans: dict[UUID, ShufflePlan] = {}
 
     def run(
         self,
         spark: SparkSession,
+        jobs: Sequence[Job],
         store: StoreConfig,
         ids: Ids,
         plan: PlanChoice,
         executor_wait_seconds: float,
     ) -> CompactionReport:
         begin = self._clock.monotonic()
-        limit_bytes = worker_limit_bytes(spark)
-        now_ms = self._clock.now_ms()
-        packed = [_pack(job, plan, limit_bytes, now_ms) for job in self._running.values()]
-        self._plans = {each.packed.job_id: each.shuffle for each in packed if each.shuffle is not None}
+        self._add(jobs)
         try:
+            limit_bytes = worker_limit_bytes(spark)
             with (
-                Heartbeats(self._book, self._running.values()) as heartbeats,
+                Heartbeats(self._book) as heartbeats,
                 ExecutorWatch(spark, self._clock, executor_wait_seconds) as watch,
-                JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries,
+                JobQueries(spark, store, tag=f"siltstone-{ids.new_uuid()}") as queries,
             ):
-                while self._running and not self._paused:
+                while jobs or (self._running and not self._paused):
+                    if jobs:
+                        heartbeats.add(jobs)
+                        queries.start(self._packed(jobs, plan, limit_bytes))
                     finished = queries.next_outcome(_POLL_SECONDS)
                     if finished is not None:
                         self._finish(*finished)
@@ -150,16 +162,28 @@ class _Run:
                     elif self._cancelled.is_set():
                         raise JobCancelledError("the run was stopped", remedy="run it again")
                     watch.check()
+                    jobs = () if self._paused else self._more(len(self._running))
+                    self._add(jobs)
         finally:
             self._release_rest()
         self._report.seconds["total"] = self._clock.monotonic() - begin
         return self._report
 
+    def _add(self, jobs: Sequence[Job]) -> None:
+        self._running |= {job.spec.job_id: job for job in jobs}
+        self._report.jobs += len(jobs)
+
+    def _packed(self, jobs: Sequence[Job], plan: PlanChoice, limit_bytes: int | None) -> list[QueryJob]:
+        now_ms = self._clock.now_ms()
+        packed = [_pack(job, plan, limit_bytes, now_ms) for job in jobs]
+        self._plans |= {each.packed.job_id: each.shuffle for each in packed if each.shuffle is not None}
+        return packed
+
     def _finish(self, job_id: UUID, outcome: JobResult | JobFailure) -> None:
         job = self._running.pop(job_id, None)
         if job is None:  # already finished, by a query that failed afterwards
             return
-        cut_files = tuple(_cut_files(job, self._plans.get(job_id)))
+        cut_files = tuple(_cut_files(job, self._plans.pop(job_id, None)))
         if not isinstance(outcome, JobFailure):
             outcome = with_amplification(outcome, job.spec)
         failure = outcome if isinstance(outcome, JobFailure) else self._publish(job, outcome, cut_files)
@@ -198,6 +222,7 @@ class _Run:
             self._book.fail(job_id, attempt_id, failure.message, suspects=suspects)
             return False
         if failure.error == SparkUnavailableError.__name__:
+            self._more = no_more  # they would fail alike
             self._book.release(job_id, attempt_id)
             return True
         died = failure.error == WorkerDiedError.__name__

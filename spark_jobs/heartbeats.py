@@ -26,18 +26,18 @@ class Pulse(Protocol):
 
 
 class Heartbeats:
-    """Context manager with a thread that renews each of `jobs` every few seconds until it is dropped.
+    """Context manager with a thread that renews each added job every few seconds until it is dropped.
 
     The thread is separate because publishing a result, or the caller's progress display, may take longer than
     the lease of an attempt. Failed heartbeats are ignored: a lost attempt shows when the catalog rejects its
     result.
     """
 
-    def __init__(self, pulse: Pulse, jobs: Iterable[Job], *, seconds: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(self, pulse: Pulse, *, seconds: float = HEARTBEAT_SECONDS) -> None:
         self._pulse = pulse
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._attempts = {job.spec.job_id: attempt_of(job) for job in jobs}
+        self._attempts: dict[UUID, UUID] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="job-heartbeats", daemon=True)
 
@@ -48,6 +48,11 @@ class Heartbeats:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Begin to renew claimed jobs."""
+        with self._lock:
+            self._attempts |= {job.spec.job_id: attempt_of(job) for job in jobs}
 
     def drop(self, job_id: UUID) -> None:
         """Stop the heartbeats of a finished job."""

@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
@@ -23,7 +24,7 @@ from spark_jobs.shuffle.query import run_shuffled
 from spark_jobs.task.entry import RESULT_SCHEMA, JobFunction, PackedJob, read_result_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Self
     from uuid import UUID
 
@@ -73,6 +74,7 @@ class TaggedQueries:
 
     def submit(self, query: Callable[[], None]) -> None:
         """Run a function with queries in a thread, unless the queries are cancelled before."""
+        self._running = [each for each in self._running if not each.done()]
         self._running.append(self._threads.submit(self._run, query))
 
     def _run(self, query: Callable[[], None]) -> None:
@@ -101,26 +103,28 @@ class TaggedQueries:
 
 
 class JobQueries:
-    """Context manager for queries in flight over `jobs`; leaving it cancels what still runs."""
+    """Context manager for jobs that run as queries; leaving it cancels what still runs.
 
-    def __init__(
-        self, spark: SparkSession, store: StoreConfig, jobs: Sequence[QueryJob], *, tag: str
-    ) -> None:
+    At most `MAX_QUERIES` run at a time, the others wait.
+    """
+
+    def __init__(self, spark: SparkSession, store: StoreConfig, *, tag: str) -> None:
         self._spark = spark
         self._store = store
-        # Shuffled jobs first, because they take longest
-        self._jobs = sorted(jobs, key=lambda job: job.shuffle is None)
         self._outcomes: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
-        self._queries = TaggedQueries(spark, min(max(len(jobs), 1), MAX_QUERIES), tag=tag)
+        self._queries = TaggedQueries(spark, MAX_QUERIES, tag=tag)
 
     def __enter__(self) -> Self:
         self._queries.__enter__()
-        for job in self._jobs:
-            self._queries.submit(lambda job=job: self._run(job))  # type: ignore[misc]  # bind the job now
         return self
 
     def __exit__(self, *details: object) -> None:
         self._queries.__exit__(*details)
+
+    def start(self, jobs: Iterable[QueryJob]) -> None:
+        """Start jobs; shuffled ones first, because they take longest."""
+        for job in sorted(jobs, key=lambda job: job.shuffle is None):
+            self._queries.submit(partial(self._run, job))
 
     def next_outcome(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
         """Return the next finished job with its result or failure; None if none finishes in time."""

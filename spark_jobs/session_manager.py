@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError, SiltstoneError
-from spark_jobs.compact import run_jobs
+from spark_jobs.compact import no_more, run_jobs
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.preflight import check_workers
 from spark_jobs.session.spark_session import gone_sessions_named, spark_session, task_slots
@@ -105,6 +105,7 @@ class SparkSessionManager:
         book: JobBook,
         clock: Clock,
         ids: Ids,
+        more: Callable[[int], Sequence[Job]] = no_more,
         progress: Callable[[JobOutcome], None],
         cancelled: threading.Event,
         plan: PlanChoice,
@@ -122,6 +123,7 @@ class SparkSessionManager:
                 book=book,
                 clock=clock,
                 ids=ids,
+                more=more,
                 progress=progress,
                 cancelled=cancelled,
                 plan=plan,

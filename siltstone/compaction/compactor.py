@@ -207,14 +207,15 @@ def plan_jobs(
     slots: int = 1,
     shares_looks: bool = False,
     cursor: LookCursor | None = None,
+    may_wait: bool = True,
 ) -> PlannedJobs:
     """Plan and submit jobs for `slots` tasks, after releasing the jobs of runs that have stopped.
 
     Nothing is planned if the queue has enough jobs, or if `shares_looks` and no look is due. `cursor` is
-    where the last look ended. Runs send
-    heartbeats every few seconds. `catalog.lifecycle.reachability` says when a silent one loses its jobs. If
-    there is nothing to run except the jobs of a run that is silent, wait for at most twice `fence_confirm_ms`
-    until these are released, the run sends a heartbeat, or `stopped` is set.
+    where the last look ended. Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says
+    when a silent one loses its jobs. If there is nothing to run except the jobs of a run that is silent, and
+    the call `may_wait`, it waits for at most twice `fence_confirm_ms` until these are released, the run sends
+    a heartbeat, or `stopped` is set.
     """
     release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
     release()
@@ -224,7 +225,8 @@ def plan_jobs(
         outcome = (shared_look if shares_looks else look)(context, planner, slots, cursor, stopped)
         waiting = _waiting(context)
     pause = stopped or threading.Event()
-    for _ in range(round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS)):
+    looks = round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS) if may_wait else 0
+    for _ in range(looks):
         if waiting or not context.catalog.jobs.suspected() or pause.wait(_LOOK_SECONDS):
             break
         waiting = len(release())

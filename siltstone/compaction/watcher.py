@@ -2,8 +2,9 @@
 
 Several watchers of one catalog share its work. The catalog gives each job to one watcher (the others skip
 locked rows). A watcher plans until every task slot of its Spark session has a job, and claims no more jobs
-than slots, so that the other watchers get the rest. The jobs of a watcher that died return to the queue after
-90 s without heartbeats.
+than slots, so that the other watchers get the rest. When a job ends, its slot gets another one, while the
+other jobs go on (`siltstone.compaction.job_supply`). The jobs of a watcher that died return to the queue
+after 90 s without heartbeats.
 
 One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
 another one.
@@ -20,6 +21,7 @@ catalog pauses compaction, because unrelated jobs failed alike, a watcher only c
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +39,7 @@ from siltstone.compaction.compactor import (
     new_session,
     plan_jobs,
 )
+from siltstone.compaction.job_supply import FoundJobs, JobSupply
 from siltstone.compaction.pause import describe_pause, waiting_pause
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
@@ -44,6 +47,7 @@ from spark_jobs.errors import JobCancelledError, SparkUnavailableError
 if TYPE_CHECKING:
     import threading
 
+    from catalog.model import Job
     from planner.settings import PlannerSettings
     from siltstone.compaction.compactor import CompactionOptions
     from siltstone.context import AppContext
@@ -129,15 +133,18 @@ class Watcher:
         try:
             with self._session:
                 while True:
-                    interrupts.requested.wait(self._poll_and_log(interrupts))
+                    interrupts.requested.wait(self.poll(interrupts))
                     with interrupts.shielded():  # a signal within the poll may have been deferred
                         pass
         except (KeyboardInterrupt, JobCancelledError):
             self._log.info("stopped", polls=self.status.polls, jobs=self.status.run.compaction.jobs)
         return self.status
 
-    def _poll_and_log(self, interrupts: Interrupts) -> float:
-        """Poll once; return the number of seconds until the next poll."""
+    def poll(self, interrupts: Interrupts) -> float:
+        """Plan, and run jobs until there are none; return the number of seconds until the next poll.
+
+        An error that a later poll may not meet is logged.
+        """
         self.status.polls += 1
         try:
             self._context.catalog.sessions.check_schema()
@@ -151,12 +158,14 @@ class Watcher:
             return self._outage.failed(error)
         else:
             self._outage.succeeded()
-            if busy:
-                return 0.0
-            return min(_LOOK_SECONDS if self._looks_elsewhere else inf, self._interval_seconds)
+            return 0.0 if busy else self._rest_seconds()
         finally:
             self.status.outage_seconds = self._outage.seconds
             self.status.last_poll_ms = self._machine_clock.now_ms()
+
+    def _rest_seconds(self) -> float:
+        """Return the time to the next look after one that found nothing."""
+        return min(_LOOK_SECONDS if self._looks_elsewhere else inf, self._interval_seconds)
 
     def _poll(self, interrupts: Interrupts) -> bool:
         with interrupts.shielded():
@@ -187,7 +196,7 @@ class Watcher:
                 self._plan(self._session.slots, stopped)
             return self._run_round(stopped)
 
-    def _plan(self, slots: int, stopped: threading.Event) -> int:
+    def _plan(self, slots: int, stopped: threading.Event, *, may_wait: bool = True) -> int:
         """Plan jobs for `slots` tasks; return the number of jobs that can be claimed."""
         garbage = self._settings.garbage_settings()
         planned = plan_jobs(
@@ -198,6 +207,7 @@ class Watcher:
             slots=slots,
             shares_looks=True,
             cursor=self._cursor,
+            may_wait=may_wait,
         )
         self._looks_elsewhere = planned.is_elsewhere
         self.status.run.add_plan(planned)
@@ -218,11 +228,12 @@ class Watcher:
         return is_new
 
     def _run_round(self, stopped: threading.Event) -> int:
-        jobs = claim_jobs(self._context, min(self._session.slots, self._planner.max_look_jobs))
+        jobs = self._claim(self._slots())
         if not jobs:
             return 0
-        self.status.jobs_running = len(jobs)
-        self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
+        supply = JobSupply(
+            partial(self._further_jobs, stopped), self._slots, self._machine_clock, self._rest_seconds
+        )
         try:
             report = self._session.run(
                 jobs,
@@ -230,6 +241,7 @@ class Watcher:
                 book=self._context.catalog.jobs,
                 clock=self._context.clock,
                 ids=self._context.ids,
+                more=supply.more,
                 progress=self._record_outcome,
                 cancelled=stopped,
                 plan=self._options.plan,
@@ -240,7 +252,34 @@ class Watcher:
         finally:
             self.status.jobs_running = 0
         self.status.run.end_round(report)
+        supply.check()
         return report.jobs_completed
+
+    def _slots(self) -> int:
+        return min(self._session.slots, self._planner.max_look_jobs)
+
+    def _claim(self, limit: int) -> list[Job]:
+        jobs = claim_jobs(self._context, limit) if limit else []
+        if jobs:
+            self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
+        self.status.jobs_running += len(jobs)
+        return jobs
+
+    def _further_jobs(self, stopped: threading.Event, free: int) -> FoundJobs:
+        """Plan for `free` slots, or ahead for the next one, while jobs run; claim jobs for the free slots.
+
+        The claim is last, because an error after it would forget the jobs.
+        """
+        if stopped.is_set():
+            return FoundJobs()
+        self._context.catalog.sessions.check_schema()
+        if self._context.catalog.circuit_breaker.pause() is not None:
+            return FoundJobs()  # the next poll checks the workers before a job tests whether it can end
+        waiting = self._plan(max(free, 1), stopped, may_wait=False)
+        self._measure_backlog()
+        self.status.last_poll_ms = self._machine_clock.now_ms()
+        jobs = self._claim(free)
+        return FoundJobs(jobs, waiting - len(jobs))
 
     def _record_outcome(self, outcome: JobOutcome) -> None:
         self.status.add(outcome)

@@ -127,13 +127,22 @@ def clock() -> ManualClock:
 
 @dataclass
 class Driver:
-    """Runs jobs with given results, in this order; None means that a wait ends without a result."""
+    """Runs jobs with given results, in this order; None means that a wait ends without a result.
+
+    `further` are jobs for the calls of `more`, in their order. `running` are the arguments of these calls.
+    """
 
     clock: ManualClock
     catalog: RecordingCatalog = field(default_factory=RecordingCatalog)
     outcomes: list[JobOutcome] = field(default_factory=list)
     specs: list[JobSpec] = field(default_factory=list)
     """The jobs that the tasks received."""
+    further: list[list[Job]] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+
+    def more(self, running: int) -> list[Job]:
+        self.running.append(running)
+        return self.further.pop(0) if self.further else []
 
     def run(
         self, monkeypatch: pytest.MonkeyPatch, jobs: Sequence[Job], *results: Result | BaseException | None
@@ -142,12 +151,11 @@ class Driver:
         specs = self.specs
 
         class Queries:
-            def __init__(
-                self, _spark: SparkSession, _store: StoreConfig, queued: Sequence[QueryJob], *, tag: str
-            ) -> None:
-                specs.extend(unpack_spec(each.packed.spec) for each in queued)
-                assert [each.packed.job_id for each in queued] == [each.spec.job_id for each in jobs]
+            def __init__(self, _spark: SparkSession, _store: StoreConfig, *, tag: str) -> None:
                 assert tag
+
+            def start(self, queued: Sequence[QueryJob]) -> None:
+                specs.extend(unpack_spec(each.packed.spec) for each in queued)
 
             def __enter__(self) -> Self:
                 return self
@@ -172,6 +180,7 @@ class Driver:
             book=self.catalog,
             clock=self.clock,
             ids=SeededIds(1, self.clock),
+            more=self.more,
             progress=self.outcomes.append,
         )
 
@@ -190,6 +199,7 @@ def test_results_are_published_and_counts_are_summed(driver: Driver, monkeypatch
     )
 
     assert driver.catalog.calls == [("complete", 2), ("complete", 1)]
+    assert [each.job_id.int for each in driver.specs] == [1, 2]
     assert (report.jobs, report.jobs_completed, report.records_in) == (2, 2, 8)
     assert (report.get_requests_per_input_file, report.peak_rss_bytes) == (2.0, 9)
     assert report.seconds["write"] == 2.0
@@ -324,6 +334,42 @@ def test_an_interrupt_releases_unfinished_jobs(
         driver.run(monkeypatch, [job(1), job(2), job(3)], succeeded(2), interrupt)
 
     assert driver.catalog.calls == [("complete", 2), ("release", 1), ("release", 3)]
+
+
+def test_further_jobs_run_while_others_go_on(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job 1 takes longest. The last call finds nothing while no job runs, which ends the run."""
+    driver.further = [[job(3)], [], [job(4), job(5)]]
+
+    results = [succeeded(2), succeeded(3), None, succeeded(4), succeeded(5), succeeded(1)]
+    report = driver.run(monkeypatch, [job(1), job(2)], *results)
+
+    assert [each.job_id.int for each in driver.specs] == [1, 2, 3, 4, 5]
+    assert driver.running == [1, 1, 1, 2, 1, 0]
+    assert [number for _, number in driver.catalog.calls] == [2, 3, 4, 5, 1]
+    assert (report.jobs, report.jobs_completed) == (5, 5)
+
+
+def test_an_error_of_the_supply_releases_the_jobs_that_run(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_running: int) -> list[Job]:
+        raise RetryableError("no response")
+
+    monkeypatch.setattr(driver, "more", fail)
+    with pytest.raises(RetryableError, match="no response"):
+        driver.run(monkeypatch, [job(1), job(2)], succeeded(2))
+    assert driver.catalog.calls == [("complete", 2), ("release", 1)]
+
+
+def test_no_further_jobs_run_after_spark_was_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.further = [[], [job(3)]]
+
+    report = driver.run(
+        monkeypatch, [job(1), job(2)], None, failed(1, SparkUnavailableError("gone")), succeeded(2)
+    )
+
+    assert driver.catalog.calls == [("release", 1), ("complete", 2)]
+    assert (report.jobs, driver.running) == (2, [2])
 
 
 def test_a_pause_of_compaction_releases_the_jobs_that_still_run(

@@ -181,7 +181,8 @@ def test_a_dying_worker_fails_only_its_own_job(
     ]
     results: dict[UUID, JobResult | JobFailure] = {}
 
-    with JobQueries(spark.session, store_config, jobs, tag="deadly") as running:
+    with JobQueries(spark.session, store_config, tag="deadly") as running:
+        running.start(jobs)
         while len(results) < 2:
             result = running.next_outcome(180)
             assert result is not None

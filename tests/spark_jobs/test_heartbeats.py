@@ -37,7 +37,10 @@ def test_heartbeats_of_each_job_continue_until_it_is_dropped() -> None:
     """A failed heartbeat does not end the heartbeats of its job or of other jobs."""
     catalog = CatalogStub()
 
-    with Heartbeats(catalog, [job(1), job(2), job(3)], seconds=0.001) as heartbeats:
+    with Heartbeats(catalog, seconds=0.001) as heartbeats:
+        heartbeats.add([job(1), job(2)])
+        catalog.wait_for(2, 1)
+        heartbeats.add([job(3)])
         for number in (1, 2, 3):
             catalog.wait_for(number, 3)
         heartbeats.drop(job(3).spec.job_id)

@@ -29,4 +29,3 @@ def test_the_benchmark_compacts_all_files_that_arrive(catalog_url: str, tmp_path
     assert (case["workers"], case["jobs"]) == (2, 1)
     assert case["drain"]["extents_s"] > 0
     assert case["arrival"]["records_s"] > case["arrival"]["extents_s"]
-    assert 0 < case["plan_share"] < 1

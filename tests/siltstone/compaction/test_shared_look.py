@@ -200,12 +200,12 @@ def test_an_idle_look_reads_few_rows_of_many_partitions(
         for fill in _LARGE:
             connection.execute(fill.encode())
     watcher = watcher_of(system, tmp_path)
-    watcher._poll_and_log(Interrupts())
+    watcher.poll(Interrupts())
     first, sent = calls(system), statements(system)
     assert all(first[name] for name in FULL)
     for _ in range(5):
         system.clock.advance(10)
-        assert watcher._poll_and_log(Interrupts()) == 10.0
+        assert watcher.poll(Interrupts()) == 10.0
     idle = calls(system)
     assert [idle[name] - first[name] for name in FULL] == [0] * len(FULL)
     assert (statements(system) - sent) / 5 <= 20
@@ -232,7 +232,7 @@ def test_three_watchers_look_as_often_as_one(system: System, tmp_path: Path) -> 
     def looks_of_a_round() -> int:
         before = calls(system).get("planning.dirty_partitions", 0)
         for watcher in watchers:
-            watcher._poll_and_log(Interrupts())
+            watcher.poll(Interrupts())
         return calls(system).get("planning.dirty_partitions", 0) - before
 
     assert [looks_of_a_round() for _ in range(3)] == [1, 0, 0]
@@ -241,7 +241,7 @@ def test_three_watchers_look_as_often_as_one(system: System, tmp_path: Path) -> 
     system.catalog.topics.alter_config("t", {"min.cleanable.dirty.ratio": "0.1"})
     assert [looks_of_a_round() for _ in range(2)] == [1, 0]
     system.clock.advance(120)  # the file waits no longer
-    watchers[0]._poll_and_log(Interrupts())
+    watchers[0].poll(Interrupts())
     assert watchers[0].status.run.compaction.jobs_completed == 1
     assert [looks_of_a_round() for _ in range(2)] == [1, 0]
 
@@ -273,10 +273,10 @@ def test_a_watcher_polls_again_soon_while_another_one_looks(system: System, tmp_
     look_id = looks.begin("s", looks.last("s"))
     assert look_id is not None
     watcher = watcher_of(system, tmp_path)
-    assert watcher._poll_and_log(Interrupts()) == 1.0
+    assert watcher.poll(Interrupts()) == 1.0
     assert "planning.dirty_partitions" not in calls(system)
     looks.finish(look_id, 0)
-    assert watcher._poll_and_log(Interrupts()) == 10.0
+    assert watcher.poll(Interrupts()) == 10.0
     assert "planning.dirty_partitions" in calls(system)
 
 

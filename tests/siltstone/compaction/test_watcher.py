@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from typing_extensions import override
 
-from catalog.errors import SchemaVersionError
+from catalog.errors import CatalogUnavailableError, SchemaVersionError
 from catalog.model import JobState, PartitionId
 from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
@@ -54,12 +54,16 @@ GARBAGE = GarbageSettings()
 
 
 class InProcessSession(SparkSessionManager):
-    """Session that runs jobs in the caller's thread; `before` is called with each job and may raise."""
+    """Session that runs jobs in the caller's thread, one after the other.
+
+    `before` is called with each job and may raise. `running` has the number of jobs that ran at each call.
+    """
 
     def __init__(self, slots: int, before: Callable[[Job], None] = lambda _job: None) -> None:
         super().__init__(SparkSettings())
         self.before = before
         self.starts = self.checks = 0
+        self.running: list[int] = []
         self._slots = slots
         self._is_there = False
 
@@ -88,12 +92,17 @@ class InProcessSession(SparkSessionManager):
 
     @override
     def run(self, jobs: Sequence[Job], **options: object) -> CompactionReport:
-        report = CompactionReport(jobs=len(jobs))
+        report = CompactionReport()
         clock = SystemClock()
         ids = SystemIds(clock)
         config = cast("StoreConfig", options["store"])
         book = cast("JobBook", options["book"])
-        for job in jobs:
+        more = cast("Callable[[int], Sequence[Job]]", options.get("more", lambda _running: ()))
+        running = list(jobs)
+        while running:
+            self.running.append(len(running))
+            job = running.pop(0)
+            report.jobs += 1
             self.before(job)
             if cast("threading.Event", options["cancelled"]).is_set():
                 raise JobCancelledError("the run was stopped")
@@ -105,6 +114,7 @@ class InProcessSession(SparkSessionManager):
             cast("Callable[[JobOutcome], None]", options["progress"])(
                 JobOutcome(job=job, result=result, failure=None)
             )
+            running += more(len(running))
         return report
 
 
@@ -194,13 +204,51 @@ def test_a_watcher_plans_until_every_task_slot_has_a_job(log: Log) -> None:
     """A plan examines one file. The first poll starts the session, and knows its slots only then."""
     for number in range(9):
         log.add(f"topic-{number}")
-    watcher = log.watcher(InProcessSession(4), max_plan_files=1)
-    rounds = []
-    for _ in range(3):
-        watcher._poll_and_log(Interrupts())
-        rounds.append(watcher.status.run.compaction.jobs_completed)
-    assert rounds == [4, 8, 9]
+    session = InProcessSession(4)
+    watcher = log.watcher(session, max_plan_files=1)
+
+    watcher.poll(Interrupts())
+
+    assert session.running[0] == 4
     assert log.is_compacted()
+
+
+def test_a_slot_gets_another_job_while_the_others_go_on(log: Log) -> None:
+    """All slots have jobs as long as there are enough; jobs that come meanwhile run in the same round."""
+    for number in range(7):
+        log.add(f"topic-{number}")
+    session = InProcessSession(3, lambda _job: log.add("late") if len(session.running) == 3 else None)
+    watcher = log.watcher(session)
+
+    assert watcher.poll(Interrupts()) == 0
+
+    assert session.running == [3, 3, 3, 3, 3, 3, 2, 1]
+    assert (watcher.status.run.rounds, watcher.status.run.compaction.jobs_completed) == (1, 8)
+    assert watcher.status.jobs_running == 0
+    assert log.is_compacted()
+
+
+def test_an_outage_ends_the_supply_but_not_the_jobs(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poll then fails like any other that meets the outage."""
+    for number in range(5):
+        log.add(f"topic-{number}")
+    session = InProcessSession(2)
+    watcher = log.watcher(session)
+    calls = 0
+
+    def check_schema() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise CatalogUnavailableError("no response")
+
+    monkeypatch.setattr(watcher._context.catalog.sessions, "check_schema", check_schema)
+
+    assert watcher.poll(Interrupts()) > 0
+
+    assert session.running == [2, 2, 1]
+    assert (watcher.status.polls_failed, watcher.status.run.compaction.jobs_completed) == (1, 3)
+    assert log.catalog.jobs.counts()[JobState.RUNNING] == 0
 
 
 def test_nothing_is_planned_while_the_queue_fills_all_slots(log: Log) -> None:
@@ -219,7 +267,7 @@ def test_expired_records_are_not_compacted(log: Log) -> None:
     log.ingest({partition: [batch((b"k", b"v"))]})
     watcher = log.watcher(InProcessSession(1))
 
-    watcher._poll_and_log(Interrupts())
+    watcher.poll(Interrupts())
 
     done = watcher.status.run
     assert (done.compaction.jobs, done.expired.extents) == (0, 1)
@@ -235,7 +283,7 @@ def test_a_watcher_rests_under_a_trickle(log: Log) -> None:
     pauses = []
     for number in range(40):
         log.ingest({partition: [batch((b"k", b"%d" % number))]})
-        pauses.append(watcher._poll_and_log(Interrupts()))
+        pauses.append(watcher.poll(Interrupts()))
 
     done = watcher.status.run
     assert (done.rounds, done.compaction.jobs, done.compaction.input_files) == (4, 4, 40 + 3)
@@ -254,12 +302,12 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     assert len(claim_jobs(log.context(), 10)) == 1  # by a run that sends no heartbeats
     watcher = log.watcher(InProcessSession(1))
 
-    assert watcher._poll_and_log(Interrupts()) > 0
+    assert watcher.poll(Interrupts()) > 0
     assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
 
     with psycopg.connect(catalog_url) as connection:
         connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (GARBAGE.job_silence_ms + 1,))
-    assert watcher._poll_and_log(Interrupts()) == 0
+    assert watcher.poll(Interrupts()) == 0
     assert log.is_compacted()
 
 
@@ -316,9 +364,9 @@ def test_a_lost_session_is_replaced(log: Log) -> None:
     session = InProcessSession(1, fail_once)
     watcher = log.watcher(session)
 
-    assert watcher._poll_and_log(Interrupts()) > 0
+    assert watcher.poll(Interrupts()) > 0
     assert log.catalog.jobs.counts()[JobState.SUBMITTED] == 1
-    assert watcher._poll_and_log(Interrupts()) == 0
+    assert watcher.poll(Interrupts()) == 0
 
     assert log.is_compacted()
     assert (session.starts, watcher.status.polls, watcher.status.polls_failed) == (2, 2, 1)
@@ -330,7 +378,7 @@ def test_a_watcher_that_a_migration_excludes_ends_before_its_next_round(log: Log
         connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
     watcher = log.watcher(InProcessSession(1))
     with pytest.raises(SchemaVersionError, match="upgrade Siltstone"):
-        watcher._poll_and_log(Interrupts())
+        watcher.poll(Interrupts())
     assert not log.is_compacted()
 
 
@@ -338,7 +386,7 @@ def test_metrics_report_the_counts_of_the_watcher(log: Log) -> None:
     """They are served over HTTP, under the names of job reports."""
     log.add("flights")
     watcher = log.watcher(InProcessSession(1))
-    watcher._poll_and_log(Interrupts())
+    watcher.poll(Interrupts())
 
     with serve_metrics(watcher.status, ("127.0.0.1", 0)) as address:
         assert address is not None
@@ -363,7 +411,7 @@ def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
     assert job.attempt_id is not None
     files = [each.file_id for each in job.spec.inputs]
     log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum differs", suspects=files)
-    watcher._poll_and_log(Interrupts())
+    watcher.poll(Interrupts())
 
     found = {
         metric.name.removeprefix("siltstone_compaction_"): metric

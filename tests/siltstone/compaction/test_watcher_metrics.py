@@ -71,16 +71,19 @@ SMALL_SHARES: Final = ShareSizes(share_bytes=30_000, min_shares=2, min_piece_byt
 class InProcessQueries:
     """Stand-in for `JobQueries` that runs each job in the caller's thread."""
 
-    def __init__(self, _spark: object, store: StoreConfig, jobs: Sequence[QueryJob], *, tag: str) -> None:
+    def __init__(self, _spark: object, store: StoreConfig, *, tag: str) -> None:
         del tag
         self._store = store
-        self._jobs = list(jobs)
+        self._jobs: list[QueryJob] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def start(self, jobs: Sequence[QueryJob]) -> None:
+        self._jobs += jobs
 
     def next_outcome(self, _timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure]:
         """Run the next job."""
@@ -218,7 +221,7 @@ class Scene(CatalogLog):
 
     def poll(self) -> None:
         """Let the watcher poll."""
-        self.watcher._poll_and_log(Interrupts())
+        self.watcher.poll(Interrupts())
         self.look()
 
     def topic(self, policy: str = "compact", **config: str) -> PartitionId:

@@ -39,7 +39,8 @@ def main(master: str) -> None:
     """Start an endless job, print its outcome after three seconds (None), and stop it."""
     job = PackedJob(UUID(int=1), UUID(int=2), CallOnUnpickling.of(time.sleep, 10_000))
     with spark_session(SparkSettings(master=master)) as spark:
-        with JobQueries(spark, StoreConfig("/nowhere"), [QueryJob(job)], tag="endless") as running:
+        with JobQueries(spark, StoreConfig("/nowhere"), tag="endless") as running:
+            running.start([QueryJob(job)])
             sys.stdout.write(f"{running.next_outcome(3)}\n")
         sys.stdout.write("stopped\n")
 
