@@ -1,4 +1,4 @@
-"""`siltstone compact`: plan jobs, run them on Spark, delete garbage; once, until done, or continuously."""
+"""`siltstone compact`: plan jobs and run them on Spark; once, until done, or continuously."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def command(
     choice: PlanChoice,
     as_json: bool,
 ) -> None:
-    """Plan compaction jobs, run them on Spark, and delete garbage.
+    """Plan compaction jobs, and run them on Spark.
 
-    Rounds repeat until nothing is left to do. Objects are deleted only after the grace period, so the files
-    that this run replaces are deleted by a later one. The exit code is 1 if a job failed, and 75 if
+    Rounds repeat until nothing is left to do. Then the command deletes garbage that is past the grace period;
+    files that this run replaces are deleted by a later one. The exit code is 1 if a job failed, and 75 if
     compaction is paused because unrelated jobs failed alike.
 
     With --watch, the command runs until SIGTERM or ^C. It then returns its unfinished jobs to the queue and
-    exits with code 0.
+    exits with code 0. It deletes no garbage: agents do.
     """
     _check_option_combination(context, watch=watch, once=once)
     check_metrics_address(settings, metrics)

@@ -47,7 +47,7 @@ COMMANDS = {
     "consume": "Print the records of TOPIC, as a Kafka consumer.",
     "plan": "Show the compaction jobs that would be planned now, with the reasons.",
     "simulate": "Simulate the resources and the cost of a workload over time.",
-    "compact": "Plan compaction jobs, run them on Spark, and delete garbage.",
+    "compact": "Plan compaction jobs, and run them on Spark.",
     "quarantine": "List the files that compaction leaves out, or allow it to retry them.",
     "maintain": "Apply retention and delete garbage, without Spark.",
     "fsck": "Check that the catalog and the object store agree.",

@@ -213,9 +213,9 @@ def plan_jobs(
 
     Nothing is planned if the queue has enough jobs, or if `shares_looks` and no look is due. `cursor` is
     where the last look ended. Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says
-    when a silent one loses its jobs. If there is nothing to run except the jobs of a run that is silent, and
-    the call `may_wait`, it waits for at most twice `fence_confirm_ms` until these are released, the run sends
-    a heartbeat, or `stopped` is set.
+    when a silent one loses its jobs. If only jobs of a silent run are left and `may_wait` is True, wait for
+    at most twice `fence_confirm_ms`. The wait ends when these jobs are released, that run sends a heartbeat,
+    or `stopped` is set.
     """
     release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
     release()

@@ -15,7 +15,7 @@ nothing is due, a watcher rests for the interval. Watchers share their looks at 
 
 A watcher survives any outage of the catalog or the store: it polls again, after pauses of at most the
 interval. A store that rejects the credentials counts as an outage, because they may be renewed. While the
-catalog pauses compaction, because unrelated jobs failed alike, a watcher only collects garbage.
+catalog pauses compaction, because unrelated jobs failed alike, a watcher runs nothing.
 """
 
 from __future__ import annotations
