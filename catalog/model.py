@@ -260,6 +260,11 @@ class ProducerStamp:
     adds_partition: bool = False
     transactional_id: str | None = None
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Id and epoch of the producer."""
+        return self.producer_id, self.producer_epoch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRun:

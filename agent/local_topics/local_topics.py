@@ -88,7 +88,7 @@ class _Item:
     @property
     def transactional(self) -> ProducerStamp | None:
         """The transactional producer, if it has one."""
-        stamp = self.validated.batches[0].producer if self.validated.batches else None
+        stamp = self.validated.stamp
         return stamp if stamp is not None and stamp.is_transactional else None
 
 
@@ -230,7 +230,8 @@ class LocalTopics:
             if (stamp := item.transactional) is not None:
                 self._verifier.note_failure((partition, stamp.producer_id), stamp)
             return pending
-        key = partition, validated.producer_id if validated.is_transactional else None
+        stamp = item.transactional
+        key = partition, None if stamp is None else stamp.producer_id
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()

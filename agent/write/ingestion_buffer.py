@@ -35,15 +35,16 @@ class Piece(NamedTuple):
 class OpenFile:
     """An ingestion file that is being filled: pieces by topic and partition, and the size of all batches.
 
-    `requests` counts the requests of each idempotent producer that end in this file. `opened_at` is the
-    loop's time of its first append, `appended_at` that of each request that ends in this file. `reason` says
-    why it was closed.
+    `requests` counts the requests of each idempotent producer that end in this file. `producers` has the id
+    and epoch of each one with batches in it. `opened_at` is the loop's time of its first append,
+    `appended_at` that of each request that ends in this file. `reason` says why it was closed.
     """
 
     # By topic first: neighbours in a request have the same topic, and hashing a UUID is slow.
     topics: dict[UUID, dict[int, list[Piece]]] = field(default_factory=dict)
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
+    producers: set[tuple[int, int]] = field(default_factory=set)
     opened_at: float = 0.0
     appended_at: list[float] = field(default_factory=list)
     reason: str = "full"

@@ -71,15 +71,14 @@ class ValidatedAppend(NamedTuple):
         return sum(batch.record_count for batch in self.batches)
 
     @property
-    def producer_id(self) -> int | None:
-        """The idempotent producer of the first batch, if it has one. A request has only one producer."""
-        stamp = self.batches[0].producer if self.batches else None
-        return None if stamp is None else stamp.producer_id
+    def stamp(self) -> ProducerStamp | None:
+        """The stamp of the first batch, if it has one. A request has only one producer."""
+        return self.batches[0].producer if self.batches else None
 
     @property
     def is_transactional(self) -> bool:
         """True if the request belongs to a transaction."""
-        stamp = self.batches[0].producer if self.batches else None
+        stamp = self.stamp
         return stamp is not None and stamp.is_transactional
 
 

@@ -16,7 +16,7 @@ A file passes through these steps:
 
 A file that cannot be uploaded or committed in `write_attempts` attempts fails only its own appends. Later
 files continue. The catalog then rejects later batches of the same idempotent producer as out of order, even
-if the producer is new (`catalog.commit`). They get a retriable error (`FailedBatches`).
+if the producer is new (`catalog.commit`). They get a retriable error (`FailedProducers`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import start_essential_task
-from agent.write.failed_batches import FailedBatches
+from agent.write.failed_producers import FailedProducers
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from agent.runtime.retry import RetryPolicy
     from agent.settings import AgentSettings
     from agent.write.validation import ValidatedAppend
-    from catalog.model import FileCommit, SectionResult
+    from catalog.model import FileCommit, ProducerStamp, SectionResult
     from core.clock import Clock
     from core.ids import Ids
     from object_store.interface import ObjectStore
@@ -76,6 +76,11 @@ def _early_close_limits(settings: AgentSettings, store: ObjectStore) -> EarlyClo
         puts_per_second=settings.early_puts_per_second,
         puts_per_gb=math.inf if store.url.startswith("file:") else settings.early_puts_per_gb,
     )
+
+
+def _stamp_of(appends: Sequence[ValidatedAppend]) -> ProducerStamp | None:
+    """Return the idempotent producer of a request, if it has one."""
+    return appends[0].stamp if appends else None
 
 
 class CommitLog(Protocol):
@@ -131,7 +136,7 @@ class WritePath:
             settings.max_buffered_bytes,
             retry_after_seconds=max(1.0, settings.flush_interval_ms / 1000),
         )
-        self._failed = FailedBatches(clock)
+        self._failed = FailedProducers(clock)
         self._buffer = IngestionBuffer(settings.flush_bytes)
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries
@@ -193,7 +198,8 @@ class WritePath:
         try:
             self.budget.reserve(size)
         except BusyError:
-            self._failed.note_appends(appends)
+            if (stamp := _stamp_of(appends)) is not None:
+                self._failed.note([stamp.identity])
             raise
         return size
 
@@ -204,7 +210,7 @@ class WritePath:
         targets: Iterable[tuple[PendingAppend, int]],
     ) -> None:
         """Put the appends into the open file and as many further files as they fill."""
-        file = self._buffer.open
+        file, stamp = self._buffer.open, _stamp_of(appends)
         for validated, (pending, first_batch) in zip(appends, targets, strict=False):
             full = self._buffer.add(validated, pending, first_batch)
             if full:
@@ -212,6 +218,8 @@ class WritePath:
                 now = asyncio.get_running_loop().time()
                 for each in full:
                     each.opened_at = each.opened_at or now
+                    if stamp is not None:
+                        each.producers.add(stamp.identity)
                     self.early_close.closed(each.size)
                 file = self._buffer.open if self._buffer.open.size else full[-1]
         self._added(appends, size, file)
@@ -222,16 +230,17 @@ class WritePath:
             now = asyncio.get_running_loop().time()
             file.appended_at.append(now)
             file.opened_at = file.opened_at or now
-        producer_id = appends[0].producer_id if appends else None
-        if producer_id is not None:
-            file.requests[producer_id] += 1
+        stamp = _stamp_of(appends)
+        if stamp is not None:
+            file.requests[stamp.producer_id] += 1
+            file.producers.add(stamp.identity)
         if size:
             self.early_close.arrived(
                 self._clock.monotonic(),
                 self._buffer.open.size,
                 size,
-                producer_id,
-                is_transactional=bool(appends) and appends[0].is_transactional,
+                None if stamp is None else stamp.producer_id,
+                is_transactional=stamp is not None and stamp.is_transactional,
             )
         self._idle.clear()
         self._schedule()
@@ -456,7 +465,7 @@ class WritePath:
             f"{what}; {log_reference_hint(reference)}", remedy="retry them", retry_after_seconds=1.0
         )
         failure.__cause__ = error
-        self._failed.note_file(flight.file)
+        self._failed.note(flight.file.producers)
         flight.file.fail(failure)
 
     def _notify(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:

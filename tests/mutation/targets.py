@@ -88,12 +88,12 @@ TARGETS: Final = {
     "losses": Target(
         (
             "agent/write/acknowledged_commits.py",
-            "agent/write/failed_batches.py",
+            "agent/write/failed_producers.py",
             "agent/write/loss_recovery.py",
         ),
         (
             "tests/agent/write/test_acknowledged_commits.py",
-            "tests/agent/write/test_failed_batches.py",
+            "tests/agent/write/test_failed_producers.py",
             "tests/agent/write/test_loss_recovery.py",
             "tests/agent/write/test_recovery_faults.py",
         ),

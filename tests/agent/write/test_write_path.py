@@ -357,6 +357,53 @@ async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its
         assert [each.duplicate for each in await send()] == [True, True]
 
 
+async def test_the_producer_of_a_request_counts_in_all_files_that_the_request_fills(
+    store: FaultyStore, catalog: Catalog
+) -> None:
+    topic, producer = catalog.topics.create("t", 3), catalog.producers.new_id()
+    catalog.sessions.register(SESSIONS[0], "a test")
+    async with writing_to(catalog.commits, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
+        path,
+        _,
+    ):
+        store.fail_puts = 1
+        lost, kept = path.enqueue(
+            [batches(topic, partition, "v", producer=producer) for partition in range(2)]
+        )
+        (behind,) = path.enqueue([batches(topic, 0, "v", producer=producer, sequence=1)])
+        assert isinstance((await lost.wait())[0].error, AppendFailedError)
+        assert (await kept.wait())[0].appended
+        assert (await behind.wait())[0].refusal is RunRefusal.FOLLOWS_FAILED
+
+
+async def test_a_failed_file_notes_each_producer_once_whatever_its_partitions(
+    store: FaultyStore, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file may fail with more sections than producers are remembered."""
+    monkeypatch.setattr("agent.write.failed_producers.MAX_PRODUCERS", 2)
+    topic = catalog.topics.create("t", 6)
+    producers = [catalog.producers.new_id() for _ in range(2)]
+    catalog.sessions.register(SESSIONS[0], "a test")
+    async with writing_to(catalog.commits, store, max_files_in_flight=1, write_attempts=1) as (path, _):
+
+        async def send(sequence: int) -> list[AppendResult]:
+            pending = [
+                path.enqueue_together(
+                    [
+                        batches(topic, partition, "v", producer=producer, sequence=sequence)
+                        for partition in range(6)
+                    ]
+                )
+                for producer in producers
+            ]
+            path.flush()
+            return [result for each in pending for result in await each.wait()]
+
+        store.fail_puts = 1
+        assert all(isinstance(each.error, AppendFailedError) for each in await send(0))
+        assert {each.refusal for each in await send(1)} == {RunRefusal.FOLLOWS_FAILED}
+
+
 async def test_a_fenced_session_fails_its_files_and_is_replaced(store: FaultyStore) -> None:
     async with writing(store, flush_bytes=1) as harness:
         harness.log.fenced.add(SESSIONS[0])

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from agent.write import failed_batches
-from agent.write.failed_batches import WAIT_SECONDS, FailedBatches
-from agent.write.ingestion_buffer import IngestionBuffer
-from agent.write.pending_append import PendingAppend
-from agent.write.validation import ValidatedAppend, validate
-from catalog.config.values import TopicConfig
+from agent.write import failed_producers
+from agent.write.failed_producers import WAIT_SECONDS, FailedProducers
 from catalog.model import (
     BatchRun,
     FileCommit,
@@ -19,29 +15,22 @@ from catalog.model import (
     RunResult,
     SectionCommit,
     SectionResult,
-    Topic,
 )
 from core.clock import ManualClock
-from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
     import pytest
 
-_TOPIC = Topic(topic_id=UUID(int=1), name="t", partition_count=9, config=TopicConfig.of({}), created_ms=0)
+_TOPIC_ID = UUID(int=1)
 _GAP, _FOLLOWS = RunRefusal.OUT_OF_ORDER_SEQUENCE, RunRefusal.FOLLOWS_FAILED
 
 
-def append(producer: int, partition: int = 0, epoch: int = 0) -> ValidatedAppend:
-    data = encode_batch([0], [b"k"], [b"v"], producer=(producer, epoch, 0))
-    return validate(_TOPIC, partition, bytearray(data), now_ms=0)
-
-
 def refusals(
-    failed: FailedBatches, *runs: tuple[int, RunRefusal | None], partition: int = 0, epoch: int = 0
+    failed: FailedProducers, *runs: tuple[int, RunRefusal | None], partition: int = 0, epoch: int = 0
 ) -> list[RunRefusal | None]:
     """Return what `judge` makes of the refusals of a file with a run for each (producer, refusal)."""
     section = SectionCommit(
-        topic_id=_TOPIC.topic_id,
+        topic_id=_TOPIC_ID,
         partition=partition,
         position=0,
         length=1,
@@ -68,7 +57,7 @@ def refusals(
         sections=(section,),
     )
     result = SectionResult(
-        topic_id=_TOPIC.topic_id,
+        topic_id=_TOPIC_ID,
         partition=partition,
         log_start_offset=0,
         high_watermark=1,
@@ -80,41 +69,38 @@ def refusals(
 
 
 def test_only_gaps_of_producers_with_failed_batches_are_retriable() -> None:
-    failed = FailedBatches(ManualClock())
-    failed.note_appends([append(5), append(-1)])
+    failed = FailedProducers(ManualClock())
+    failed.note([(5, 0)])
     other = RunRefusal.INVALID_PRODUCER_EPOCH
-    assert refusals(failed, (5, _GAP), (6, _GAP), (5, None), (-1, None), (5, other)) == [
-        *(_FOLLOWS, _GAP, None, None, other)
+    assert refusals(failed, (5, _GAP), (6, _GAP), (5, None), (-1, None), (-1, _GAP), (5, other)) == [
+        *(_FOLLOWS, _GAP, None, None, _GAP, other)
     ]
-    assert refusals(failed, (5, _GAP), partition=1) == [_GAP]
     assert refusals(failed, (5, _GAP), epoch=1) == [_GAP]
 
 
-def test_all_batches_of_a_failed_file_count() -> None:
-    failed = FailedBatches(ManualClock())
-    buffer = IngestionBuffer(1 << 20)
-    for producer, partition in ((5, 0), (6, 0), (5, 1)):
-        buffer.add(append(producer, partition), PendingAppend(1))
-    failed.note_file(buffer.take())
-    assert refusals(failed, (5, _GAP), (6, _GAP)) == [_FOLLOWS, _FOLLOWS]
-    assert refusals(failed, (5, _GAP), (6, _GAP), partition=1) == [_FOLLOWS, _GAP]
+def test_one_failure_counts_in_all_partitions() -> None:
+    """A failed file may have batches of a producer for more partitions than producers are remembered."""
+    failed = FailedProducers(ManualClock())
+    failed.note([(5, 0)])
+    assert refusals(failed, (5, _GAP), partition=7) == [_FOLLOWS]
 
 
 def test_the_wait_ends_a_minute_after_the_last_failure() -> None:
     clock = ManualClock()
-    failed = FailedBatches(clock)
-    failed.note_appends([append(5), append(6)])
+    failed = FailedProducers(clock)
+    failed.note([(5, 0), (6, 0)])
     clock.advance(WAIT_SECONDS - 1)
-    failed.note_appends([append(5)])
+    failed.note([(5, 0)])
     assert refusals(failed, (5, _GAP), (6, _GAP)) == [_FOLLOWS, _FOLLOWS]
-    clock.advance(2)
+    clock.advance(1)
     assert refusals(failed, (5, _GAP), (6, _GAP)) == [_FOLLOWS, _GAP]
     clock.advance(WAIT_SECONDS)
     assert refusals(failed, (5, _GAP)) == [_GAP]
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_batches, "MAX_KEYS", 2)
-    failed = FailedBatches(ManualClock())
-    failed.note_appends([append(5), append(6), append(5), append(7)])
+    monkeypatch.setattr(failed_producers, "MAX_PRODUCERS", 2)
+    failed = FailedProducers(ManualClock())
+    failed.note([(5, 0), (6, 0)])
+    failed.note([(5, 0), (7, 0)])
     assert refusals(failed, (5, _GAP), (6, _GAP), (7, _GAP)) == [_FOLLOWS, _GAP, _FOLLOWS]
