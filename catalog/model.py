@@ -330,13 +330,16 @@ class RunRefusal(StrEnum):
 class RunResult:
     """Result of one run: its first offset, or the reason of its refusal.
 
-    A duplicate of one of the producer's last five batches has the offset of the first append.
+    A duplicate of one of the producer's last five batches has the offset of the first append. `is_behind` is
+    True for a sequence out of order that the log has passed, so that no gap is before it. A retry of a commit
+    does not know it, and says False.
     """
 
     base_offset: int = -1
     duplicate: bool = False
     refusal: RunRefusal | None = None
     detail: str = ""
+    is_behind: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

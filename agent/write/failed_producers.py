@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 MAX_PRODUCERS: Final = 10_000
 WAIT_SECONDS: Final = 60.0
 """Time for a producer to send a failed batch again, counted from its last failure."""
+FOLLOWS_FAILED: Final = "an earlier batch of the producer has failed, and must be repeated first"
+"""Detail of the refusal of that name."""
 
 
 class FailedProducers:
     """The producers, by id and epoch, that have failed batches to send again. Belongs to the event loop.
 
-    A gap of such a producer is FOLLOWS_FAILED, which producers retry, for `WAIT_SECONDS` after its last
-    failure. Then it is an out of order sequence again. So it is if more than `MAX_PRODUCERS` fail within that
-    time, for those whose last failure is the longest ago.
+    A batch of such a producer that comes after a gap is FOLLOWS_FAILED, which producers retry, for
+    `WAIT_SECONDS` after the last failure. Then it is an out of order sequence again. If more than
+    `MAX_PRODUCERS` fail within that time, it is so at once for those that failed first.
 
     Partitions make no difference, because one failed file may have batches of a producer for thousands. So a
     gap that has another reason may be retriable, too, for the same time.
@@ -55,6 +57,7 @@ class FailedProducers:
 
     def judge(self, commit: FileCommit, results: Sequence[SectionResult]) -> Sequence[SectionResult]:
         """Return the results of a commit, with FOLLOWS_FAILED for the gaps behind failed batches."""
+        self._forget_old()
         if not self._until:
             return results
         return [
@@ -69,6 +72,15 @@ class FailedProducers:
         return replace(result, runs=tuple(self._judged_run(run, done) for run, done in runs))
 
     def _judged_run(self, run: BatchRun, result: RunResult) -> RunResult:
-        if result.refusal is not RunRefusal.OUT_OF_ORDER_SEQUENCE or not self.include(run.producer):
+        if (
+            result.refusal is not RunRefusal.OUT_OF_ORDER_SEQUENCE
+            or result.is_behind
+            or not self.include(run.producer)
+        ):
             return result
-        return replace(result, refusal=RunRefusal.FOLLOWS_FAILED)
+        return replace(result, refusal=RunRefusal.FOLLOWS_FAILED, detail=FOLLOWS_FAILED)
+
+    def _forget_old(self) -> None:
+        now = self._clock.monotonic()
+        while self._until and next(iter(self._until.values())) <= now:
+            del self._until[next(iter(self._until))]

@@ -62,7 +62,7 @@ def check_sequence(
     for known_first, known_last, base_offset in BATCH.iter_unpack(batches):
         if known_first == stamp.base_sequence and known_last == last:
             return RunResult(base_offset=base_offset, duplicate=True)
-    return _out_of_order(stamp, str(expected))
+    return _out_of_order(stamp, str(expected), is_behind=not is_ahead(state, stamp))
 
 
 def _check_new_epoch(known_epoch: int, stamp: ProducerStamp) -> RunResult | None:
@@ -114,8 +114,9 @@ def append_batch(
     return ProducerState(stamp.producer_epoch, state.batches[-BATCH.size * (BATCHES_KEPT - 1) :] + batch)
 
 
-def _out_of_order(stamp: ProducerStamp, expected: str) -> RunResult:
+def _out_of_order(stamp: ProducerStamp, expected: str, *, is_behind: bool = False) -> RunResult:
     return RunResult(
+        is_behind=is_behind,
         refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE,
         detail=f"producer {stamp.producer_id} sent sequence {stamp.base_sequence}, expected {expected}",
     )

@@ -26,7 +26,11 @@ _GAP, _FOLLOWS = RunRefusal.OUT_OF_ORDER_SEQUENCE, RunRefusal.FOLLOWS_FAILED
 
 
 def refusals(
-    failed: FailedProducers, *runs: tuple[int, RunRefusal | None], partition: int = 0, epoch: int = 0
+    failed: FailedProducers,
+    *runs: tuple[int, RunRefusal | None],
+    partition: int = 0,
+    epoch: int = 0,
+    is_behind: bool = False,
 ) -> list[RunRefusal | None]:
     """Return what `judge` makes of the refusals of a file with a run for each (producer, refusal)."""
     section = SectionCommit(
@@ -62,9 +66,11 @@ def refusals(
         log_start_offset=0,
         high_watermark=1,
         leader_epoch=0,
-        runs=tuple(RunResult(refusal=refusal) for _, refusal in runs),
+        runs=tuple(RunResult(refusal=refusal, detail="why", is_behind=is_behind) for _, refusal in runs),
     )
     (judged,) = failed.judge(commit, [result])
+    for run in judged.runs:
+        assert run.detail == (failed_producers.FOLLOWS_FAILED if run.refusal is _FOLLOWS else "why")
     return [run.refusal for run in judged.runs]
 
 
@@ -83,6 +89,12 @@ def test_one_failure_counts_in_all_partitions() -> None:
     failed = FailedProducers(ManualClock())
     failed.note([(5, 0)])
     assert refusals(failed, (5, _GAP), partition=7) == [_FOLLOWS]
+
+
+def test_a_batch_that_the_log_has_passed_follows_no_failed_one() -> None:
+    failed = FailedProducers(ManualClock())
+    failed.note([(5, 0)])
+    assert refusals(failed, (5, _GAP), is_behind=True) == [_GAP]
 
 
 def test_the_wait_ends_a_minute_after_the_last_failure() -> None:

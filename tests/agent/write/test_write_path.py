@@ -355,6 +355,12 @@ async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its
         assert rejected.refusal is RunRefusal.FOLLOWS_FAILED
         assert [each.base_offset for each in await send()] == [0, 1]
         assert [each.duplicate for each in await send()] == [True, True]
+        store.fail_puts = 1
+        (again,) = path.enqueue([batches(topic, 0, "third", producer=producer, sequence=2)])
+        assert isinstance((await again.wait())[0].error, AppendFailedError)
+        data = encode_batch([1000, 1000], [b"k"] * 2, [b"v"] * 2, producer=(producer, 0, 0))
+        (rewound,) = path.enqueue([validate(topic, 0, bytearray(data), now_ms=2000)])
+        assert (await rewound.wait())[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
 async def test_the_producer_of_a_request_counts_in_all_files_that_the_request_fills(

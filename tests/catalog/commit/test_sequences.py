@@ -236,6 +236,25 @@ def test_the_last_five_batches_are_known_as_duplicates() -> None:
     assert expired.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
+@pytest.mark.parametrize("begin", [0, _TOP - 3])
+def test_a_batch_that_the_log_has_passed_is_behind(begin: int) -> None:
+    state = None
+    for number in range(6):
+        state = append_batch(state, _stamp((begin + number) % (_TOP + 1)), 1, number)
+    behind = []
+    for number in (0, 5, 7):
+        refused = check_sequence(state, _stamp((begin + number) % (_TOP + 1)), 2, 0)
+        assert refused is not None
+        behind.append(refused.is_behind)
+    assert behind == [True, True, False]
+    for gap in (
+        check_sequence(None, _stamp(1), 1, 0),
+        check_sequence(append_batch(None, _stamp(5), 1, 0), _stamp(1, epoch=1), 1, 0),
+    ):
+        assert gap is not None
+        assert not gap.is_behind
+
+
 def test_a_part_of_a_batch_is_not_a_duplicate() -> None:
     state = append_batch(None, _stamp(0), 5, 0)
     refused = check_sequence(state, _stamp(0), 4, 0)
