@@ -296,7 +296,11 @@ class SectionCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommit:
-    """Uploaded ingestion file to commit."""
+    """Uploaded ingestion file to commit.
+
+    `failed_producers`, by id and epoch, have batches of earlier files to send again. In a partition without
+    state of such a producer, the next batch must be its first, even if its state may have expired.
+    """
 
     file_id: UUID
     object_name: str
@@ -305,6 +309,7 @@ class FileCommit:
     session_id: UUID
     sections: tuple[SectionCommit, ...]
     format: FileFormat = FileFormat()
+    failed_producers: frozenset[tuple[int, int]] = frozenset()
 
 
 class RunRefusal(StrEnum):

@@ -55,6 +55,11 @@ class FailedProducers:
         """Return True if the producer of a batch has a failed batch to send again."""
         return stamp is not None and self._until.get(stamp.identity, -math.inf) > self._clock.monotonic()
 
+    def among(self, producers: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+        """Return those of the producers that have failed batches to send again."""
+        self._forget_old()
+        return frozenset(each for each in producers if each in self._until) if self._until else frozenset()
+
     def judge(self, commit: FileCommit, results: Sequence[SectionResult]) -> Sequence[SectionResult]:
         """Return the results of a commit, with FOLLOWS_FAILED for the gaps behind failed batches."""
         self._forget_old()

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Protocol
@@ -412,7 +412,7 @@ class WritePath:
     async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> bool:
         """Commit a file and complete its appends; return True if it is committed."""
         try:
-            results = self._failed.judge(sealed.commit, await self._commit(sealed))
+            results = self._failed.judge(sealed.commit, await self._commit(flight, sealed))
             self._check_epoch(results)
             complete_appends(sealed, results)
         except SessionFencedError as error:
@@ -436,8 +436,9 @@ class WritePath:
                 remedy="send them again",
             )
 
-    async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
-        commit = partial(self._log.commit, sealed.commit)
+    async def _commit(self, flight: _Flight, sealed: SealedFile) -> tuple[SectionResult, ...]:
+        failed = self._failed.among(flight.file.producers)
+        commit = partial(self._log.commit, replace(sealed.commit, failed_producers=failed))
         begun_at = self._clock.monotonic()
         try:
             return await self._retry.run(lambda: self._pools.commits.run(commit))

@@ -14,7 +14,7 @@ from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from catalog.commit.sequences import ProducerState
     from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
@@ -82,14 +82,15 @@ def assign_section(
     first_new_producer_id: int,
     *,
     must_append: bool = False,
+    failed_producers: Collection[tuple[int, int]] = (),
     refuse: Callable[[ProducerStamp], RunResult | None] = _refuse_nothing,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
 
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
-    `first_new_producer_id` has expired. With `must_append`, the runs were acknowledged before: a run that is
-    not in the log is appended after a gap, or behind what its producer sent since, whose state then stays.
-    `refuse` checks transactional runs.
+    `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. With `must_append`,
+    the runs were acknowledged before: a run that is not in the log is appended after a gap, or behind what
+    its producer sent since, whose state then stays. `refuse` checks transactional runs.
     """
     if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
@@ -108,7 +109,8 @@ def assign_section(
                 continue
             producer_id = stamp.producer_id
             state = updated.get(producer_id) or producers.get(producer_id)
-            verdict = check_sequence(state, stamp, count, first_new_producer_id)
+            has_failed = bool(failed_producers) and stamp.identity in failed_producers
+            verdict = check_sequence(state, stamp, count, 0 if has_failed else first_new_producer_id)
             if verdict is not None and not (must_append and not is_in_log(verdict, state, stamp)):
                 results.append(verdict)
                 continue

@@ -18,7 +18,7 @@ from catalog.commit.sequences import BATCH, BATCHES_KEPT, SEQUENCES
 from catalog.database.arrays import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -84,7 +84,9 @@ class BulkAssignment(NamedTuple):
 class SingleRuns:
     """Columns of the sections of a file that have one run."""
 
-    def __init__(self, sections: Sequence[SectionCommit]) -> None:
+    def __init__(
+        self, sections: Sequence[SectionCommit], failed_producers: Collection[tuple[int, int]] = ()
+    ) -> None:
         self._sections = len(sections)
         runs = [
             (index, run.offset_count, run.record_count, run.min_timestamp, run.max_timestamp)
@@ -102,6 +104,9 @@ class SingleRuns:
             and not stamp.is_transactional
         ]
         self._stamps = columns(stamps, 4)
+        self._may_have_expired = np.ones(len(stamps), dtype=np.bool_)
+        if failed_producers:
+            self._may_have_expired[:] = [stamp[1:3] not in failed_producers for stamp in stamps]
 
     def assign(
         self, locked: LockedPartitions, producer_sections: Sequence[int], rows: Sequence[TupleRow]
@@ -112,7 +117,8 @@ class SingleRuns:
         """
         indexes, producer_ids, epochs, sequences = self._stamps
         known = _KnownProducers(self._sections, producer_sections, rows)
-        may_begin = (sequences == 0) | (producer_ids < locked.first_new_producer_ids[indexes])
+        may_have_expired = self._may_have_expired & (producer_ids < locked.first_new_producer_ids[indexes])
+        may_begin = (sequences == 0) | may_have_expired
         is_next = (known.epochs[indexes] == epochs) & (
             (known.last_sequences[indexes] + 1) % SEQUENCES == sequences
         )

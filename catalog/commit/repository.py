@@ -191,7 +191,9 @@ class _Commit:
         if self._transactional:  # after the locks: an undelete ends transactions in the partitions alone
             added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
-        single_runs = SingleRuns(self._commit.sections)  # built while the server takes the locks
+        single_runs = SingleRuns(
+            self._commit.sections, self._commit.failed_producers
+        )  # built while the server takes the locks
         self._transaction.wait()
         if transactions is not None and added is not None:
             self._transactional.take(transactions.fetchall(), added.fetchall())
@@ -254,6 +256,7 @@ class _Commit:
                 known.get(index, no_producers),
                 int(locked.first_new_producer_ids[index]),
                 must_append=self._must_append,
+                failed_producers=self._commit.failed_producers,
                 refuse=partial(self._transactional.refuse, index),
             )
             if self._transactional:

@@ -7,7 +7,8 @@ of one of them is a duplicate. Sequence numbers wrap from 2^31 - 1 to 0.
 A producer without state in the partition must begin with 0, unless its state may have expired; then it may
 begin with any number. Kafka accepts any number in both cases, because its leader rarely rejects a batch and
 then accepts the client's next one. Siltstone writes files in parallel: the first file of a producer may fail
-and the next one succeed. Accepting any number would append the later records before the earlier ones.
+and the next one succeed. Accepting any number would append the later records before the earlier ones. So a
+producer must also begin with 0 while it has a batch of a failed file to send again.
 """
 
 from __future__ import annotations

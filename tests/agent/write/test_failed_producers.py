@@ -110,6 +110,16 @@ def test_the_wait_ends_a_minute_after_the_last_failure() -> None:
     assert refusals(failed, (5, _GAP)) == [_GAP]
 
 
+def test_the_failed_among_producers_are_found_until_the_wait_ends() -> None:
+    clock = ManualClock()
+    failed = FailedProducers(clock)
+    assert failed.among({(5, 0)}) == frozenset()
+    failed.note([(5, 0), (7, 0)])
+    assert failed.among({(5, 0), (5, 1), (6, 0)}) == {(5, 0)}
+    clock.advance(WAIT_SECONDS)
+    assert failed.among({(5, 0)}) == frozenset()
+
+
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_producers, "MAX_PRODUCERS", 2)
     failed = FailedProducers(ManualClock())

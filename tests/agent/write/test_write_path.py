@@ -363,6 +363,29 @@ async def test_batches_after_a_lost_one_of_a_new_producer_are_rejected_until_its
         assert (await rewound.wait())[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
+async def test_batches_do_not_pass_a_lost_one_of_a_producer_whose_state_may_have_expired(
+    store: FaultyStore, catalog: Catalog
+) -> None:
+    """Such a producer may begin a partition with any sequence, but not while it repeats a failed batch."""
+    topic, producer = catalog.topics.create("t", 2), catalog.producers.new_id()
+    catalog.producers.accept_any_sequence([(topic.topic_id, partition, producer) for partition in range(2)])
+    catalog.sessions.register(SESSIONS[0], "a test")
+    async with writing_to(catalog.commits, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
+        path,
+        _,
+    ):
+
+        async def send(partition: int, sequence: int) -> AppendResult:
+            (pending,) = path.enqueue([batches(topic, partition, "v", producer=producer, sequence=sequence)])
+            return (await pending.wait())[0]
+
+        assert (await send(1, 9)).base_offset == 0
+        store.fail_puts = 1
+        assert isinstance((await send(0, 0)).error, AppendFailedError)
+        assert (await send(0, 1)).refusal is RunRefusal.FOLLOWS_FAILED
+        assert [(await send(0, sequence)).base_offset for sequence in (0, 1)] == [0, 1]
+
+
 async def test_the_producer_of_a_request_counts_in_all_files_that_the_request_fills(
     store: FaultyStore, catalog: Catalog
 ) -> None:

@@ -72,8 +72,13 @@ def _producers(given_: Given) -> list[int]:
     return sorted({run.producer.producer_id for run in given_.runs if run.producer is not None})
 
 
-@given(st.lists(_sections(), max_size=6))
-def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) -> None:
+@given(
+    st.lists(_sections(), max_size=6),
+    st.sets(st.tuples(st.sampled_from(_PRODUCERS), st.integers(0, 1)), max_size=2),
+)
+def test_bulk_assignment_equals_assignment_of_each_section(
+    file: list[Given], failed: set[tuple[int, int]]
+) -> None:
     """It leaves out sections of several runs, refusals, duplicates and new epochs."""
     sections = [
         SectionCommit(topic_id=UUID(int=1), partition=number, position=0, length=1, runs=each.runs)
@@ -93,14 +98,16 @@ def test_bulk_assignment_equals_assignment_of_each_section(file: list[Given]) ->
     for index, each in enumerate(file):
         known = (locked.exists[index], locked.begins_epoch[index], locked.leader_epochs[index])
         assert known == ((True, each.row[2] < 2, 2) if each.row is not None else (False, False, -1))
-    bulk = SingleRuns(sections).assign(locked, [index for index, _ in entries], rows)
+    bulk = SingleRuns(sections, failed).assign(locked, [index for index, _ in entries], rows)
     ordinals = {index: ordinal for ordinal, index in enumerate(bulk.indexes.tolist())}
     updated = dict(zip(bulk.producers.indexes.tolist(), zip(*bulk.producers[1:], strict=True), strict=True))
     for index, each in enumerate(file):
         if each.row is None or len(each.runs) > 1:
             assert index not in ordinals
             continue
-        ((run,), end, producers) = assign_section(each.runs, each.row[1], each.states, each.row[-1])
+        ((run,), end, producers) = assign_section(
+            each.runs, each.row[1], each.states, each.row[-1], failed_producers=failed
+        )
         if index not in ordinals:
             stamp = each.runs[0].producer
             assert stamp is not None

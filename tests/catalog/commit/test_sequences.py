@@ -205,6 +205,18 @@ def test_a_producer_that_may_have_expired_begins_with_any_sequence() -> None:
     assert check_sequence(None, _stamp(17), 1, first_new_producer_id=8) is None
 
 
+def test_a_producer_with_a_failed_batch_begins_at_zero_although_it_may_have_expired() -> None:
+    """The first file of a producer that is new to the partition has failed, and the second one succeeds."""
+    runs = [run_of(1, at=0, producer=(7, 0, sequence)) for sequence in (1, 0, 1)]
+    assigned = assign_section(runs_of(*runs), 0, {}, 8, failed_producers={(7, 0)})
+    refused, *appended = assigned.runs
+    assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert not refused.is_behind
+    assert appended == [RunResult(base_offset=0), RunResult(base_offset=1)]
+    others = {(7, 1), (6, 0)}
+    assert assign_section(runs_of(runs[0]), 0, {}, 8, failed_producers=others).log_end_offset == 1
+
+
 def test_a_new_producer_begins_at_zero() -> None:
     """Its earlier batch has failed and will be retried, so a later batch must not take its offsets."""
     assert check_sequence(None, _stamp(0), 1, first_new_producer_id=7) is None
