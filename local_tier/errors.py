@@ -57,7 +57,14 @@ class InvalidProducerEpochError(InvalidInputError):
 
 
 class OutOfOrderSequenceError(InvalidInputError):
-    """A producer's sequence number does not follow its previous one."""
+    """A producer's sequence number does not follow its previous one.
+
+    `is_behind` is True if the log has passed it, so that no gap is before it.
+    """
+
+    def __init__(self, message: str, *, is_behind: bool = False) -> None:
+        super().__init__(message)
+        self.is_behind = is_behind
 
 
 class OffsetsOutOfOrderError(InvalidInputError):

@@ -24,6 +24,7 @@ from agent.read.read_path import ReadPath
 from agent.read.timestamp_lookup import TimestampLookup
 from agent.runtime.retry import RetryPolicy
 from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
+from agent.write.failed_producers import FailedProducers
 from agent.write.write_path import WritePath
 from catalog.transactions.local_partitions import MARKER_CHANNEL
 
@@ -58,6 +59,7 @@ class DataPath:
         self.directory = TopicDirectory(
             catalog.topics, pool=pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
         )
+        self.failed_producers = FailedProducers(clock)
         self.local_logs = LocalLogService(
             settings=settings,
             catalog=catalog,
@@ -66,6 +68,7 @@ class DataPath:
             clock=clock,
             ids=ids,
             epoch=resources.epoch,
+            failed_producers=self.failed_producers,
         )
         self.bounds_cache = BoundsCache(
             clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds
@@ -142,6 +145,7 @@ class DataPath:
             metrics=metrics,
             store_health=store_health,
             epoch=resources.epoch,
+            failed_producers=self.failed_producers,
             # Tail and bounds before the notifier, so that woken fetches find the new records.
             listeners=(
                 acknowledged,

@@ -136,6 +136,7 @@ class KafkaFrontEnd:
             directory=data.directory,
             automatic_topics=self._automatic_topics,
             appends=data.appends,
+            failed_producers=data.failed_producers,
             local_logs=data.local_logs.reader,
             leaders=leaders,
             transactions=self._coordinate_transactions(),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.security.authorizer import Authorizer
     from agent.settings import AgentSettings
     from agent.transactions.coordinator import TransactionCoordinator
+    from agent.write.failed_producers import FailedProducers
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -44,6 +45,7 @@ class KafkaServices:
     directory: TopicDirectory
     automatic_topics: AutomaticTopics
     appends: AppendRouter
+    failed_producers: FailedProducers
     local_logs: LocalLogReader
     leaders: LeaderDirectory
     read_path: ReadPath

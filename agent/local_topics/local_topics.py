@@ -8,6 +8,9 @@ The appends of a partition are written in the order in which they were enqueued.
 has a separate queue, because the first batch of a transaction waits for the catalog, and must not hold up
 other producers. The bytes that wait are bounded for each log directory. Beyond the bound,
 producers must retry. A disk that hangs holds up its own partitions only.
+
+A batch that comes after a failed one of its producer is refused, also if the log has no state of the producer
+and would accept it. As for object topics, the refusal is retriable for a time (`FailedProducers`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
 from agent.runtime.errors import BusyError, StoppingError
+from agent.write.failed_producers import FOLLOWS_FAILED_DETAIL
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import append_rules_of
 from catalog.errors import TransactionRefusal, TransactionRefusedError
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from agent.read.fetch_plan import Cursor
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.work_pool import WorkPool
+    from agent.write.failed_producers import FailedProducers
     from agent.write.validation import ValidatedAppend
     from catalog.model import ProducerStamp, Topic
     from catalog.topics.local_leaders import LocalLeader
@@ -115,6 +120,7 @@ class LocalTopics:
         changes: PartitionLocks,
         mover: LogMover,
         verifier: TransactionVerifier,
+        failed_producers: FailedProducers,
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
@@ -126,6 +132,7 @@ class LocalTopics:
         self._changes = changes
         self.mover = mover
         self._verifier = verifier
+        self._failed = failed_producers
         self._queues: dict[tuple[PartitionId, int | None], deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
@@ -226,7 +233,7 @@ class LocalTopics:
         try:
             budget.reserve(len(validated.data))
         except BusyError as error:
-            pending.fail(0, len(validated.batches), error)
+            pending.complete(0, self._judge(item, [AppendResult(error=error)] * len(validated.batches)))
             if (stamp := item.transactional) is not None:
                 self._verifier.note_failure((partition, stamp.producer_id), stamp)
             return pending
@@ -252,10 +259,26 @@ class LocalTopics:
                 queue.extendleft(reversed(items))
                 continue
             for item, results in zip(items, outcomes, strict=True):
-                item.pending.complete(0, results)
+                item.pending.complete(0, self._judge(item, results))
                 item.budget.release(len(item.validated.data))
             self._commit_notifier.wake([partition])
         del self._queues[key]
+
+    def _judge(self, item: _Item, results: list[AppendResult]) -> list[AppendResult]:
+        """Return the results of an append, with a refusal if the log rejected it; note another failure."""
+        stamp, error = item.validated.stamp, results[0].error if results else None
+        if error is None:
+            return results
+        refusal = _REFUSALS.get(type(error))
+        if refusal is None:
+            if stamp is not None:
+                self._failed.note([stamp.identity])
+            return results
+        result = AppendResult(refusal=refusal, detail=error.message)
+        is_gap = isinstance(error, OutOfOrderSequenceError) and not error.is_behind
+        if is_gap and self._failed.include(stamp):
+            result = AppendResult(refusal=RunRefusal.FOLLOWS_FAILED, detail=FOLLOWS_FAILED_DETAIL)
+        return [result] * len(results)
 
     def _take(self, partition: PartitionId, queue: deque[_Item]) -> list[_Item]:
         """Return the first item, and those that follow if none of them needs verification.
@@ -300,7 +323,9 @@ class LocalTopics:
         async with self.changing(topic, partition) as (log, epoch):
             if any(self._needs_verification(partition, each) for each in items):
                 return None
-            return await self._disks.of(log).run(partial(_append_all, log, epoch, items))
+            stamps = [each.validated.stamp for each in items]
+            failed = self._failed.among({each.identity for each in stamps if each is not None})
+            return await self._disks.of(log).run(partial(_append_all, log, epoch, items, failed))
 
     async def _append_first(self, topic: Topic, partition: PartitionId, item: _Item) -> list[AppendResult]:
         """Append what may be the first batch of a transaction, after the earlier ones of its producer."""
@@ -308,9 +333,7 @@ class LocalTopics:
         assert stamp is not None
         key = partition, stamp.producer_id
         if self._verifier.follows_failed(key, stamp):
-            detail = "an earlier batch of the producer has failed, and must be repeated first"
-            result = AppendResult(refusal=RunRefusal.FOLLOWS_FAILED, detail=detail)
-            return [result] * len(item.validated.batches)
+            raise OutOfOrderSequenceError(FOLLOWS_FAILED_DETAIL)
         try:
             results = await self._append_verified(topic, key, item, stamp)
         except TransactionRefusedError:
@@ -320,7 +343,7 @@ class LocalTopics:
             raise
         if results[0].appended:
             self._verifier.repeated(key)
-        elif results[0].error is not None:
+        elif results[0].error is not None and type(results[0].error) not in _REFUSALS:
             self._verifier.note_failure(key, stamp)
         return results
 
@@ -433,9 +456,14 @@ class LocalTopics:
             return await self._disks.of(log).run(partial(query, log))
 
 
-def _append_all(log: UnifiedLog, epoch: int, items: Sequence[_Item]) -> list[list[AppendResult]]:
-    """Append in order, make all durable together, then advance the high watermark. For the pool."""
-    outcomes = [_append_one(log, epoch, item.validated) for item in items]
+def _append_all(
+    log: UnifiedLog, epoch: int, items: Sequence[_Item], failed: Collection[tuple[int, int]] = ()
+) -> list[list[AppendResult]]:
+    """Append in order, make all durable together, then advance the high watermark. For the pool.
+
+    `failed` are the producers that have a failed batch to send again.
+    """
+    outcomes = [_append_one(log, epoch, item.validated, failed) for item in items]
     try:
         log.flush_appended()
     except SiltstoneError as error:
@@ -455,13 +483,13 @@ def _append_and_look(
     return results, log.open_transaction(producer_id) is not None
 
 
-def _append_one(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list[AppendResult]:
+def _append_one(
+    log: UnifiedLog, epoch: int, validated: ValidatedAppend, failed: Collection[tuple[int, int]]
+) -> list[AppendResult]:
     try:
+        _require_no_gap(log, validated.stamp, failed)
         rules = append_rules_of(validated.topic.config)
         appended = log.append_as_leader(validated.data, epoch, validated_by=rules, flush=False)
-    except (OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError) as error:
-        rejected = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
-        return [rejected] * len(validated.batches)
     except SiltstoneError as error:
         return [AppendResult(error=error)] * len(validated.batches)
     results = []
@@ -477,3 +505,17 @@ def _append_one(log: UnifiedLog, epoch: int, validated: ValidatedAppend) -> list
         )
         offset += batch.offset_count
     return results
+
+
+def _require_no_gap(
+    log: UnifiedLog, stamp: ProducerStamp | None, failed: Collection[tuple[int, int]]
+) -> None:
+    """Raise OutOfOrderSequenceError if a batch would pass a failed one, and the log does not notice it.
+
+    A log without state of a producer accepts any sequence. `TransactionVerifier` does the same for the first
+    batch of a transaction.
+    """
+    if stamp is None or not failed or stamp.identity not in failed:
+        return
+    if stamp.base_sequence and not log.knows_producer(stamp.producer_id):
+        raise OutOfOrderSequenceError(FOLLOWS_FAILED_DETAIL)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agent.runtime.metrics import MetricReaders
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
+    from agent.write.failed_producers import FailedProducers
     from agent.write.write_path import WritePath
     from catalog.open import Catalog
     from core.clock import Clock
@@ -65,6 +66,7 @@ class LocalLogService:
         clock: Clock,
         ids: Ids,
         epoch: CatalogEpoch,
+        failed_producers: FailedProducers,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -76,6 +78,7 @@ class LocalLogService:
         self._local: LocalTopics | None = None
         self._directory = directory
         self._epoch = epoch
+        self._failed_producers = failed_producers
         self._loop = asyncio.get_running_loop()
         self._announcing: asyncio.Task[None] | None = None
         self._announces_again = False
@@ -174,6 +177,7 @@ class LocalLogService:
             changes=changes,
             mover=mover,
             verifier=verifier,
+            failed_producers=self._failed_producers,
             recorded_directories=recorded,
         )
         self.markers = MarkerWriter(

@@ -151,7 +151,8 @@ class TransactionVerifier:
         """Return True if an earlier batch of the producer has failed and was not repeated yet.
 
         The log refuses such a gap itself, except if it has no state of the producer: then any sequence may be
-        the first. Source: the lowest sequence of VerificationStateEntry in Kafka.
+        the first. The batch stays refused until then; `FailedProducers` says how long its producer retries
+        it. Source: the lowest sequence of VerificationStateEntry in Kafka.
         """
         epoch, sequence = self._failed.get(key, (-1, 0))
         return epoch == stamp.producer_epoch and stamp.base_sequence > sequence

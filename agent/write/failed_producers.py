@@ -4,6 +4,9 @@ Batches behind a failed one were on their way when it failed, so they have a gap
 order sequence, the gap would make librdkafka begin a new producer epoch, and send all batches of unknown
 outcome again under it. Those that are in a log after all would be there twice. So the gap is a retriable
 error here, as in Kafka, where the cause of the first failure also meets the batches behind it.
+
+Every retriable failure counts: before validation (a full kernel pool, a topic that cannot be looked up), in a
+full buffer, and of a file or a local log. All appends of an agent share one `FailedProducers`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 MAX_PRODUCERS: Final = 10_000
 WAIT_SECONDS: Final = 60.0
 """Time for a producer to send a failed batch again, counted from its last failure."""
-FOLLOWS_FAILED: Final = "an earlier batch of the producer has failed, and must be repeated first"
+FOLLOWS_FAILED_DETAIL: Final = "an earlier batch of the producer has failed, and must be repeated first"
 """Detail of the refusal of that name."""
 
 
@@ -83,7 +86,7 @@ class FailedProducers:
             or not self.include(run.producer)
         ):
             return result
-        return replace(result, refusal=RunRefusal.FOLLOWS_FAILED, detail=FOLLOWS_FAILED)
+        return replace(result, refusal=RunRefusal.FOLLOWS_FAILED, detail=FOLLOWS_FAILED_DETAIL)
 
     def _forget_old(self) -> None:
         now = self._clock.monotonic()

@@ -36,7 +36,6 @@ from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import start_essential_task
-from agent.write.failed_producers import FailedProducers
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from agent.runtime.pools import Pools
     from agent.runtime.retry import RetryPolicy
     from agent.settings import AgentSettings
+    from agent.write.failed_producers import FailedProducers
     from agent.write.validation import ValidatedAppend
     from catalog.model import FileCommit, ProducerStamp, SectionResult
     from core.clock import Clock
@@ -116,6 +116,7 @@ class WritePath:
         metrics: AgentMetrics,
         store_health: CallHealth,
         epoch: CatalogEpoch,
+        failed_producers: FailedProducers,
         listeners: Sequence[CommitListener] = (),
     ) -> None:
         self._settings = settings
@@ -136,7 +137,7 @@ class WritePath:
             settings.max_buffered_bytes,
             retry_after_seconds=max(1.0, settings.flush_interval_ms / 1000),
         )
-        self._failed = FailedProducers(clock)
+        self._failed = failed_producers
         self._buffer = IngestionBuffer(settings.flush_bytes)
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries

@@ -57,6 +57,7 @@ from agent.security.authorizer import Authorizer
 from agent.security.identity import Client
 from agent.settings import AgentSettings
 from agent.write.commit_listeners import AppendMetrics
+from agent.write.failed_producers import FailedProducers
 from agent.write.write_path import WritePath
 from benchmarks.parts.kafka_wire import (
     BATCH_BYTES,
@@ -193,6 +194,7 @@ class _Bench:
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
         notifier = CommitNotifier(cast("Any", None), bounds, outage=Outage("benchmark", clock=clock, ids=ids))
+        failed = FailedProducers(clock)
         self.write_path = WritePath(
             settings=settings,
             store=cast("ObjectStore", stubs),
@@ -204,6 +206,7 @@ class _Bench:
             ids=ids,
             metrics=metrics,
             epoch=epoch,
+            failed_producers=failed,
             store_health=health,
             listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, stubs),
         )
@@ -238,6 +241,7 @@ class _Bench:
             settings=settings,
             directory=directory,
             appends=AppendRouter(self.write_path),
+            failed_producers=failed,
             read_path=read_path,
             epoch=epoch,
             memory_reads=MemoryReads(

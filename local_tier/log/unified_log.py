@@ -276,6 +276,11 @@ class UnifiedLog:
                 if (first_offset := state.current_txn_first_offset) is not None
             ]
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Return True if the log has state of a producer, so that it checks its sequence numbers."""
+        with self._lock:
+            return producer_id in self._producer_states.producers
+
     def open_transaction(self, producer_id: int) -> OpenTxn | None:
         """Return the transaction of a producer whose marker is not in the log yet, or None."""
         with self._lock:

@@ -218,7 +218,8 @@ class ProducerAppendInfo:
     def _out_of_order(self, batch: ProducerBatch, expected: int) -> OutOfOrderSequenceError:
         return OutOfOrderSequenceError(
             f"producer {batch.producer_id} sent sequence {batch.base_sequence} to {self._log_name}, "
-            f"expected {expected}"
+            f"expected {expected}",
+            is_behind=(batch.base_sequence - expected) % _SEQUENCE_COUNT >= _SEQUENCE_COUNT // 2,
         )
 
 

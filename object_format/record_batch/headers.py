@@ -54,6 +54,7 @@ BatchRows = npt.NDArray[np.void]
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
+_PRODUCER: Final = struct.Struct(">qh")  # id and epoch
 _OFFSET_FIELDS: Final = struct.Struct(">qii")  # base offset, length, leader epoch
 NO_LIMIT: Final = 2**63 - 1
 _MAGIC_V2: Final = 2
@@ -156,11 +157,15 @@ def peek_attributes(data: memoryview) -> PeekedAttributes | None:
     return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL), size)
 
 
-def peek_producer_id(data: memoryview) -> int:
-    """Return the producer id of the batch in `data` without validation; negative if it has none."""
+def peek_producer(data: memoryview) -> tuple[int, int]:
+    """Return id and epoch of the producer of the batch in `data` without validation.
+
+    The id is negative if there is none.
+    """
     if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
-        return -1
-    return int.from_bytes(data[PRODUCER_ID : PRODUCER_ID + 8], "big", signed=True)
+        return -1, -1
+    producer_id, epoch = _PRODUCER.unpack_from(data, PRODUCER_ID)
+    return producer_id, epoch
 
 
 def is_marked_compressed(data: memoryview) -> bool:
@@ -394,6 +399,7 @@ __all__ = [
     "offset_range",
     "patch_offsets",
     "peek_attributes",
+    "peek_producer",
     "read_header",
     "record_error",
     "scan_batches",

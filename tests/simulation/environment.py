@@ -16,6 +16,7 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
+from agent.write.failed_producers import FailedProducers
 from agent.write.validation import validate
 from agent.write.write_path import WritePath
 from catalog.model import RunRefusal
@@ -163,6 +164,7 @@ class SimulatedAgent:
             ids=env.ids,
             metrics=METRICS,
             epoch=CatalogEpoch(),
+            failed_producers=FailedProducers(env.clock),
             store_health=health,
         )
         self.is_serving = False

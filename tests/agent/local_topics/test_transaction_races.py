@@ -16,6 +16,7 @@ from agent.kafka.errors import ErrorCode
 from agent.local_topics import marker_writer
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
+from agent.write.failed_producers import FOLLOWS_FAILED_DETAIL
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.transactions.local_partitions import FirstBatch
@@ -565,12 +566,33 @@ def test_a_batch_does_not_pass_an_earlier_one_whose_verification_failed(scene: S
         scene.table.verifies = False
         assert produce(wire, producer, 0, b"a").error_code == ErrorCode.request_timed_out
         scene.table.verifies = True
-        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.not_enough_replicas
+        behind = produce(wire, producer, 1, b"b")
+        assert behind.error_code == ErrorCode.not_enough_replicas
+        assert behind.error_message == FOLLOWS_FAILED_DETAIL
         assert offsets(wire, _READ_UNCOMMITTED) == 0
         assert produce(wire, producer, 0, b"a").base_offset == 0
         assert produce(wire, producer, 1, b"b").base_offset == 1
         end(wire, producer, commits=True)
         until(lambda: offsets(wire, _READ_COMMITTED) == 3)
+
+
+def test_a_batch_behind_a_failed_one_is_out_of_order_after_a_minute(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has dropped the failed batch learns so that the next one is never appended."""
+    monkeypatch.setattr("agent.write.failed_producers.WAIT_SECONDS", 0)
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        scene.table.verifies = False
+        produce(wire, producer, 0, b"a")
+        scene.table.verifies = True
+        behind = produce(wire, producer, 1, b"b")
+        assert behind.error_code == ErrorCode.out_of_order_sequence_number
+        assert behind.error_message == FOLLOWS_FAILED_DETAIL
+        assert offsets(wire, _READ_UNCOMMITTED) == 0
+        assert produce(wire, producer, 0, b"a").base_offset == 0
+        assert produce(wire, producer, 1, b"b").base_offset == 1
 
 
 def test_a_batch_does_not_pass_an_earlier_one_that_found_no_space(

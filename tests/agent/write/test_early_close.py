@@ -19,6 +19,7 @@ from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
+from agent.write.failed_producers import FailedProducers
 from agent.write.validation import validate
 from agent.write.write_path import WritePath
 from core.ids import SeededIds
@@ -158,6 +159,7 @@ def run(
             ids=SeededIds(8, clock),
             metrics=metrics,
             epoch=CatalogEpoch(),
+            failed_producers=FailedProducers(clock),
             store_health=CallHealth(clock, limit_seconds=10),
         )
         scene = Scene(path, store, clock, metrics)

@@ -70,7 +70,7 @@ def refusals(
     )
     (judged,) = failed.judge(commit, [result])
     for run in judged.runs:
-        assert run.detail == (failed_producers.FOLLOWS_FAILED if run.refusal is _FOLLOWS else "why")
+        assert run.detail == (failed_producers.FOLLOWS_FAILED_DETAIL if run.refusal is _FOLLOWS else "why")
     return [run.refusal for run in judged.runs]
 
 

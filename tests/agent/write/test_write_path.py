@@ -21,6 +21,7 @@ from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool
+from agent.write.failed_producers import FailedProducers
 from agent.write.pending_append import AppendResult, PendingAppend
 from agent.write.validation import ValidatedAppend, validate
 from agent.write.write_path import WritePath
@@ -112,6 +113,7 @@ async def writing_to(
         ids=ids,
         metrics=AgentMetrics(),
         epoch=CatalogEpoch(),
+        failed_producers=FailedProducers(clock),
         store_health=CallHealth(clock, limit_seconds=10),
     )
     path.start()

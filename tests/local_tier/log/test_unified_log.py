@@ -124,10 +124,12 @@ def test_a_duplicate_batch_returns_its_first_offsets(harness: LogHarness) -> Non
         log.append_as_leader(batch(0, 2, producer=(7, 0, 2 * i)), 0)
     again = log.append_as_leader(batch(0, 2, producer=(7, 0, 4)), 0)
     assert (again.first_offset, again.last_offset, again.is_duplicate) == (4, 5, True)
-    with pytest.raises(OutOfOrderSequenceError):
+    with pytest.raises(OutOfOrderSequenceError) as behind:
         log.append_as_leader(batch(0, 2, producer=(7, 0, 0)), 0)
-    with pytest.raises(OutOfOrderSequenceError):
+    assert behind.value.is_behind
+    with pytest.raises(OutOfOrderSequenceError) as ahead:
         log.append_as_leader(batch(0, 1, producer=(7, 0, 13)), 0)
+    assert not ahead.value.is_behind
     log.append_as_leader(batch(0, 1, producer=(7, 1, 0)), 0)
     with pytest.raises(InvalidProducerEpochError):
         log.append_as_leader(batch(0, 1, producer=(7, 0, 12)), 0)

@@ -56,8 +56,11 @@ def test_sequence_numbers_are_consecutive_and_wrap_around(tmp_path: Path) -> Non
     append(states, batch(4, 2, producer=(8, 0, TOP)))
     append(states, batch(6, 1, producer=(8, 0, 1)))
     assert states.producers[8].batches[0].first_sequence == TOP
-    with pytest.raises(OutOfOrderSequenceError, match="expected 2"):
+    with pytest.raises(OutOfOrderSequenceError, match="expected 2") as ahead:
         append(states, batch(7, 1, producer=(8, 0, 3)))
+    with pytest.raises(OutOfOrderSequenceError, match="expected 2") as behind:
+        append(states, batch(7, 1, producer=(8, 0, TOP - 1)))
+    assert (ahead.value.is_behind, behind.value.is_behind) == (False, True)
 
 
 def test_a_new_epoch_starts_at_sequence_0_and_fences_the_old_one(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ Acknowledgements:
 - As in Kafka, `timeout` applies to `acks=all` only.
 
 Errors: a full write buffer or kernel pool is NOT_ENOUGH_REPLICAS. A file that could not be committed is
-NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+NOT_ENOUGH_REPLICAS_AFTER_APPEND. Behind a batch with an error that clients retry, the gap before the next
+batches of its producer is NOT_ENOUGH_REPLICAS for a time (`agent.write.failed_producers`).
 
 A transactional batch must belong to a partition that was added to its producer's transaction. From version 12
 on, it adds the partition itself (KIP-890). Its producer must be that of the request's transactional id, which
@@ -37,7 +38,7 @@ import structlog
 from agent.kafka.api_definition import Api, DeferredResponse
 from agent.kafka.authorization import current_acls, is_allowed, refusal, refused_names
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fast_path.produce import FastProduce
 from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
 from agent.kafka.topic_lookup import check_partition, find_permitted_topics
@@ -50,7 +51,7 @@ from object_format.errors import InvalidRecordError, RejectionReason
 from object_format.record_batch.headers import (
     is_marked_compressed,
     peek_attributes,
-    peek_producer_id,
+    peek_producer,
     scan_until_malformed,
 )
 
@@ -102,6 +103,7 @@ async def handle(request: Struct, context: RequestContext) -> DeferredResponse |
             await _authorize_again(items, request, context)
         _enqueue(items, context)
         await _admit_rejected_producers(items, context)
+        _note_failure(items, context)
     for item in items:
         item.records = None  # the write path keeps a reference to the bytes that it needs
     if request.acks == 0:
@@ -290,7 +292,7 @@ async def _admit_rejected_producers(items: Sequence[_Item], context: RequestCont
         if isinstance(item.error, InvalidRecordError)
         and item.error.reason is not RejectionReason.CORRUPT_MESSAGE
         if item.topic is not None and item.records is not None
-        if (producer_id := peek_producer_id(item.records)) >= 0
+        if (producer_id := peek_producer(item.records)[0]) >= 0
     ]
     if not rejected:
         return
@@ -299,6 +301,19 @@ async def _admit_rejected_producers(items: Sequence[_Item], context: RequestCont
         await services.pools.catalog.run(partial(services.catalog.producers.accept_any_sequence, rejected))
     except SiltstoneError as error:
         _log.warning("producers of rejected batches may be unable to continue", reason=str(error))
+
+
+def _note_failure(items: Sequence[_Item], context: RequestContext) -> None:
+    """Note that the request's producer sends a batch again, if a batch failed with an error that it retries.
+
+    This must happen before the connection's next request is processed. A request has only one producer.
+    """
+    for item in items:
+        if item.error is not None and item.records is not None and code_of(item.error).retriable:
+            producer_id, epoch = peek_producer(item.records)
+            if producer_id >= 0:
+                context.services.failed_producers.note([(producer_id, epoch)])
+                return
 
 
 def _require_none_rejected(items: Sequence[_Item]) -> None:

@@ -31,6 +31,7 @@ from agent.runtime.metrics import AgentMetrics
 from agent.security.audit import AuditLog
 from agent.security.authorizer import Authorizer
 from agent.security.identity import Client
+from agent.write.failed_producers import FailedProducers
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, Topic
@@ -179,6 +180,7 @@ def _dispatcher(
     services = SimpleNamespace(
         directory=_Directory(),
         appends=appends,
+        failed_producers=FailedProducers(SystemClock()),
         clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
         catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
         pools=SimpleNamespace(kernels=pool or _Pool(), parsing=_Pool(), rendering=_Pool(), catalog=_Pool()),
