@@ -8,7 +8,7 @@
       SessionFencedError  CatalogReplacedError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
                         InvalidAclError, InvalidCommitError, InvalidCredentialError, UnstorableValueError,
-                        JobOutputError, CatalogAddressError, SchemaVersionError
+                        JobOutputError, CatalogAddressError, SchemaVersionError, MissingTopicsError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError, MigrationError
 """
@@ -123,6 +123,10 @@ class InvalidQuotaError(InvalidInputError):
 
 class InvalidCommitError(InvalidInputError):
     """A file commit contradicts itself."""
+
+
+class MissingTopicsError(InvalidInputError):
+    """A lost file has records of topics or partitions that the catalog lacks; it was not committed."""
 
 
 class JobOutputError(InvalidInputError):

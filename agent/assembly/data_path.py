@@ -81,7 +81,6 @@ class DataPath:
             outage=resources.outage("notifications of commits"),
         )
         self.tail = HotTail(settings.tail_bytes)
-        acknowledged.topic_of = self.directory.last_known_by_id
         self.write_path = self._create_write_path(resources, session, acknowledged, store_health)
         self.appends = self.local_logs.create_router(self.write_path)
         self.blocks = BlockCache(CacheMemory(settings.cache_bytes))

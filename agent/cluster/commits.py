@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
-    from catalog.model import FileCommit, SectionResult
+    from catalog.model import FileCommit, SectionResult, Topic
 
 
 class AppendedBatches(NamedTuple):
@@ -46,6 +47,11 @@ class CommittedFile(Protocol):
     @property
     def sections(self) -> Sequence[CommittedSection]:
         """The sections, in the order of the commit's results."""
+        ...
+
+    @property
+    def topics(self) -> Mapping[UUID, Topic]:
+        """The topics of the sections, as the agent knew them when it validated the batches."""
         ...
 
 

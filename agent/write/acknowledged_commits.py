@@ -1,23 +1,24 @@
 """The commits that this agent acknowledged recently, to compare with the catalog after a failover.
 
 Bounds: the last 30 minutes, 20,000 files, 100,000 sections and 20,000 topics. The catalog stores the results
-of a commit for an hour, so a younger commit that it does not know is lost.
+of a commit for an hour, so a younger commit that it does not know is lost. Of the topics, those are forgotten
+first whose last acknowledged commit is the oldest.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from catalog.commit.results import appended_range
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
 
     from agent.cluster.commits import CommittedFile
-    from catalog.model import SectionCommit, SectionResult, Topic
+    from catalog.model import FileCommit, SectionResult, Topic
     from core.clock import Clock
 
 MAX_FILES: Final = 20_000
@@ -30,6 +31,7 @@ _MAX_CLOCK_ERROR_SECONDS: Final = 300.0
 
 class _Entry(NamedTuple):
     commit: AcknowledgedCommit
+    topic_ids: Sequence[UUID]  # with acknowledged batches, also if all of these are duplicates
     sections: int
     at: float
 
@@ -38,8 +40,6 @@ class AcknowledgedCommits:
     """Commits in their order. Belongs to the event loop."""
 
     def __init__(self, clock: Clock) -> None:
-        self.topic_of: Callable[[UUID], Topic | None] = lambda _topic_id: None
-        """The topic with that id as the agent knows it; set by the owner of the cache of topics."""
         self._clock = clock
         self._entries: deque[_Entry] = deque()
         self._sections = 0
@@ -57,7 +57,10 @@ class AcknowledgedCommits:
             appended_range(section, result.runs)
             for section, result in zip(commit.sections, results, strict=True)
         )
-        self._remember_topics(commit.sections)
+        topic_ids = _acknowledged_topics(commit, results)
+        for topic_id in topic_ids:
+            if topic_id in file.topics:
+                self._remember(file.topics[topic_id])
         self._number += 1
         remembered = AcknowledgedCommit(
             file_id=commit.file_id,
@@ -67,7 +70,7 @@ class AcknowledgedCommits:
             offsets=tuple(filter(None, ranges)),
         )
         now = self._clock.monotonic()
-        self._entries.append(_Entry(remembered, len(commit.sections), now))
+        self._entries.append(_Entry(remembered, topic_ids, len(commit.sections), now))
         self._sections += len(commit.sections)
         while self._entries and (
             len(self._entries) > MAX_FILES
@@ -76,18 +79,25 @@ class AcknowledgedCommits:
         ):
             self._drop()
 
-    def _remember_topics(self, sections: Iterable[SectionCommit]) -> None:
-        for topic_id in {section.topic_id for section in sections}:
-            topic = self.topic_of(topic_id)
-            if topic is not None:
-                self._topics[topic_id] = topic
-        while len(self._topics) > MAX_TOPICS:
+    def _remember(self, topic: Topic) -> None:
+        known = self._topics.pop(topic.topic_id, topic)  # the newest is last
+        self._topics[topic.topic_id] = topic if known.partition_count <= topic.partition_count else known
+        if len(self._topics) > MAX_TOPICS:
             del self._topics[next(iter(self._topics))]
 
-    def topics_of(self, commits: Iterable[AcknowledgedCommit]) -> list[Topic]:
-        """Return the remembered topics that got records by these commits."""
-        topic_ids = {UUID(each.topic_id) for commit in commits for each in commit.offsets}
-        return [topic for topic_id, topic in self._topics.items() if topic_id in topic_ids]
+    def topics_of(self, commits: Iterable[AcknowledgedCommit]) -> dict[UUID, Topic | None]:
+        """Return the topics with acknowledged batches in these commits; None for a forgotten one.
+
+        The topic of the newest acknowledged batch is last.
+        """
+        file_ids = {commit.file_id for commit in commits}
+        wanted: set[UUID] = set()
+        for entry in self._entries:
+            if entry.commit.file_id in file_ids:
+                wanted.update(entry.topic_ids)
+        found: dict[UUID, Topic | None] = dict.fromkeys(wanted - self._topics.keys())
+        found.update((topic_id, topic) for topic_id, topic in self._topics.items() if topic_id in wanted)
+        return found
 
     def _drop(self) -> None:
         dropped = self._entries.popleft()
@@ -121,3 +131,15 @@ class AcknowledgedCommits:
         self._sections = 0
         self._topics.clear()
         self._dropped.clear()
+
+
+def _acknowledged_topics(commit: FileCommit, results: Sequence[SectionResult]) -> Sequence[UUID]:
+    """Return the topics of the sections of which a batch was not rejected; sections are sorted by topic."""
+    found: list[UUID] = []
+    last = None
+    for section, result in zip(commit.sections, results, strict=True):
+        topic_id = section.topic_id
+        if topic_id is not last and any(run.refusal is None for run in result.runs):
+            found.append(topic_id)
+            last = topic_id
+    return found

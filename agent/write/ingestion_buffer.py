@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from agent.write.pending_append import PendingAppend
     from agent.write.validation import ValidatedAppend, ValidatedBatch
+    from catalog.model import Topic
     from core.errors import SiltstoneError
 
 
@@ -35,19 +36,27 @@ class Piece(NamedTuple):
 class OpenFile:
     """An ingestion file that is being filled: pieces by topic and partition, and the size of all batches.
 
-    `requests` counts the requests of each idempotent producer that end in this file. `producers` has the id
-    and epoch of each one with batches in it. `opened_at` is the loop's time of its first append,
+    `known_topics` has the topics as the validation of the batches knew them. `requests` counts the requests
+    of each idempotent producer that end in this file. `producers` has the id and epoch of each one with
+    batches in it. `opened_at` is the loop's time of its first append,
     `appended_at` that of each request that ends in this file. `reason` says why it was closed.
     """
 
     # By topic first: neighbours in a request have the same topic, and hashing a UUID is slow.
     topics: dict[UUID, dict[int, list[Piece]]] = field(default_factory=dict)
+    known_topics: dict[UUID, Topic] = field(default_factory=dict)
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
     producers: set[tuple[int, int]] = field(default_factory=set)
     opened_at: float = 0.0
     appended_at: list[float] = field(default_factory=list)
     reason: str = "full"
+
+    def remember(self, topic: Topic) -> None:
+        """Keep the topic of an append; a request that took long may know fewer partitions."""
+        known = self.known_topics.get(topic.topic_id)
+        if known is None or known.partition_count <= topic.partition_count:
+            self.known_topics[topic.topic_id] = topic
 
     def sections(self, topic_id: UUID) -> dict[int, list[Piece]]:
         """Return the pieces of a topic, by partition."""
@@ -96,6 +105,7 @@ class IngestionBuffer:
         for append_topic, partition, data, batches in appends:
             if append_topic is not topic:
                 topic = append_topic
+                file.remember(topic)
                 sections = file.sections(topic.topic_id)
             piece = new(Piece, (data, batches, pending, first))
             section = sections.get(partition)
@@ -117,6 +127,7 @@ class IngestionBuffer:
         while first < len(validated.batches):
             last, end = self._fill(validated, first)
             start = validated.batches[first].position
+            self.open.remember(validated.topic)
             self.open.add(
                 topic_id,
                 partition,

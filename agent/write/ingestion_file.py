@@ -14,11 +14,11 @@ from object_format.segment_file import VERSION, SegmentFileWriter, SegmentKind, 
 from object_store.names import IngestionName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from agent.write.ingestion_buffer import OpenFile, Piece
-    from catalog.model import ProducerStamp, SectionResult
+    from catalog.model import ProducerStamp, SectionResult, Topic
     from object_store.interface import Buffer
 
 _FORMAT = FileFormat(version=VERSION)
@@ -66,12 +66,13 @@ class SealedFile:
     """An ingestion file that is ready for the upload: the buffers of `body`, in order, are the whole object.
 
     The buffers are the producers' own where possible. Nothing may change in them before the upload.
-    `sections` has the order of `commit.sections`.
+    `sections` has the order of `commit.sections`, `topics` what the agent knows of their topics.
     """
 
     body: tuple[Buffer, ...]
     commit: FileCommit
     sections: tuple[SealedSection, ...]
+    topics: Mapping[UUID, Topic]
 
     @property
     def object_name(self) -> str:
@@ -164,6 +165,7 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
             format=_FORMAT,
         ),
         sections=tuple(sections),
+        topics=file.known_topics,
     )
 
 

@@ -1,14 +1,14 @@
 """Recovery of an agent when the catalog begins a new incarnation, before its new session writes anything.
 
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
-2. It creates topics again that got records by lost commits and whose creation was lost, too. It reports the
-   lost commits.
+2. It creates topics again that got records by lost commits and whose creation was lost, too
+   (`catalog.topics.lost`). It reports the lost commits only then, so that nobody commits them before.
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
    order of their commits. All agents do the same at once, and each file is committed once. So no agent writes
    before the last of these files is in the log, and idempotent producers continue without a gap in their
-   sequence numbers.
+   sequence numbers. A file with records of a topic that no agent remembers waits for the operator.
 5. It settles its old sessions, so that garbage collection may delete what they left.
 
 Each step may be repeated after an error. Batches that come after a gap are retried by their producers while
@@ -18,18 +18,20 @@ an agent has not reported its lost commits, or while some wait (`catalog.commit.
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from catalog.errors import CatalogReplacedError
-from catalog.lifecycle.lost_commits import REPORT_MS
+from catalog.model import PartitionId
+from catalog.topics.lost import Restored
 from core.errors import RetryableError, SiltstoneError
 from maintenance.readopt import Outcome, readopt_file, reported_files
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from agent.runtime.metrics import AgentMetrics
@@ -37,14 +39,16 @@ if TYPE_CHECKING:
     from agent.write.acknowledged_commits import AcknowledgedCommits
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.lifecycle.lost_commits import AcknowledgedCommit
-    from catalog.model import Topic
     from catalog.open import Catalog
+    from catalog.topics.lost import RestoredTopic
     from maintenance.readopt import LostFile, ReadoptedFile
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
 _IDS_PER_QUERY: Final = 5_000
 _POLL_SECONDS: Final = 0.2
+MAX_WAIT_SECONDS: Final = 10.0
+"""Time for which an agent waits until the others have reported. They may still report later."""
 
 
 class LossRecovery:
@@ -86,7 +90,7 @@ class LossRecovery:
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
-        await self._restore_topics(lost)
+        await self._restore_topics(lost, incarnation)
         knows_oldest = bool(recent) and recent[0].file_id not in unknown
         ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, sessions))
         complete = [
@@ -100,22 +104,29 @@ class LossRecovery:
         self._note(lost, incarnation)
         return complete
 
-    async def _restore_topics(self, lost: Sequence[AcknowledgedCommit]) -> None:
-        """Create the topics of lost commits again that the catalog does not know, before any agent readopts.
-
-        A topic that was created before the loss is in the catalog, at least as a deleted one, because its
-        commits came later than its creation. So a topic without a row was created in the lost history.
-        """
-        wanted = self._acknowledged.topics_of(lost)
-        for start in range(0, len(wanted), _IDS_PER_QUERY):
-            some = wanted[start : start + _IDS_PER_QUERY]
-            ids = [topic.topic_id for topic in some]
-            known = await self._pool.run(partial(self._catalog.topics.by_ids, ids))
-            partitions = {topic.topic_id: topic.partition_count for topic in known}
-            missing = [each for each in some if partitions.get(each.topic_id, 0) < each.partition_count]
-            if missing:
-                restored = await self._pool.run(partial(self._catalog.topics.restore, missing))
-                _log_topics(missing, {topic.topic_id for topic in restored})
+    async def _restore_topics(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
+        """Create the topics of lost commits again that the catalog lacks, before any agent readopts."""
+        found = self._acknowledged.topics_of(lost)
+        remembered = [topic for topic in found.values() if topic is not None]
+        forgotten = [topic_id for topic_id, topic in found.items() if topic is None]
+        known: dict[UUID, int] = {}
+        for start in range(0, len(remembered), _IDS_PER_QUERY):
+            ids = [topic.topic_id for topic in remembered[start : start + _IDS_PER_QUERY]]
+            topics = await self._pool.run(partial(self._catalog.topics.by_ids, ids))
+            known |= {topic.topic_id: topic.partition_count for topic in topics}
+        missing = [topic for topic in remembered if known.get(topic.topic_id, 0) < topic.partition_count]
+        if missing:
+            restore = partial(self._catalog.topics.lost.restore, missing, incarnation.epoch)
+            _log_topics(await self._pool.run(restore))
+        for start in range(0, len(forgotten), _IDS_PER_QUERY):
+            some = [PartitionId(topic_id, 0) for topic_id in forgotten[start : start + _IDS_PER_QUERY]]
+            for topic in await self._pool.run(partial(self._catalog.lost_commits.missing_topics, some)):
+                _log.error(
+                    "the catalog has lost a topic that this agent does not remember",
+                    topic_id=str(topic.topic_id),
+                    consequence="lost files with its records wait, unless another agent creates it again",
+                    remedy="siltstone fsck --readopt names the commands that keep its records",
+                )
 
     def _unknown(self, recent: Sequence[AcknowledgedCommit]) -> frozenset[UUID]:
         found: frozenset[UUID] = frozenset()
@@ -175,9 +186,15 @@ class LossRecovery:
         if done.outcome is Outcome.READOPTED:
             self._metrics.readopted_files.inc()
             self._metrics.readopted_records.inc(done.records - done.duplicates - done.rejected)
-            _log.warning(
-                "a lost file was committed again",
+            _log.log(
+                logging.ERROR if done.rejected else logging.WARNING,
+                "a lost file was committed again, and acknowledged records of it were rejected"
+                if done.rejected
+                else "a lost file was committed again",
                 object=done.object_name,
+                records=done.records,
+                duplicates=done.duplicates,
+                rejected=done.rejected,
                 old_offsets=[tuple(each) for each in done.old_offsets],
                 new_offsets=[tuple(each) for each in done.new_offsets],
             )
@@ -185,25 +202,33 @@ class LossRecovery:
     async def _wait_for_others(self) -> None:
         """Wait until the other agents that lived have compared their commits, or 10 s have passed."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + REPORT_MS / 1000
+        until = loop.time() + MAX_WAIT_SECONDS
         unverified = partial(self._catalog.lost_commits.unverified, self._silent_ms)
         while await self._pool.run(unverified) and loop.time() < until:  # noqa: ASYNC110  # polls the catalog
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _log_topics(missing: Sequence[Topic], restored: Container[UUID]) -> None:
-    for topic in missing:
-        if topic.topic_id in restored:
-            _log.warning(
-                "a topic that the catalog had lost was created again",
-                topic=topic.name,
-                topic_id=str(topic.topic_id),
-                partitions=topic.partition_count,
+def _log_topics(topics: Sequence[RestoredTopic]) -> None:
+    for each in topics:
+        topic, namesake = each.topic, each.namesake
+        log = _log.bind(topic=topic.name, topic_id=str(topic.topic_id), partitions=topic.partition_count)
+        if each.outcome is Restored.CREATED:
+            log.warning("a topic that the catalog had lost was created again")
+        elif each.outcome is Restored.EXTENDED:
+            log.warning("partitions that the catalog had lost were added again", name=each.name)
+        elif each.outcome is Restored.DELETED:
+            log.warning(
+                "a topic of lost files is deleted, and its records are rejected",
+                remedy="none is needed: its deletion was not lost",
             )
         else:
-            _log.error(
-                "a topic that the catalog has lost cannot be created again",
-                topic=topic.name,
-                topic_id=str(topic.topic_id),
-                reason="it was deleted, or another topic has its name",
+            log.error(
+                "a lost topic has another name now, because another topic has its name",
+                name=each.name,
+                other_topic=None if namesake is None else namesake.name,
+                other_topic_id=None if namesake is None else str(namesake.topic_id),
+                consequence="its records are kept under the new name, which its clients do not use",
+                remedy="read the records by the new name, or delete the other topic, and then: "
+                f"siltstone topics delete {each.name}; "
+                f"siltstone topics undelete {each.name} --as {topic.name}",
             )

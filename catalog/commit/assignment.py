@@ -123,7 +123,9 @@ def assign_section(
 
 def reject_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
     """Return the results for a section whose topic or partition does not exist."""
-    result = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
+    result = RunResult(
+        refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted, or lacks this partition"
+    )
     return (result,) * len(runs)
 
 

@@ -39,12 +39,13 @@ from catalog.commit.results import (
 from catalog.commit.transactions import TransactionalRuns
 from catalog.database.pool import Reserve
 from catalog.database.sql_files import load_queries
-from catalog.errors import CommitResultExpiredError
+from catalog.errors import CommitResultExpiredError, MissingTopicsError
 from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS
 from catalog.lifecycle.incarnation import replaced_error
-from catalog.lifecycle.lost_commits import offsets_as_json
+from catalog.lifecycle.lost_commits import REPORT_PERIOD_MS, offsets_as_json
+from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.lifecycle.sessions import fenced_error
-from catalog.model import FileKind, RunRefusal, RunResult
+from catalog.model import FileKind, PartitionId, RunRefusal, RunResult
 from catalog.rows import format_params
 
 if TYPE_CHECKING:
@@ -59,14 +60,12 @@ if TYPE_CHECKING:
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Evidence, Incarnations
-    from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit, SectionResult
+    from catalog.model import BatchRun, FileCommit, SectionCommit, SectionResult
 
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("commit")
 _MAX_EXPIRED: Final = 4
-_REPORT_MS: Final = 60_000
-"""Time after the beginning of an incarnation in which agents report the commits that they lost."""
 
 
 class Commits:
@@ -100,7 +99,9 @@ class Commits:
         self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed, committed_ms)
         return results
 
-    def readopt(self, commit: FileCommit, *, acknowledged: bool = False) -> tuple[SectionResult, ...]:
+    def readopt(
+        self, commit: FileCommit, *, acknowledged: bool = False, discard_unknown_topics: bool = False
+    ) -> tuple[SectionResult, ...]:
         """Commit a file again whose commit was lost, behind the log ends; return the results by section.
 
         The rules of an ordinary commit apply: batches of idempotent producers that the log has already are
@@ -110,13 +111,16 @@ class Commits:
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
-        repeated. SessionFencedError: the session may still commit, or was settled.
+        repeated. SessionFencedError: the session may still commit, or was settled. MissingTopicsError: the
+        creation of a topic or of its partitions was lost, too. With `discard_unknown_topics`, their sections
+        are rejected instead.
         """
         check_commit(commit)
         kind = _AcknowledgedReadoption if acknowledged else _Readoption
 
         def work(transaction: Transaction) -> tuple[SectionResult, ...]:
             attempt = kind(transaction, commit, self._database.injected_now_ms, self._incarnations.evidence)
+            attempt.discards_unknown_topics = discard_unknown_topics
             outcomes, committed_ms = attempt.run()
             return section_results(outcomes, commit, committed_ms, with_extents=False)
 
@@ -289,7 +293,7 @@ class _Commit:
         )
         if not has_gap:
             return assigned
-        params = {"since_ms": self._now_ms - _REPORT_MS}
+        params = {"since_ms": self._now_ms - REPORT_PERIOD_MS}
         if not self._transaction.rows(_SQL["awaits_readoption"], params)[0].awaits:
             return assigned
         return {
@@ -349,7 +353,28 @@ class _Commit:
 class _Readoption(_Commit):
     """One attempt to commit a lost file again, inside its transaction."""
 
+    discards_unknown_topics = False
     _required_state = "unsettled"
+
+    @override
+    def _assign(
+        self,
+        indexes: list[int],
+        locked: LockedPartitions,
+        known: dict[int, dict[int, ProducerState]],
+        builder: CommitRowBuilder,
+    ) -> dict[int, SectionOutcome]:
+        if not self.discards_unknown_topics:
+            sections = (self._commit.sections[index] for index in indexes if not locked.exists[index])
+            missing = find_missing_topics(
+                self._transaction.rows, (PartitionId(each.topic_id, each.partition) for each in sections)
+            )
+            if missing:
+                raise MissingTopicsError(
+                    "; ".join(map(str, missing)),
+                    remedy="; ".join(each.command for each in missing),
+                )
+        return super()._assign(indexes, locked, known, builder)
 
     @override
     def _judge(self, assigned: dict[int, SectionOutcome]) -> dict[int, SectionOutcome]:

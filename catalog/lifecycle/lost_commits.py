@@ -11,6 +11,7 @@ commits that it acknowledged with the catalog, or by `siltstone fsck --readopt`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -18,6 +19,7 @@ import orjson
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.model import OffsetRange
 
 if TYPE_CHECKING:
@@ -25,13 +27,19 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.missing_topics import MissingTopic
+    from catalog.model import PartitionId
 
 _SQL = load_queries("lost_commits")
 _PAGE: Final = 500
 _FIRST: Final = UUID(int=0)
 _RETENTION_MS: Final = 90 * 86_400_000
-REPORT_MS: Final = 10_000
-"""Time from the beginning of an epoch in which agents that live report what it lacks. Others wait as long."""
+REPORT_PERIOD_MS: Final = 60_000
+"""Time from the beginning of an epoch in which agents may still report what it lacks.
+
+Gaps in the sequences of producers, and the names of lost topics, are kept open for them. An agent needs up to
+half of it to notice that its server does not respond any more.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,10 @@ class LostCommits:
         rows = self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)
         return frozenset(row.file_id for row in rows)
 
+    def missing_topics(self, partitions: Iterable[PartitionId]) -> list[MissingTopic]:
+        """Return the topics of these partitions that have no row, or fewer partitions."""
+        return find_missing_topics(partial(self._database.read, "lost_commits.missing_topics"), partitions)
+
     def report(self, sessions: Sequence[UUID], lost: Sequence[AcknowledgedCommit], epoch: int) -> None:
         """Record that the agent of these sessions has compared its commits, and the lost ones.
 
@@ -124,6 +136,28 @@ class LostCommits:
             transaction.send(_SQL["settle"], {**params, "now_ms": transaction.now_ms()})
 
         self._database.transact("lost_commits.settle", work)
+
+    def keep_waiting(self, file_id: UUID, session_id: UUID, object_name: str, epoch: int) -> None:
+        """Let a lost file wait that may have been acknowledged; its object is kept."""
+        params = {
+            "file_id": file_id,
+            "session_id": session_id,
+            "object_name": object_name,
+            "epoch": epoch,
+        }
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["keep_waiting"], {**params, "now_ms": transaction.now_ms()})
+
+        self._database.transact("lost_commits.keep_waiting", work)
+
+    def discard(self, file_id: UUID) -> None:
+        """Let a lost file wait no longer, unless an agent reported it as acknowledged."""
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["discard"], {"file_id": file_id})
+
+        self._database.transact("lost_commits.discard", work)
 
     def mark_unreadable(self, file_id: UUID, session_id: UUID, object_name: str, detail: str) -> None:
         """Record that a lost file cannot be committed again, because of its object."""

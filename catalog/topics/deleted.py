@@ -17,6 +17,7 @@ from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from catalog.rows import topic_from_row
+from catalog.topics.lost import check_no_lost_topics
 from catalog.topics.names import check_topic_name
 from core.errors import FatalError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
     from catalog.model import Topic
 
 _SQL = load_queries("deleted_topics")
@@ -43,8 +45,9 @@ class DeletedTopic:
 class DeletedTopics:
     """Deleted topics of a catalog; part of `Topics`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def list(self) -> list[DeletedTopic]:
         """Return the deleted topics whose rows are not removed yet, the last deleted first."""
@@ -58,6 +61,7 @@ class DeletedTopics:
 
         TopicNotFoundError: no such topic can be brought back. TopicExistsError: another topic has the name
         now. InvalidTopicError: several deleted topics had the name, or agents had the records on their disks.
+        CatalogUnavailableError: after a failover, agents may still have to create lost topics again.
         """
         target = name if new_name is None else new_name
         check_topic_name(target)
@@ -69,6 +73,7 @@ class DeletedTopics:
             )
 
         def work(transaction: Transaction) -> None:
+            check_no_lost_topics(transaction, self._incarnations)
             params = {
                 "topic_id": topic.topic_id,
                 "name": target,

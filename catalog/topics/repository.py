@@ -11,18 +11,17 @@ from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import (
-    CatalogReplacedError,
     CatalogUnavailableError,
     InvalidTopicError,
     TopicCollisionError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from catalog.lifecycle.lost_commits import REPORT_MS
 from catalog.model import PartitionId
 from catalog.rows import state_from_row, topic_from_row
 from catalog.topics.deleted import DeletedTopics
-from catalog.topics.names import check_partition_count, check_topic_name
+from catalog.topics.lost import LostTopics, check_no_lost_topics
+from catalog.topics.names import check_partition_count, check_topic_id, check_topic_name
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ class NewTopic:
         """Raise InvalidTopicError or InvalidConfigError if the topic is invalid."""
         check_topic_name(self.name)
         check_partition_count(self.name, self.partition_count)
+        if self.topic_id is not None:
+            check_topic_id(self.topic_id)
         TopicConfig.of(self.config)
 
 
@@ -62,7 +63,8 @@ class Topics:
     """Topics of a catalog; part of `Catalog`, thread-safe."""
 
     def __init__(self, database: Database, ids: Ids, incarnations: Incarnations) -> None:
-        self.deleted = DeletedTopics(database)
+        self.deleted = DeletedTopics(database, incarnations)
+        self.lost = LostTopics(database, incarnations)
         self._database = database
         self._ids = ids
         self._incarnations = incarnations
@@ -81,10 +83,7 @@ class Topics:
         topic is invalid.
         """
         if topic_id is not None and self._is_known(topic_id):
-            raise TopicExistsError(
-                f"a topic with the identifier {topic_id} exists",
-                remedy="if it was deleted, undelete it: siltstone topics list --deleted",
-            )
+            raise _id_conflict(topic_id)
         new = NewTopic(name=name, partition_count=partition_count, config=config or {}, topic_id=topic_id)
         (result,) = self.create_many([new])
         if isinstance(result, SiltstoneError):
@@ -119,6 +118,10 @@ class Topics:
                 index = pending[number]
                 is_new = topic.topic_id == topic_ids[index]
                 results[index] = topic if is_new else _name_conflict(names[number], topic.name)
+            for index in pending:
+                given = new_topics[index].topic_id
+                if given is not None and index not in results and self._is_known(given):
+                    results[index] = _id_conflict(given)  # another process has created it meanwhile
         # The remaining topics collided with topics that were deleted between two statements.
         return [results.get(index) or _unstable_conflict(new.name) for index, new in enumerate(new_topics)]
 
@@ -126,46 +129,12 @@ class Topics:
         """Insert topics; return the topics that have their names afterwards, by index."""
 
         def work(transaction: Transaction) -> dict[int, Topic]:
-            self._check_no_lost_topics(transaction)
+            check_no_lost_topics(transaction, self._incarnations)
             transaction.send(_SQL["insert_topics"], {**params, "created_ms": transaction.now_ms()})
             transaction.send(_SQL["insert_partitions"], params)
             return _topics_by_index(transaction.rows(_SQL["find_conflicting_topics"], params))
 
         return self._database.transact("topics.create", work)
-
-    def _check_no_lost_topics(self, transaction: Transaction) -> None:
-        """Raise CatalogUnavailableError while agents may create topics again that the catalog has lost.
-
-        A new topic must not take the name of a lost one, for which clients ask as soon as it is missing.
-        """
-        try:
-            self._incarnations.check(transaction)
-        except CatalogReplacedError as error:
-            raise _topics_may_be_lost(error.message) from error
-        since_ms = transaction.now_ms() - REPORT_MS
-        if transaction.rows(_SQL["awaits_reports"], {"since_ms": since_ms})[0].awaits:
-            raise _topics_may_be_lost("agents have not reported yet which topics a failover has lost")
-
-    def restore(self, topics: Sequence[Topic]) -> list[Topic]:
-        """Create topics whose creation a failover or a restore lost, with their ids and settings.
-
-        A topic that exists gets the partitions that it lacks. A topic stays missing if it was deleted, or if
-        another one has its name. Return those that exist now. The call may be repeated.
-        """
-        params = {
-            "topic_ids": arrays.uuids(topic.topic_id for topic in topics),
-            "names": [topic.name for topic in topics],
-            "partition_counts": arrays.integers([topic.partition_count for topic in topics]),
-            "configs": [Jsonb(topic.config.as_strings()) for topic in topics],
-        }
-
-        def work(transaction: Transaction) -> list[Topic]:
-            transaction.send(_SQL["insert_topics"], {**params, "created_ms": transaction.now_ms()})
-            transaction.send(_SQL["raise_partition_counts"], params)
-            transaction.send(_SQL["insert_partitions"], params)
-            return [topic_from_row(row) for row in transaction.rows(_SQL["topics_by_ids"], params)]
-
-        return self._database.transact("topics.restore", work)
 
     def _is_known(self, topic_id: UUID) -> bool:
         return bool(self._database.read("topics.is_known", _SQL["is_known_topic"], {"topic_id": topic_id}))
@@ -319,18 +288,17 @@ def _name_conflict(name: str, other: str) -> TopicExistsError:
     )
 
 
+def _id_conflict(topic_id: UUID) -> TopicExistsError:
+    return TopicExistsError(
+        f"a topic with the identifier {topic_id} exists",
+        remedy="if it was deleted, undelete it: siltstone topics list --deleted",
+    )
+
+
 def _unstable_conflict(name: str) -> CatalogUnavailableError:
     return CatalogUnavailableError(
         f"topics that collide with {name!r} are created and deleted all the time",
         remedy="try again",
-        retry_after_seconds=1.0,
-    )
-
-
-def _topics_may_be_lost(reason: str) -> CatalogUnavailableError:
-    return CatalogUnavailableError(
-        f"no topic is created now: {reason}",
-        remedy="try again; if no agent runs, look for lost files: siltstone fsck --readopt",
         retry_after_seconds=1.0,
     )
 

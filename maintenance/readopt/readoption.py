@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-def readopt_file(catalog: Catalog, store: ObjectStore, lost: LostFile) -> ReadoptedFile:
+def readopt_file(
+    catalog: Catalog, store: ObjectStore, lost: LostFile, *, discard_unknown_topics: bool = False
+) -> ReadoptedFile:
     """Commit a lost file again, or record that its object cannot be read; may be repeated.
 
     Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
-    UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits.
+    UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. MissingTopicsError:
+    the catalog lacks a topic of the file, or its partition. With `discard_unknown_topics`, their records are
+    rejected instead, which is final.
     """
     try:
         commit = read_file_commit(store, lost.object_name)
@@ -34,7 +38,10 @@ def readopt_file(catalog: Catalog, store: ObjectStore, lost: LostFile) -> Readop
         catalog.lost_commits.mark_unreadable(lost.file_id, lost.session_id, lost.object_name, error.message)
         _log.error("a lost file cannot be committed again", object=lost.object_name, reason=error.message)
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
-    return _readopted(lost, commit, catalog.commits.readopt(commit, acknowledged=bool(lost.acknowledged)))
+    results = catalog.commits.readopt(
+        commit, acknowledged=bool(lost.acknowledged), discard_unknown_topics=discard_unknown_topics
+    )
+    return _readopted(lost, commit, results)
 
 
 def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:

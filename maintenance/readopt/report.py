@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from catalog.lifecycle.missing_topics import MissingTopic
     from catalog.model import OffsetRange
 
 
 class Outcome(StrEnum):
     """Result of a readoption for one file."""
 
-    WAITING = "waiting"  # dry run: it would be committed again
+    WAITING = "waiting"  # for `--apply`, or for topics that the catalog lacks
     DISCARDED = "discarded"  # never acknowledged as far as is known, and not asked for
     READOPTED = "readopted"
     UNREADABLE = "unreadable"  # its object is missing or damaged
@@ -27,8 +28,8 @@ class ReadoptedFile:
     """A file without a row. `acknowledged` is None if it is unknown whether its agent acknowledged it.
 
     `duplicates` are records of idempotent producers that the log has already. `rejected` are records of
-    deleted topics, and those whose sequence numbers do not follow. `unknown_topics` have records in the file
-    and no row in the catalog: their records would be rejected, unless they are created with these ids.
+    deleted topics, and those whose sequence numbers do not follow. `missing_topics` must be created, or get
+    partitions, before the file can be committed.
     """
 
     file_id: UUID
@@ -40,7 +41,7 @@ class ReadoptedFile:
     records: int = 0
     duplicates: int = 0
     rejected: int = 0
-    unknown_topics: Sequence[UUID] = ()
+    missing_topics: Sequence[MissingTopic] = ()
     old_offsets: Sequence[OffsetRange] = ()
     new_offsets: Sequence[OffsetRange] = ()
     detail: str | None = None
@@ -51,7 +52,7 @@ class ReadoptedFile:
             "old_offsets": [tuple(each) for each in self.old_offsets],
             "new_offsets": [tuple(each) for each in self.new_offsets],
         }
-        return {**asdict(self), **offsets, "unknown_topics": [str(each) for each in self.unknown_topics]}
+        return {**asdict(self), **offsets, "missing_topics": list(map(_missing_fields, self.missing_topics))}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class ReadoptReport:
     duplicates: int = 0
     rejected: int = 0
     settled_sessions: int = 0
+    missing_topics: dict[UUID, MissingTopic] = field(default_factory=dict)  # of all files
 
     def add(self, file: ReadoptedFile) -> None:
         """Count a file, and keep it if there is space."""
@@ -75,6 +77,10 @@ class ReadoptReport:
         self.records += file.records
         self.duplicates += file.duplicates
         self.rejected += file.rejected
+        for topic in file.missing_topics:
+            known = self.missing_topics.setdefault(topic.topic_id, topic)
+            if known.partition_count < topic.partition_count:
+                self.missing_topics[topic.topic_id] = topic
         if len(self.files) < self.max_files:
             self.files.append(file)
 
@@ -88,5 +94,12 @@ class ReadoptReport:
             "duplicates": self.duplicates,
             "rejected": self.rejected,
             "settled_sessions": self.settled_sessions,
+            "missing_topics": [
+                {**_missing_fields(each), "command": each.command} for each in self.missing_topics.values()
+            ],
             "files": [file.as_dict() for file in self.files],
         }
+
+
+def _missing_fields(topic: MissingTopic) -> dict[str, Any]:
+    return {"topic_id": str(topic.topic_id), "name": topic.name, "partitions": topic.partition_count}

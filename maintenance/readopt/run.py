@@ -6,8 +6,11 @@ committed at most once, by its id.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from catalog.errors import MissingTopicsError
+from catalog.model import PartitionId
 from core.errors import CorruptDataError, NotFoundError
 from maintenance.readopt.file_contents import read_contents
 from maintenance.readopt.lost_files import LostFiles
@@ -17,6 +20,7 @@ from object_store.binding import require_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from catalog.open import Catalog
     from core.clock import Clock
@@ -33,28 +37,42 @@ def readopt(
     *,
     apply: bool = False,
     acknowledged_only: bool = False,
+    discard_unknown_topics: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ReadoptReport:
     """Find the lost files, and with `apply` commit them again; then settle their sessions.
 
-    With `acknowledged_only`, files that no agent reported as acknowledged become garbage. `on_progress` gets
-    the numbers of files that are done and of all files. If a file needs a newer Siltstone, settle nothing and
-    raise UnsupportedFormatError.
+    A file waits while the catalog lacks one of its topics, or a partition. With `discard_unknown_topics`, the
+    records of these are rejected instead. With `acknowledged_only`, files that no agent reported as
+    acknowledged become garbage. `on_progress` gets the numbers of files that are done and of all files. If a
+    file needs a newer Siltstone, settle nothing and raise UnsupportedFormatError.
     """
     require_bound(store, catalog.store_binding)
     catalog.incarnations.ensure()
     report = ReadoptReport(applied=apply)
     lost_files = LostFiles(catalog, store)
     found = lost_files.find()
+    judge = partial(
+        _judge,
+        catalog,
+        store,
+        apply=apply,
+        acknowledged_only=acknowledged_only,
+        discard_unknown_topics=discard_unknown_topics,
+    )
+    waiting: set[UUID] = set()
     for done, lost in enumerate(found, 1):
-        report.add(_judge(catalog, store, lost, apply=apply, acknowledged_only=acknowledged_only))
+        judged = judge(lost)
+        report.add(judged)
+        if judged.outcome is Outcome.WAITING:
+            waiting.add(lost.session_id)
         if on_progress is not None:
             on_progress(done, len(found))
     if apply:
         catalog.lost_commits.report(sorted(lost_files.sessions), (), catalog.incarnations.current().epoch)
         catalog.lost_commits.settle(sorted(lost_files.sessions))
         catalog.incarnations.ensure()  # the backlog that metrics show
-        report.settled_sessions = len(lost_files.sessions)
+        report.settled_sessions = len(lost_files.sessions - waiting)
     return report
 
 
@@ -74,22 +92,36 @@ def wait_for_agents(
 
 
 def _judge(
-    catalog: Catalog, store: ObjectStore, lost: LostFile, *, apply: bool, acknowledged_only: bool
+    catalog: Catalog,
+    store: ObjectStore,
+    lost: LostFile,
+    *,
+    apply: bool,
+    acknowledged_only: bool,
+    discard_unknown_topics: bool,
 ) -> ReadoptedFile:
     if acknowledged_only and not lost.acknowledged:
+        if apply:
+            catalog.lost_commits.discard(lost.file_id)
         return lost.with_outcome(Outcome.DISCARDED)
     if apply:
-        return readopt_file(catalog, store, lost)
+        try:
+            return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
+        except MissingTopicsError:
+            catalog.lost_commits.keep_waiting(lost.file_id, lost.session_id, lost.object_name, lost.epoch)
+    return _examine(catalog, store, lost)
+
+
+def _examine(catalog: Catalog, store: ObjectStore, lost: LostFile) -> ReadoptedFile:
+    """Return the contents of a file that waits, and the topics for which it waits."""
     try:
         sections = read_contents(store, lost.object_name).sections
     except (CorruptDataError, NotFoundError) as error:
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
-    records = sum(section.record_count for section in sections)
-    topic_ids = sorted({section.topic_id for section in sections})
-    known = {topic.topic_id for topic in catalog.topics.by_ids(topic_ids)}
+    partitions = (PartitionId(section.topic_id, section.partition) for section in sections)
     return lost.with_outcome(
         Outcome.WAITING,
         sections=len(sections),
-        records=records,
-        unknown_topics=tuple(each for each in topic_ids if each not in known),
+        records=sum(section.record_count for section in sections),
+        missing_topics=tuple(catalog.lost_commits.missing_topics(partitions)),
     )

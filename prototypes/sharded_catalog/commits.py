@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.cluster.commits import CommitListener, CommittedFile, CommittedSection
-    from catalog.model import FileCommit, PartitionId, SectionResult
+    from catalog.model import FileCommit, PartitionId, SectionResult, Topic
     from core.clock import Clock
     from core.ids import Ids
     from prototypes.sharded_catalog.shards import Shard, Shards
@@ -69,6 +69,7 @@ class FilePart:
     commit: FileCommit
     sections: Sequence[CommittedSection]
     indexes: tuple[int, ...]
+    topics: Mapping[UUID, Topic] = field(default_factory=dict)
 
 
 class SubmittedFile:

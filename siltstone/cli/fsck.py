@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With --readopt: leave files to garbage collection that no agent reported as acknowledged.",
 )
+@click.option(
+    "--discard-unknown-topics",
+    is_flag=True,
+    help="With --readopt --apply: reject the records of topics and partitions that the catalog lacks. "
+    "Otherwise their files wait.",
+)
 @json_option
 @with_settings()
 def command(
@@ -52,6 +58,7 @@ def command(
     readopt: bool,
     apply_: bool,
     acknowledged_only: bool,
+    discard_unknown_topics: bool,
     as_json: bool,
 ) -> None:
     """Check that the catalog and the object store agree.
@@ -62,6 +69,8 @@ def command(
     """
     if (apply_ or acknowledged_only) and not readopt:
         raise click.UsageError("--apply and --acknowledged-only need --readopt.")
+    if discard_unknown_topics and not apply_:
+        raise click.UsageError("--discard-unknown-topics needs --readopt --apply.")
     if readopt and (deep or repair):
         raise click.UsageError("--readopt excludes --deep and --repair.")
     check_data_exists(settings)
@@ -72,7 +81,13 @@ def command(
             declared = context.catalog.incarnations.declare_restore("`siltstone fsck --restored`")
             epoch = declared.epoch
         if readopt:
-            print_readoption(context, apply=apply_, acknowledged_only=acknowledged_only, as_json=as_json)
+            print_readoption(
+                context,
+                apply=apply_,
+                acknowledged_only=acknowledged_only,
+                discard_unknown_topics=discard_unknown_topics,
+                as_json=as_json,
+            )
             return
         report = fsck(
             context.catalog,

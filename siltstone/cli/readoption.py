@@ -9,7 +9,7 @@ import click
 
 from agent.settings import AgentSettings
 from core.quantities import count
-from maintenance.readopt import readopt, wait_for_agents
+from maintenance.readopt import Outcome, readopt, wait_for_agents
 from siltstone.console import emit_json, print_whole, report_console
 
 if TYPE_CHECKING:
@@ -23,7 +23,14 @@ _ACKNOWLEDGED = {True: "yes", None: "unknown"}
 _MAX_PARTITIONS = 8
 
 
-def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: bool, as_json: bool) -> None:
+def print_readoption(
+    context: AppContext,
+    *,
+    apply: bool,
+    acknowledged_only: bool,
+    discard_unknown_topics: bool,
+    as_json: bool,
+) -> None:
     """Run a readoption and print its report."""
     console = report_console()
 
@@ -46,6 +53,7 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
         context.store,
         apply=apply,
         acknowledged_only=acknowledged_only,
+        discard_unknown_topics=discard_unknown_topics,
         on_progress=show_progress if apply and not as_json else None,
     )
     if as_json:
@@ -55,8 +63,8 @@ def print_readoption(context: AppContext, *, apply: bool, acknowledged_only: boo
     _print_files(report, names)
     if not report.files:
         console.print("✓ no file is lost", style="green")
-    elif not apply:
-        _print_unknown_topics(report)
+    _print_missing_topics(report)
+    if report.files and not apply:
         console.print("No file was committed. --apply commits these files again behind the log ends.")
     if apply:
         console.print(f"Settled {count(report.settled_sessions, 'session')}.")
@@ -81,17 +89,24 @@ def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     console.print(f"{count(total, 'lost file')} with {count(report.records, 'record')}; {_totals(report)}")
 
 
-def _print_unknown_topics(report: ReadoptReport) -> None:
-    unknown = sorted({topic_id for file in report.files for topic_id in file.unknown_topics})
-    if not unknown:
+def _print_missing_topics(report: ReadoptReport) -> None:
+    if not report.missing_topics:
         return
     console = report_console()
-    console.print(
-        f"The catalog does not know {count(len(unknown), 'topic')} of these files. It would reject their "
-        "records. To keep the records, create the topics first:"
-    )
-    for topic_id in unknown:
-        print_whole(console, f"  siltstone topics create NAME --partitions N --id {topic_id}")
+    if report.applied:
+        waiting = report.counts.get(Outcome.WAITING.value, 0)
+        console.print(
+            f"Left {count(waiting, 'file')}, because the catalog lacks topics or partitions. Create them, "
+            "then run siltstone fsck --readopt --apply again:"
+        )
+    else:
+        console.print(
+            "The catalog lacks topics or partitions of these files, and --apply leaves such files. "
+            "Create them first:"
+        )
+    for topic in report.missing_topics.values():
+        print_whole(console, f"  {topic.command}")
+    console.print("Or reject their records for ever, with --apply --discard-unknown-topics.")
 
 
 def _facts(file: ReadoptedFile) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`siltstone topics`: create, list, describe, delete and undelete topics in the catalog, without an agent.
+"""`siltstone topics`: create, change, list, delete and undelete topics in the catalog, without an agent.
 
 Only the offsets of topics with `storage.mode=local` are requested from the agents that lead their partitions.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Create, list, describe, delete and undelete topics."""
+    """Create, change, list, describe, delete and undelete topics."""
 
 
 @command.command()
@@ -45,7 +45,8 @@ def command() -> None:
     "--id",
     "topic_id",
     type=click.UUID,
-    help="Identifier of a topic that a restore has lost, for siltstone fsck --readopt.  [default: a new one]",
+    help="Identifier of a topic that a failover or a restore has lost: siltstone fsck --readopt names it.  "
+    "[default: a new one]",
 )
 @json_option
 @with_settings(file_flags=("--config-file",))
@@ -69,6 +70,29 @@ def create(
         emit_json(_topic_fields(topic))
     else:
         click.echo(f"created {topic.name} with {count(partitions, 'partition')}")
+
+
+@command.command(name="add-partitions")
+@click.argument("name")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Number of partitions that the topic is to have.",
+)
+@json_option
+@with_settings()
+def add_partitions(settings: Settings, *, name: str, partitions: int, as_json: bool) -> None:
+    """Increase the number of partitions of topic NAME.
+
+    Keys may move to other partitions, as in Kafka.
+    """
+    with open_context(settings, check_binding=False, create=False) as context:
+        topic = context.catalog.topics.add_partitions(name, partitions)
+    if as_json:
+        emit_json(_topic_fields(topic))
+    else:
+        click.echo(f"{topic.name} has {count(topic.partition_count, 'partition')}")
 
 
 @command.command(name="list")

@@ -58,6 +58,18 @@ ON CONFLICT (file_id) DO UPDATE
 SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, detail = excluded.detail
 WHERE l.outcome IS NULL;
 
+-- name: keep_waiting
+-- Record a lost file that waits, although no agent reported it; one that was reported keeps its row.
+INSERT INTO lost_commits (
+    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets
+)
+VALUES (%(file_id)s, %(epoch)s, %(session_id)s, %(object_name)s, 0, false, %(now_ms)s, '[]')
+ON CONFLICT DO NOTHING;
+
+-- name: discard
+-- Remove the record of a lost file that waits, and that no agent reported.
+DELETE FROM lost_commits WHERE file_id = %(file_id)s AND outcome IS NULL AND NOT acknowledged;
+
 -- name: unsettled_sessions
 -- Return a page of the unsettled sessions.
 SELECT session_id, closed_ms, unsettled = 'reported' AS is_reported

@@ -9,10 +9,6 @@ FROM unnest(
 ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
 ON CONFLICT DO NOTHING;
 
--- name: awaits_reports
--- Return whether an agent that lived when an epoch began, after `since_ms`, has not compared its commits.
-SELECT EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms > %(since_ms)s) AS awaits;
-
 -- name: insert_partitions
 -- Insert the partitions that these topics do not have yet; a retry changes nothing.
 INSERT INTO partitions (topic_id, partition, first_new_producer_id)

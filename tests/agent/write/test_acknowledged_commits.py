@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from catalog.model import (
 from core.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent.cluster.commits import CommittedSection
 
@@ -37,11 +37,20 @@ _TOPIC = UUID(int=9)
 class _File:
     commit: FileCommit
     sections: Sequence[CommittedSection] = ()
+    topics: Mapping[UUID, Topic] = field(default_factory=dict)
 
 
 def _commit(
-    memory: AcknowledgedCommits, number: int, *, session: int = 1, sections: int = 1, topic_id: UUID = _TOPIC
+    memory: AcknowledgedCommits,
+    number: int,
+    *,
+    session: int = 1,
+    sections: int = 1,
+    topic_id: UUID = _TOPIC,
+    partitions: int | None = None,
+    last: RunResult | None = None,
 ) -> None:
+    """Acknowledge a commit; the agent knows the topic if `partitions` is set."""
     run = BatchRun(first_offset=0, offset_count=3, record_count=3, min_timestamp=1, max_timestamp=1)
     commit = FileCommit(
         file_id=UUID(int=number),
@@ -62,11 +71,12 @@ def _commit(
             log_start_offset=0,
             high_watermark=10,
             leader_epoch=0,
-            runs=(rejected, RunResult(base_offset=7)),
+            runs=(rejected, last or RunResult(base_offset=7)),
         )
         for each in range(sections)
     ]
-    memory.committed(_File(commit), results)
+    topics = {} if partitions is None else {topic_id: _topic(topic_id, partitions)}
+    memory.committed(_File(commit, topics=topics), results)
 
 
 def test_it_remembers_the_offsets_that_were_appended() -> None:
@@ -91,25 +101,38 @@ def test_it_is_bounded_by_age_files_and_sections(monkeypatch: pytest.MonkeyPatch
     assert memory.recent() == []
 
 
-def test_it_remembers_the_topics_of_commits_as_they_were_known_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acknowledged_commits, "MAX_TOPICS", 2)
+def test_it_remembers_the_topics_of_commits_with_the_most_partitions() -> None:
     memory = AcknowledgedCommits(ManualClock())
-    known: dict[UUID, Topic] = {}
-    memory.topic_of = known.get
-    _commit(memory, 0)
-    assert memory.topics_of(memory.recent()) == []
-    for partitions in (1, 2):
-        known[_TOPIC] = _topic(_TOPIC, partitions)
-        _commit(memory, partitions)
-    assert memory.topics_of(memory.recent()[:1]) == [known[_TOPIC]]
-    for number in (1, 2):
-        known[UUID(int=number)] = _topic(UUID(int=number), 1)
-        _commit(memory, 2 + number, topic_id=UUID(int=number))
-    assert [topic.topic_id.int for topic in memory.topics_of(memory.recent())] == [1, 2]
-    assert [topic.topic_id.int for topic in memory.topics_of(memory.recent()[-1:])] == [2]
+    for number, partitions in enumerate((1, 3, 2, None)):
+        _commit(memory, number, partitions=partitions)
+    assert memory.topics_of(memory.recent()[:1]) == {_TOPIC: _topic(_TOPIC, 3)}
     memory.forget()
     _commit(memory, 9)
-    assert memory.topics_of(memory.recent()) == [known[_TOPIC]]
+    assert memory.topics_of(memory.recent()) == {_TOPIC: None}
+
+
+def test_it_forgets_the_topics_first_to_which_nothing_was_written_for_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says so: the topic of a lost commit that it has forgotten must be created by hand."""
+    monkeypatch.setattr(acknowledged_commits, "MAX_TOPICS", 2)
+    memory = AcknowledgedCommits(ManualClock())
+    for number, topic in enumerate((1, 2, 1, 3)):
+        _commit(memory, number, topic_id=UUID(int=topic), partitions=1)
+    topics = memory.topics_of(memory.recent())
+    assert [(key.int, topic is None) for key, topic in topics.items()] == [(2, True), (1, False), (3, False)]
+    assert list(memory.topics_of(memory.recent()[1:2]).values()) == [None]
+
+
+def test_it_remembers_the_topics_of_duplicates_and_not_of_rejected_batches() -> None:
+    """Its producer has the acknowledgement of a duplicate from this agent, too."""
+    memory = AcknowledgedCommits(ManualClock())
+    _commit(memory, 1, partitions=1, last=RunResult(base_offset=7, duplicate=True))
+    assert memory.recent()[0].offsets == ()
+    assert list(memory.topics_of(memory.recent())) == [_TOPIC]
+    rejected = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="")
+    _commit(memory, 2, partitions=1, last=rejected)
+    assert memory.topics_of(memory.recent()[1:]) == {}
 
 
 def _topic(topic_id: UUID, partitions: int) -> Topic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,8 +20,8 @@ from agent.write.loss_recovery import LossRecovery
 from agent.write.pending_append import PendingAppend
 from agent.write.validation import validate
 from catalog.errors import CatalogUnavailableError
-from catalog.model import PartitionId
-from catalog.topics import repository
+from catalog.model import PartitionId, RunResult, SectionResult
+from catalog.topics import lost
 from maintenance.readopt import readopt
 from object_format.record_batch.records import encode_batch
 from object_store.accounting import Purpose
@@ -47,29 +47,26 @@ class Agent:
     def __init__(self, catalog: Catalog, store: LocalStore, clock: Clock, ids: Ids, late_ms: int) -> None:
         self._catalog, self._store, self._clock, self._ids = catalog, store, clock, ids
         self._late_ms = late_ms
-        self._topics: dict[UUID, Topic] = {}
         self.session_id = ids.new_uuid()
         self.incarnation = catalog.sessions.register(self.session_id, "a test")
         self.acknowledged = AcknowledgedCommits(clock)
-        self.acknowledged.topic_of = self._topics.get
         self.metrics = AgentMetrics()
 
-    def upload(self, topic: Topic, sequence: int) -> SealedFile:
+    def upload(self, topic: Topic, sequence: int, partition: int = 0) -> SealedFile:
         """Upload a file with one batch of the only producer."""
         now_ms = self._clock.now_ms()
         values = [str(sequence + each).encode() for each in range(_RECORDS)]
         data = encode_batch([now_ms] * _RECORDS, values, values, producer=(5, 0, sequence))
         buffer = IngestionBuffer(1 << 20)
-        buffer.add(validate(topic, 0, bytearray(data), now_ms=now_ms), PendingAppend(1), 0)
+        buffer.add(validate(topic, partition, bytearray(data), now_ms=now_ms), PendingAppend(1), 0)
         late_id = self._ids.new_uuid().int - (self._late_ms << 80)
         sealed = seal(buffer.take(), file_id=UUID(int=late_id), session_id=self.session_id, created_ms=now_ms)
         self._store.put(sealed.object_name, sealed.body, purpose=Purpose.INGEST)
         return sealed
 
-    def write(self, topic: Topic, sequence: int) -> None:
+    def write(self, topic: Topic, sequence: int, partition: int = 0) -> None:
         """Write a file and acknowledge it."""
-        self._topics[topic.topic_id] = topic
-        sealed = self.upload(topic, sequence)
+        sealed = self.upload(topic, sequence, partition)
         self.acknowledged.committed(sealed, self._catalog.commits.commit(sealed.commit))
 
     async def recover(self, pool: WorkPool) -> None:
@@ -140,6 +137,17 @@ class World:
         self.lose_commits()
         tables = ("partitions", "deleted_partitions", "deleted_topics", "topics")
         self.execute(*(f"DELETE FROM {table}" for table in tables))
+
+    def tick(self) -> None:
+        """Let the next topic be newer than the last one."""
+        self.clock.sleep(0.003)
+
+    def names(self) -> dict[str, UUID]:
+        return {topic.name: topic.topic_id for topic in self.catalog.topics.list()}
+
+    def end(self, topic: Topic) -> int:
+        (state,) = self.catalog.topics.states([PartitionId(topic.topic_id, 0)])
+        return state.high_watermark
 
     def begin_epoch(self) -> None:
         self.catalog.incarnations.declare_restore("a test")
@@ -230,23 +238,108 @@ def test_partitions_that_were_added_in_the_lost_history_are_added_again(world: W
     world.lose_commits()
     world.execute("DELETE FROM partitions WHERE partition > 0", "UPDATE topics SET partition_count = 1")
     world.begin_epoch()
-    recover_all([agent])
+    with capture_logs() as logs:
+        recover_all([agent])
+    (added,) = [each for each in logs if each["event"].startswith("partitions")]
+    assert (added["log_level"], added["name"], added["partitions"]) == ("warning", "t", 3)
     assert world.catalog.topics.get("t").partition_count == 3
     assert len(world.catalog.topics.partitions(world.catalog.topics.get("t").topic_id)) == 3
 
 
-def test_a_lost_topic_whose_name_is_taken_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_topic_whose_name_is_taken_is_created_under_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent was away for longer than names are protected. It says who has the name, and what to do."""
     agent = world.agent()
-    agent.write(world.catalog.topics.create("t", 1, {}), 0)
+    topic = world.catalog.topics.create("t.a", 1, {"cleanup.policy": "compact"})
+    agent.write(topic, 0)
     world.lose_commits_and_topics()
     world.begin_epoch()
-    monkeypatch.setattr(repository, "REPORT_MS", 0)  # an agent that was away for longer
-    other = world.catalog.topics.create("t", 1, {})
+    monkeypatch.setattr(lost, "REPORT_PERIOD_MS", 0)
+    other = world.catalog.topics.create("t_a", 1, {})
     with capture_logs() as logs:
         recover_all([agent])
-    assert world.catalog.topics.get("t").topic_id == other.topic_id
-    assert [each["topic"] for each in logs if "cannot be created again" in each["event"]] == ["t"]
-    assert agent.readopted() == [1, 0]
+    name = f"t.a-{topic.topic_id.hex[:8]}"
+    assert world.names() == {"t_a": other.topic_id, name: topic.topic_id}
+    assert world.catalog.topics.get(name).config == topic.config
+    assert world.end(topic) == _RECORDS
+    assert agent.readopted() == [1, _RECORDS]
+    (logged,) = [each for each in logs if each["event"].startswith("a lost topic has another name")]
+    assert (logged["log_level"], logged["topic"], logged["name"]) == ("error", "t.a", name)
+    assert (logged["other_topic"], logged["other_topic_id"]) == ("t_a", str(other.topic_id))
+    assert f"siltstone topics undelete {name} --as t.a" in logged["remedy"]
+
+
+@pytest.mark.parametrize(
+    "order", [[0], [0, 1], [1, 0]], ids=["one agent", "the older first", "the newer first"]
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_topic_that_was_deleted_and_created_again_keeps_its_name(
+    world: World, order: list[int], *, at_once: bool
+) -> None:
+    """The deleted one comes back under another name, because its deletion was lost, too."""
+    agents = [world.agent() for _ in order]
+    older = world.catalog.topics.create("t", 1, {})
+    agents[0].write(older, 0)
+    world.catalog.topics.delete("t")
+    world.tick()
+    newer = world.catalog.topics.create("t", 1, {})
+    agents[-1].write(newer, 0)
+    agents[-1].write(newer, _RECORDS)
+    world.lose_commits_and_topics()
+    world.tick()
+    world.begin_epoch()
+    for recovering in [[agents[each] for each in order]] if at_once else [[agents[each]] for each in order]:
+        recover_all(recovering)
+    assert world.names() == {"t": newer.topic_id, f"t-{older.topic_id.hex[:8]}": older.topic_id}
+    assert (world.end(older), world.end(newer)) == (_RECORDS, 2 * _RECORDS)
+
+
+def test_a_topic_that_the_catalog_has_not_lost_keeps_its_name(world: World) -> None:
+    """Its deletion was lost, and so was the creation of the newer one. Readers know its records."""
+    agent = world.agent()
+    older = world.catalog.topics.create("t", 1, {})
+    agent.write(older, 0)
+    world.tick()
+    newer = replace(older, topic_id=world.ids.new_uuid(), created_ms=world.clock.now_ms())
+    sealed = agent.upload(newer, 0)
+    result = SectionResult(
+        topic_id=newer.topic_id,
+        partition=0,
+        log_start_offset=0,
+        high_watermark=_RECORDS,
+        leader_epoch=0,
+        runs=(RunResult(base_offset=0),),
+    )
+    agent.acknowledged.committed(sealed, [result])
+    world.tick()
+    world.begin_epoch()
+    recover_all([agent])
+    assert world.names() == {"t": older.topic_id, f"t-{newer.topic_id.hex[:8]}": newer.topic_id}
+    assert (world.end(older), world.end(newer)) == (_RECORDS, _RECORDS)
+
+
+def test_a_repeated_restoration_changes_nothing(world: World) -> None:
+    """The recovery may fail after each step; the names stay."""
+    agent = world.agent()
+    topics = []
+    for _ in range(3):
+        topics.append(world.catalog.topics.create("t", 1, {}))
+        agent.write(topics[-1], 0)
+        world.catalog.topics.delete("t")
+        world.tick()
+    world.lose_commits_and_topics()
+    world.begin_epoch()
+    epoch = world.catalog.incarnations.current().epoch
+    world.catalog.topics.lost.restore(topics[:2], epoch)
+    names = {}
+    for _ in range(2):
+        world.catalog.topics.lost.restore(topics, epoch)
+        names = world.names()
+    recover_all([agent])
+    assert world.names() == names
+    assert names["t"] == topics[2].topic_id
+    assert [world.end(topic) for topic in topics] == [_RECORDS] * 3
 
 
 def test_no_client_takes_the_name_of_a_lost_topic(world: World) -> None:
@@ -278,6 +371,46 @@ def test_a_deleted_topic_is_not_created_again(world: World) -> None:
     assert [each.topic.topic_id for each in world.catalog.topics.deleted.list()] == [topic.topic_id]
 
 
+def test_a_file_of_a_topic_that_nobody_remembers_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent says so. It commits its other files again, and the operator creates the topic."""
+    verify_binding(world.store, world.catalog.store_binding, world.ids)
+    agent = world.agent()
+    topic, other = (world.catalog.topics.create(name, 1, {}) for name in "tu")
+    agent.write(topic, 0)
+    agent.write(other, 0)
+    world.lose_commits_and_topics()
+    world.begin_epoch()
+    monkeypatch.setattr(agent.acknowledged, "_topics", {other.topic_id: other})
+    with capture_logs() as logs:
+        recover_all([agent])
+    errors = {each["event"]: each for each in logs if each["log_level"] == "error"}
+    forgotten = errors["the catalog has lost a topic that this agent does not remember"]
+    assert forgotten["topic_id"] == str(topic.topic_id)
+    command = f"siltstone topics create NAME --partitions 1 --id {topic.topic_id}"
+    assert command in errors["a lost file is not committed again"]["reason"]
+    assert [each.outcome for each in world.catalog.lost_commits.list()] == [None, "readopted"]
+    monkeypatch.setattr(lost, "REPORT_PERIOD_MS", 0)
+    world.catalog.topics.create("t", 1, {}, topic_id=topic.topic_id)
+    assert readopt(world.catalog, world.store, apply=True).rejected == 0
+    assert (world.end(topic), world.end(other)) == (_RECORDS, _RECORDS)
+
+
+def test_records_of_deleted_topics_in_lost_files_are_reported(world: World) -> None:
+    """Producers have their acknowledgements, so each rejection is an error; the deletion explains it."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
+    with capture_logs() as logs:
+        recover_all([agent])
+    (deleted,) = [each for each in logs if "is deleted" in each["event"]]
+    assert (deleted["log_level"], deleted["topic"]) == ("warning", "t")
+    (rejected,) = [each for each in logs if "acknowledged records of it were rejected" in each["event"]]
+    assert (rejected["log_level"], rejected["records"], rejected["rejected"]) == ("error", 3, 3)
+
+
 def test_an_operator_creates_a_lost_topic_again_whose_agent_died(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,10 +422,11 @@ def test_an_operator_creates_a_lost_topic_again_whose_agent_died(
     world.lose_commits_and_topics()
     world.begin_epoch()
     (planned,) = readopt(world.catalog, world.store).files
-    assert planned.unknown_topics == (topic.topic_id,)
-    monkeypatch.setattr(repository, "REPORT_MS", 0)  # agents that live have reported
+    (missing,) = planned.missing_topics
+    assert missing.command == f"siltstone topics create NAME --partitions 1 --id {topic.topic_id}"
+    monkeypatch.setattr(lost, "REPORT_PERIOD_MS", 0)  # agents that live have reported
     world.catalog.topics.create("t", 1, {}, topic_id=topic.topic_id)
     (planned,) = readopt(world.catalog, world.store).files
-    assert planned.unknown_topics == ()
+    assert planned.missing_topics == ()
     done = readopt(world.catalog, world.store, apply=True)
     assert (done.records, done.rejected) == (_RECORDS, 0)

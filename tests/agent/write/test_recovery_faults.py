@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,12 +23,12 @@ from object_store.local.store import LocalStore
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
     from agent.cluster.commits import CommittedSection
-    from catalog.model import FileCommit, SectionResult
+    from catalog.model import FileCommit, SectionResult, Topic
     from catalog.open import Catalog
     from core.ids import Ids
 
@@ -39,6 +39,7 @@ _SILENT_MS = 10_000
 class _File:
     commit: FileCommit
     sections: Sequence[CommittedSection] = ()
+    topics: Mapping[UUID, Topic] = field(default_factory=dict)
 
 
 @dataclass

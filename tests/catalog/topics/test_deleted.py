@@ -34,7 +34,8 @@ def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
     scene.commit(topic, run_of(5, producer=(7, 0, 0)))
     scene.commit(topic, run_of(3), partition=2)
     catalog.retention.advance_log_start(topic.topic_id, 0, 2)
-    catalog.incarnations.declare_restore("a test")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    catalog.lost_commits.report([scene.session_id], [], epoch)
     scene.session_id = scene.ids.new_uuid()
     scene.catalog.sessions.register(scene.session_id, "in the next epoch")
     scene.commit(topic, run_of(1), partition=1)

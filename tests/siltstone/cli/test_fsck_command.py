@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from agent.settings import AgentSettings
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
+from catalog.lifecycle.missing_topics import MissingTopic
 from catalog.model import OffsetRange, PartitionId
 from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
 from siltstone.cli import readoption
@@ -121,6 +122,7 @@ def test_a_dry_run_names_topics_that_the_catalog_does_not_know(
     catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Scene.set_up(catalog, ids)
+    missing = MissingTopic(topic_id=UUID(int=3), name=None, partition_count=4)
     report = ReadoptReport(applied=False)
     report.add(
         ReadoptedFile(
@@ -130,13 +132,40 @@ def test_a_dry_run_names_topics_that_the_catalog_does_not_know(
             acknowledged=None,
             outcome=Outcome.WAITING,
             records=100,
-            unknown_topics=(UUID(int=3),),
+            missing_topics=(missing,),
         )
     )
     monkeypatch.setattr(readoption, "readopt", lambda *_arguments, **_options: report)
     shown = fsck("--readopt", *where).stdout
-    assert f"  siltstone topics create NAME --partitions N --id {UUID(int=3)}\n" in shown
-    assert report_of(fsck("--readopt", "--json", *where))["files"][0]["unknown_topics"] == [str(UUID(int=3))]
+    command = f"siltstone topics create NAME --partitions 4 --id {UUID(int=3)}"
+    assert f"  {command}\n" in shown
+    assert "--apply leaves such files" in shown
+    printed = report_of(fsck("--readopt", "--json", *where))
+    fields = {"topic_id": str(UUID(int=3)), "name": None, "partitions": 4}
+    assert printed["files"][0]["missing_topics"] == [fields]
+    assert printed["missing_topics"] == [{**fields, "command": command}]
+    report.applied = True
+    applied = fsck("--readopt", "--apply", *where).stdout
+    assert "Left 1 file, because the catalog lacks topics or partitions." in applied
+    assert f"  {command}\n" in applied
+    assert "--discard-unknown-topics" in applied
+
+
+def test_records_of_unknown_topics_are_discarded_only_on_request(
+    catalog: Catalog, ids: Ids, where: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scene.set_up(catalog, ids)
+    requests: list[bool] = []
+
+    def note(*_: object, discard_unknown_topics: bool, **_options: object) -> ReadoptReport:
+        requests.append(discard_unknown_topics)
+        return ReadoptReport(applied=True)
+
+    monkeypatch.setattr(readoption, "readopt", note)
+    for options in ([], ["--discard-unknown-topics"]):
+        assert fsck("--readopt", "--apply", *options, *where).exit_code == 0
+    assert requests == [False, True]
+    assert fsck("--readopt", "--discard-unknown-topics", *where).exit_code == 2
 
 
 def test_only_a_readoption_waits_for_agents(

@@ -70,6 +70,20 @@ def test_a_lost_topic_is_created_with_its_identifier(
         CliRunner().invoke(cli, ["topics", "delete", "flights", "--yes", *where])
 
 
+def test_partitions_are_added_to_a_topic(
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+) -> None:
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+    Scene.set_up(catalog, ids).topic("flights")
+    add = ["topics", "add-partitions", "flights", *where]
+    done = CliRunner().invoke(cli, [*add, "--partitions", "3"])
+    assert (done.exit_code, done.stdout) == (0, "flights has 3 partitions\n")
+    again = CliRunner().invoke(cli, [*add, "--partitions", "3"])
+    assert (again.exit_code, "can only increase" in again.stderr) == (1, True)
+    found = orjson.loads(CliRunner().invoke(cli, [*add, "--partitions", "4", "--json"]).stdout)
+    assert found["partitions"] == catalog.topics.get("flights").partition_count == 4
+
+
 def test_durations_have_two_units() -> None:
     assert [human_duration(each) for each in (0, 59, 60, 3_600, 90_061, 7 * 86_400)] == [
         "0 s",

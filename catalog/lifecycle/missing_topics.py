@@ -1,0 +1,65 @@
+"""Topics and partitions of lost files that the catalog lacks: their creation was lost, too.
+
+A deleted topic is not one of them, because its row shows that its creation was not lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from catalog.database.connection import Row
+    from catalog.database.sql_files import Query
+    from catalog.model import PartitionId
+
+_SQL = load_queries("missing_topics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingTopic:
+    """Topic of lost files that has no row, or fewer than the `partition_count` partitions that they need.
+
+    `name` is None if it has no row.
+    """
+
+    topic_id: UUID
+    name: str | None
+    partition_count: int
+
+    @property
+    def command(self) -> str:
+        """The command by which an operator creates it."""
+        if self.name is None:
+            return f"siltstone topics create NAME --partitions {self.partition_count} --id {self.topic_id}"
+        return f"siltstone topics add-partitions {self.name} --partitions {self.partition_count}"
+
+    @override
+    def __str__(self) -> str:
+        if self.name is None:
+            return f"the catalog does not know topic {self.topic_id}"
+        return f"topic {self.name!r} has fewer than {self.partition_count} partitions"
+
+
+def find_missing_topics(
+    read: Callable[[Query, Mapping[str, object]], Sequence[Row]], partitions: Iterable[PartitionId]
+) -> list[MissingTopic]:
+    """Return the topics that are needed for these partitions, by id; `read` runs a query."""
+    needed: dict[UUID, int] = {}
+    for each in partitions:
+        needed[each.topic_id] = max(needed.get(each.topic_id, 0), each.partition + 1)
+    if not needed:
+        return []
+    params = {
+        "topic_ids": arrays.uuids(needed),
+        "partition_counts": arrays.integers(list(needed.values())),
+    }
+    return [MissingTopic(**row._asdict()) for row in read(_SQL["missing_topics"], params)]

@@ -1,0 +1,53 @@
+-- name: awaits_reports
+-- Return whether an agent that lived when an epoch began, after `since_ms`, has not compared its commits.
+SELECT EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms > %(since_ms)s) AS awaits;
+
+-- name: lock_restoration
+-- Let only one process at a time restore topics, because each decision depends on all topics of a name.
+SELECT pg_advisory_xact_lock(hashtextextended('siltstone: restoration of lost topics', 0));
+
+-- name: lock_topics
+-- Lock topics, so that none is deleted meanwhile; unknown ones are left out.
+SELECT topic_id, name, partition_count, deleted_ms IS NOT NULL AS is_deleted
+FROM topics
+WHERE topic_id = ANY(%(topic_ids)s::uuid[])
+ORDER BY topic_id
+FOR UPDATE;
+
+-- name: lock_namesakes
+-- Lock the topics whose names equal the given ones, or differ only by '.' and '_'; `number` is the ordinal (from 1) of
+-- the given name. A topic may be a restored one if it is older than the epoch, its records are in the object store, and
+-- all of its offsets are of this epoch.
+SELECT requested.number, t.topic_id, t.name, t.partition_count, t.config, t.created_ms,
+       t.created_ms < i.started_ms
+       AND coalesce(t.config ->> 'storage.mode', 'object') <> 'local'
+       AND NOT EXISTS (
+           SELECT FROM partitions AS p
+           WHERE p.topic_id = t.topic_id AND p.log_end_offset > 0 AND NOT EXISTS (
+               SELECT FROM leader_epochs AS e
+               WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.leader_epoch = i.epoch
+                 AND e.start_offset = 0
+           )
+       ) AS may_be_restored
+FROM unnest(%(names)s::text[]) WITH ORDINALITY AS requested (name, number)
+JOIN topics AS t ON translate(t.name, '.', '_') = translate(requested.name, '.', '_')
+CROSS JOIN catalog_incarnation AS i
+WHERE t.deleted_ms IS NULL
+ORDER BY t.topic_id
+FOR UPDATE OF t;
+
+-- name: rename_topic
+-- Give a topic a name that is free.
+UPDATE topics SET name = %(name)s WHERE topic_id = %(topic_id)s;
+
+-- name: insert_lost_topics
+-- Insert lost topics whose names are free, with the times of their creation; return their ids.
+INSERT INTO topics (topic_id, name, partition_count, config, created_ms)
+SELECT topic_id, name, partition_count, config, created_ms
+FROM unnest(
+    %(topic_ids)s::uuid[], %(names)s::text[], %(partition_counts)s::integer[], %(configs)s::jsonb[],
+    %(created_ms)s::bigint[]
+) AS requested (topic_id, name, partition_count, config, created_ms)
+ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
+ON CONFLICT DO NOTHING
+RETURNING topic_id;
