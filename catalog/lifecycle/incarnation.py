@@ -127,7 +127,7 @@ class Incarnations:
         if not self.backlog.waiting_commits:
             return None
         return (
-            f"{self.backlog.waiting_commits} acknowledged files lost their commits: "
+            f"{self.backlog.waiting_commits} files lost their commits and wait: "
             "run `siltstone fsck --readopt`, then `siltstone fsck --readopt --apply`"
         )
 

@@ -99,7 +99,7 @@ class LostTopics:
         transaction.send(_SQL["lock_restoration"])
         known = {row.topic_id: row for row in transaction.rows(_SQL["lock_topics"], params)}
         done = self._create(transaction, [topic for topic in topics if topic.topic_id not in known])
-        transaction.send(_TOPICS["raise_partition_counts"], params)
+        transaction.send(_SQL["raise_partition_counts"], params)
         transaction.send(_TOPICS["insert_partitions"], params)
         for topic in topics:
             row = known.get(topic.topic_id)

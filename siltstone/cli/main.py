@@ -39,7 +39,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 COMMANDS = {
     "agent": "Run an agent, the broker that serves Kafka and HTTP clients.",
-    "topics": "Create, list, describe, delete and undelete topics.",
+    "topics": "Create, change, list, describe, delete and undelete topics.",
     "quotas": "List, set and remove the quotas of Kafka and HTTP clients.",
     "acls": "Add, list and remove ACLs.",
     "users": "Set, list and delete the users of Kafka and HTTP clients.",

@@ -51,3 +51,9 @@ FROM unnest(
 ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
 ON CONFLICT DO NOTHING
 RETURNING topic_id;
+
+-- name: raise_partition_counts
+-- Increase the numbers of partitions of topics that have fewer than given.
+UPDATE topics AS t SET partition_count = given.partition_count
+FROM unnest(%(topic_ids)s::uuid[], %(partition_counts)s::integer[]) AS given (topic_id, partition_count)
+WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL AND t.partition_count < given.partition_count;

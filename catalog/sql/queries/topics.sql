@@ -19,12 +19,6 @@ CROSS JOIN LATERAL generate_series(0, t.partition_count - 1) AS number
 WHERE t.topic_id = ANY(%(topic_ids)s::uuid[]) AND t.deleted_ms IS NULL
 ON CONFLICT DO NOTHING;
 
--- name: raise_partition_counts
--- Increase the numbers of partitions of topics that have fewer than given.
-UPDATE topics AS t SET partition_count = given.partition_count
-FROM unnest(%(topic_ids)s::uuid[], %(partition_counts)s::integer[]) AS given (topic_id, partition_count)
-WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL AND t.partition_count < given.partition_count;
-
 -- name: find_conflicting_topics
 -- Return the topics whose names equal the given ones, or differ only by '.' and '_', with the ordinal (from
 -- 1) of the given name.

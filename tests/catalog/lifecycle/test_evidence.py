@@ -89,7 +89,7 @@ def test_a_backlog_is_that_of_the_last_row() -> None:
     assert memory.warning() is None
     memory.adopt(row_of(unsettled_sessions=2, waiting_commits=3))
     assert (memory.backlog.unsettled_sessions, memory.backlog.waiting_commits) == (2, 3)
-    assert "3 acknowledged files" in (memory.warning() or "")
+    assert "3 files" in (memory.warning() or "")
     memory.adopt(row_of(unsettled_sessions=2))
     assert memory.warning() is None
 
