@@ -122,6 +122,19 @@ class LostCommits:
 
         self._database.transact("lost_commits.report", work)
 
+    def adopt(self, sessions: Sequence[UUID]) -> None:
+        """Make sessions known whose registration was lost: any of their objects may be acknowledged.
+
+        Otherwise, the readoption of a first file would make its session known as a reported one, of which no
+        other object is looked at again.
+        """
+        owners = {"session_ids": arrays.uuids(sorted(sessions))}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["adopt_silent_sessions"], owners)
+
+        self._database.transact("lost_commits.adopt", work)
+
     def heartbeat_ages(self, sessions: Sequence[UUID]) -> dict[UUID, int]:
         """Return the milliseconds since the last heartbeats of these sessions that the catalog knows."""
         params = {"session_ids": arrays.uuids(sessions), "now_ms": self._database.injected_now_ms}

@@ -139,7 +139,7 @@ class World:
         self.execute(*(f"DELETE FROM {table}" for table in tables))
 
     def tick(self) -> None:
-        """Let the next topic be newer than the last one."""
+        """Let the next topic, or the next file, be newer than the last one."""
         self.clock.sleep(0.003)
 
     def names(self) -> dict[str, UUID]:

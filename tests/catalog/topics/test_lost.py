@@ -183,9 +183,9 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_partitions(catalog: Catalog, 
             while not restoring.done() and not observer.execute(query).fetchall():
                 SystemClock().sleep(0.02)
         deleter.commit()
-        (restored,) = restoring.result()
-        assert restored.outcome is Restored.DELETED
+        restored = restoring.result()
         assert deleter.execute("SELECT 1 FROM partitions").fetchall() == []
+        assert [each.outcome for each in restored] == [Restored.DELETED]
 
 
 def test_names_are_protected_as_long_as_gaps(scene: Scene, clock: ManualClock) -> None:

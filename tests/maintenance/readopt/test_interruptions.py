@@ -1,0 +1,60 @@
+"""A readoption that is interrupted continues with all files that it has not judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maintenance.readopt import readopt, readopt_file, run
+from object_store.binding import verify_binding
+from object_store.local.store import LocalStore
+from tests.agent.write.test_loss_recovery import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
+    from maintenance.readopt import LostFile, ReadoptedFile
+    from object_store.interface import ObjectStore
+
+
+@pytest.fixture
+def world(catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path) -> World:
+    found = World(catalog, LocalStore(tmp_path, ids), clock, ids, catalog_url)
+    verify_binding(found.store, catalog.store_binding, ids)
+    return found
+
+
+def test_files_of_an_unknown_session_are_found_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first readopted file makes the session known, whose registration was lost."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    for number in range(3):
+        agent.write(topic, 3 * number)
+        world.tick()  # unreported files are in the order of their ids
+    world.lose_commits()
+    world.execute("DELETE FROM sessions")
+    world.begin_epoch()
+    done: list[LostFile] = []
+
+    def fail_after_one(
+        catalog: Catalog, store: ObjectStore, lost: LostFile, *, discard_unknown_topics: bool
+    ) -> ReadoptedFile:
+        if done:
+            raise KeyboardInterrupt
+        done.append(lost)
+        return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "readopt_file", fail_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            readopt(world.catalog, world.store, apply=True)
+    assert not world.catalog.lost_commits.unverified(10_000), "no agent waits for the session"
+    world.catalog.topics.create("u", 1, {})
+    assert readopt(world.catalog, world.store).counts == {"waiting": 2}
+    assert readopt(world.catalog, world.store, apply=True).counts == {"readopted": 2}
+    assert world.end(topic) == 9
+    assert not world.catalog.lost_commits.is_any_unsettled()
