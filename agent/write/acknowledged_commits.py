@@ -59,8 +59,8 @@ class AcknowledgedCommits:
         )
         topic_ids = _acknowledged_topics(commit, results)
         for topic_id in topic_ids:
-            if topic_id in file.topics:
-                self._remember(file.topics[topic_id])
+            if (topic := file.topics.get(topic_id)) is not None:
+                self._remember(topic)
         self._number += 1
         remembered = AcknowledgedCommit(
             file_id=commit.file_id,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agent.write.acknowledged_commits import AcknowledgedCommits
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.lifecycle.lost_commits import AcknowledgedCommit
+    from catalog.model import Topic
     from catalog.open import Catalog
     from catalog.topics.lost import RestoredTopic
     from maintenance.readopt import LostFile, ReadoptedFile
@@ -109,14 +110,14 @@ class LossRecovery:
         found = self._acknowledged.topics_of(lost)
         remembered = [topic for topic in found.values() if topic is not None]
         forgotten = [topic_id for topic_id, topic in found.items() if topic is None]
-        known: dict[UUID, int] = {}
+        known: dict[UUID, Topic] = {}
         for start in range(0, len(remembered), _IDS_PER_QUERY):
             ids = [topic.topic_id for topic in remembered[start : start + _IDS_PER_QUERY]]
             topics = await self._pool.run(partial(self._catalog.topics.by_ids, ids))
-            known |= {topic.topic_id: topic.partition_count for topic in topics}
-        missing = [topic for topic in remembered if known.get(topic.topic_id, 0) < topic.partition_count]
-        if missing:
-            restore = partial(self._catalog.topics.lost.restore, missing, incarnation.epoch)
+            known |= {topic.topic_id: topic for topic in topics}
+        changed = [topic for topic in remembered if _is_changed(topic, known.get(topic.topic_id))]
+        if changed:
+            restore = partial(self._catalog.topics.lost.restore, changed, incarnation.epoch)
             _log_topics(await self._pool.run(restore))
         for start in range(0, len(forgotten), _IDS_PER_QUERY):
             some = [PartitionId(topic_id, 0) for topic_id in forgotten[start : start + _IDS_PER_QUERY]]
@@ -206,6 +207,11 @@ class LossRecovery:
         unverified = partial(self._catalog.lost_commits.unverified, self._silent_ms)
         while await self._pool.run(unverified) and loop.time() < until:  # noqa: ASYNC110  # polls the catalog
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_changed(topic: Topic, found: Topic | None) -> bool:
+    """Return True if the catalog lacks a topic, or has it with fewer partitions or by another name."""
+    return found is None or found.partition_count < topic.partition_count or found.name != topic.name
 
 
 def _log_topics(topics: Sequence[RestoredTopic]) -> None:

@@ -76,11 +76,12 @@ class LostTopics:
         self._incarnations = incarnations
 
     def restore(self, topics: Sequence[Topic], epoch: int) -> list[RestoredTopic]:
-        """Create topics again, or the partitions that they lack; return what changed, and deleted topics.
+        """Create topics again, or the partitions that they lack.
 
-        Of two topics that were created at the same time, the later one in `topics` counts as the newer one.
-        The call may be repeated. CatalogReplacedError: `epoch` has ended, so the topics were compared with
-        another history.
+        Return what changed, and the topics that are deleted or have another name: an earlier call may have
+        renamed them, and its result was lost. Of two topics that were created at the same time, the later one
+        in `topics` counts as the newer one. The call may be repeated. CatalogReplacedError: `epoch` has
+        ended, so the topics were compared with another history.
         """
         newest_first = sorted(topics, key=lambda topic: topic.created_ms)[::-1]
         done: list[RestoredTopic] = []
@@ -101,15 +102,7 @@ class LostTopics:
         done = self._create(transaction, [topic for topic in topics if topic.topic_id not in known])
         transaction.send(_SQL["raise_partition_counts"], params)
         transaction.send(_TOPICS["insert_partitions"], params)
-        for topic in topics:
-            row = known.get(topic.topic_id)
-            if row is None:
-                continue
-            if row.is_deleted:
-                done.append(RestoredTopic(topic=topic, outcome=Restored.DELETED, name=row.name))
-            elif row.partition_count < topic.partition_count:
-                done.append(RestoredTopic(topic=topic, outcome=Restored.EXTENDED, name=row.name))
-        return done
+        return done + _changes_of_known(transaction, topics, known)
 
     def _create(self, transaction: Transaction, topics: Sequence[Topic]) -> list[RestoredTopic]:
         """Create topics that have no row; those before others of the same name get it."""
@@ -156,6 +149,34 @@ class LostTopics:
             )
             transaction.send(_SQL["rename_topic"], {"topic_id": topic.topic_id, "name": moved[topic]})
         return moved
+
+
+def _changes_of_known(
+    transaction: Transaction, topics: Sequence[Topic], known: Mapping[UUID, Row]
+) -> list[RestoredTopic]:
+    """Return what became of topics that had rows; an earlier call, perhaps of another agent, renamed some."""
+    changes: list[RestoredTopic] = []
+    renamed: list[Topic] = []
+    for topic in topics:
+        row = known.get(topic.topic_id)
+        if row is None:
+            continue
+        if row.is_deleted:
+            changes.append(RestoredTopic(topic=topic, outcome=Restored.DELETED, name=row.name))
+        elif row.partition_count < topic.partition_count:
+            changes.append(RestoredTopic(topic=topic, outcome=Restored.EXTENDED, name=row.name))
+        elif row.name != topic.name:
+            renamed.append(topic)
+    holders = _holders(transaction, renamed)
+    return changes + [
+        RestoredTopic(
+            topic=topic,
+            outcome=Restored.RENAMED,
+            name=known[topic.topic_id].name,
+            namesake=holders.get(collision_key(topic.name)),
+        )
+        for topic in renamed
+    ]
 
 
 def check_no_lost_topics(transaction: Transaction, incarnations: Incarnations) -> None:

@@ -295,6 +295,25 @@ def test_a_topic_that_was_deleted_and_created_again_keeps_its_name(
     assert (world.end(older), world.end(newer)) == (_RECORDS, 2 * _RECORDS)
 
 
+def test_another_name_is_reported_although_the_response_was_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent was interrupted after the restoration, or the call was repeated."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    world.lose_commits_and_topics()
+    world.begin_epoch()
+    monkeypatch.setattr(lost, "REPORT_PERIOD_MS", 0)
+    world.catalog.topics.create("t", 1, {})
+    world.catalog.topics.lost.restore([topic], world.catalog.incarnations.current().epoch)
+    with capture_logs() as logs:
+        recover_all([agent])
+    names = [each["name"] for each in logs if each["event"].startswith("a lost topic has another name")]
+    assert names == [f"t-{topic.topic_id.hex[:8]}"]
+    assert world.end(topic) == _RECORDS
+
+
 def test_a_topic_that_the_catalog_has_not_lost_keeps_its_name(world: World) -> None:
     """Its deletion was lost, and so was the creation of the newer one. Readers know its records."""
     agent = world.agent()
