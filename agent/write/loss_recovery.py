@@ -2,7 +2,7 @@
 
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
 2. It creates topics again that got records by lost commits and whose creation was lost, too
-   (`catalog.topics.lost`). It reports the lost commits only then, so that nobody commits them before.
+   (`catalog.topics.lost`). It reports the lost commits only then, so that no agent commits them before.
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the

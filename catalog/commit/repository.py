@@ -367,7 +367,9 @@ class _Readoption(_Commit):
         if not self.discards_unknown_topics:
             sections = (self._commit.sections[index] for index in indexes if not locked.exists[index])
             missing = find_missing_topics(
-                self._transaction.rows, (PartitionId(each.topic_id, each.partition) for each in sections)
+                self._transaction.rows,
+                (PartitionId(each.topic_id, each.partition) for each in sections),
+                are_absent=True,
             )
             if missing:
                 raise MissingTopicsError(

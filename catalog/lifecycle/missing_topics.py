@@ -50,9 +50,16 @@ class MissingTopic:
 
 
 def find_missing_topics(
-    read: Callable[[Query, Mapping[str, object]], Sequence[Row]], partitions: Iterable[PartitionId]
+    read: Callable[[Query, Mapping[str, object]], Sequence[Row]],
+    partitions: Iterable[PartitionId],
+    *,
+    are_absent: bool = False,
 ) -> list[MissingTopic]:
-    """Return the topics that are needed for these partitions, by id; `read` runs a query."""
+    """Return the topics that are needed for these partitions, by id; `read` runs a query.
+
+    `are_absent` says that an earlier statement found none of the partitions. So a topic that has them now was
+    created meanwhile, and is returned, too.
+    """
     needed: dict[UUID, int] = {}
     for each in partitions:
         needed[each.topic_id] = max(needed.get(each.topic_id, 0), each.partition + 1)
@@ -61,5 +68,6 @@ def find_missing_topics(
     params = {
         "topic_ids": arrays.uuids(needed),
         "partition_counts": arrays.integers(list(needed.values())),
+        "all_living": are_absent,
     }
     return [MissingTopic(**row._asdict()) for row in read(_SQL["missing_topics"], params)]

@@ -24,7 +24,7 @@ FROM unnest(%(session_ids)s::uuid[]) AS session_id
 ON CONFLICT DO NOTHING;
 
 -- name: adopt_silent_sessions
--- Insert sessions that the catalog does not know, and whose agents have not reported. Nobody waits for them.
+-- Insert sessions that the catalog does not know, and whose agents have not reported. No agent waits for them.
 INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
 SELECT session_id, 'lost registration', 'fenced', 0, 0, 0, 'unverified'
 FROM unnest(%(session_ids)s::uuid[]) AS session_id

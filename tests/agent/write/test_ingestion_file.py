@@ -6,15 +6,16 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.write.ingestion_buffer import OpenFile, Piece
+from agent.write.ingestion_buffer import IngestionBuffer, OpenFile, Piece
 from agent.write.ingestion_file import complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
-from agent.write.validation import ValidatedBatch, append_rules_of
+from agent.write.validation import ValidatedBatch, append_rules_of, validate
 from catalog.config.values import TopicConfig
-from catalog.model import RunRefusal, RunResult, SectionResult
+from catalog.model import RunRefusal, RunResult, SectionResult, Topic
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches, encode_batch
@@ -143,3 +144,21 @@ def _run_result(number: int) -> RunResult:
     if number % _REFUSED:
         return RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="why")
     return RunResult(base_offset=100 * number)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_file_has_the_topics_that_its_producers_know(*, together: bool) -> None:
+    """Partitions were added while the file was open; a request that took long knows fewer of them."""
+    buffer, topic_id = IngestionBuffer(1 << 20), UUID(int=1)
+    topics = [
+        Topic(topic_id=topic_id, name="t", partition_count=count, config=TopicConfig(), created_ms=0)
+        for count in (1, 3, 2)
+    ]
+    for topic in topics:
+        append = validate(topic, 0, bytearray(encode_batch([1], [b"k"], [b"v"])), now_ms=1)
+        if together:
+            assert buffer.add_all([append], len(append.data), PendingAppend(1))
+        else:
+            buffer.add(append, PendingAppend(1))
+    sealed = seal(buffer.take(), file_id=UUID(int=7), session_id=UUID(int=8), created_ms=9)
+    assert sealed.topics == {topic_id: topics[1]}

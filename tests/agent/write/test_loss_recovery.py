@@ -390,7 +390,9 @@ def test_a_deleted_topic_is_not_created_again(world: World) -> None:
     assert [each.topic.topic_id for each in world.catalog.topics.deleted.list()] == [topic.topic_id]
 
 
-def test_a_file_of_a_topic_that_nobody_remembers_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_topic_that_no_agent_remembers_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The agent says so. It commits its other files again, and the operator creates the topic."""
     verify_binding(world.store, world.catalog.store_binding, world.ids)
     agent = world.agent()

@@ -1,4 +1,4 @@
-"""Topics whose creation was lost are created again under a name that nobody else needs more."""
+"""Topics whose creation was lost are created again under their names, or under free ones."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
+from catalog.commit import repository as commits
 from catalog.errors import MissingTopicsError
-from catalog.lifecycle.missing_topics import MissingTopic
+from catalog.lifecycle.missing_topics import MissingTopic, find_missing_topics
 from catalog.topics import lost
 from maintenance.readopt import LostFile, Outcome, ReadoptReport, readopt, readopt_file
 from object_store.binding import verify_binding
@@ -133,6 +134,23 @@ def test_the_error_names_what_to_do(world: World) -> None:
     command = f"siltstone topics create NAME --partitions 3 --id {topic.topic_id}"
     with pytest.raises(MissingTopicsError, match=f"does not know topic {topic.topic_id} .{command}"):
         readopt_file(world.catalog, world.store, file)
+
+
+def test_records_are_kept_if_the_partition_is_created_during_the_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit has looked for the partitions before. It is repeated."""
+    lose_partitions(world)
+
+    def create_first(*arguments: Any, **options: Any) -> list[MissingTopic]:  # noqa: ANN401  # of any kind
+        if world.catalog.topics.get("t").partition_count == 1:
+            world.catalog.topics.add_partitions("t", 3)
+        return find_missing_topics(*arguments, **options)
+
+    monkeypatch.setattr(commits, "find_missing_topics", create_first)
+    assert readopt(world.catalog, world.store, apply=True).rejected == 0
+    done = readopt(world.catalog, world.store, apply=True)
+    assert (done.rejected, done.counts) == (0, {"readopted": 1})
 
 
 def test_the_report_names_the_topics_of_files_that_it_does_not_list() -> None:
