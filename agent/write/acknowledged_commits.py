@@ -68,6 +68,7 @@ class AcknowledgedCommits:
             object_name=commit.object_name,
             number=self._number,
             offsets=tuple(filter(None, ranges)),
+            epoch=max((each.leader_epoch for each in results if each.leader_epoch >= 0), default=None),
         )
         now = self._clock.monotonic()
         self._entries.append(_Entry(remembered, topic_ids, len(commit.sections), now))

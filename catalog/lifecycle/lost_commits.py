@@ -44,13 +44,18 @@ half of it to notice that its server does not respond any more.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgedCommit:
-    """Commit that an agent acknowledged; `number` is its order within the agent."""
+    """Commit that an agent acknowledged; `number` is its order within the agent.
+
+    `epoch` is that of the commit, None if no section of it has a partition. All commits of an epoch belong to
+    one history, so their offsets can be compared; those of two epochs cannot.
+    """
 
     file_id: UUID
     session_id: UUID
     object_name: str
     number: int
     offsets: Sequence[OffsetRange]
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,8 @@ class LostCommit:
     """Lost commit: `outcome` is None while it waits, 'readopted' or 'unreadable' (`detail` says why).
 
     `old_offsets` is empty if no agent reported them; the commit may then never have been acknowledged.
+    `epoch` is that of the report, and `committed_epoch` that of the commit: None if it is not known, for
+    example because an agent of an earlier release reported it.
     """
 
     file_id: UUID
@@ -70,6 +77,7 @@ class LostCommit:
     new_offsets: Sequence[OffsetRange] = ()
     outcome: str | None = None
     detail: str | None = None
+    committed_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +117,7 @@ class LostCommits:
             "numbers": arrays.bigints([each.number for each in lost]),
             "old_offsets": [offsets_as_json(each.offsets) for each in lost],
             "epoch": epoch,
+            "committed_epochs": arrays.integers([-1 if each.epoch is None else each.epoch for each in lost]),
         }
         owners = {"session_ids": arrays.uuids(sorted(sessions))}
 
@@ -246,6 +255,7 @@ def _lost_from_row(row: Row) -> LostCommit:
         new_offsets=_offsets(row.new_offsets or "[]"),
         outcome=row.outcome,
         detail=row.detail,
+        committed_epoch=row.committed_epoch,
     )
 
 

@@ -266,10 +266,10 @@ CREATE TABLE commit_listeners (
 ) WITH (fillfactor = 50);
 
 -- Commits that a failover or a restore has lost: files that agents acknowledged (or may have), and that the catalog
--- did not know any more in the given epoch. number is the order of a session's commits. old_offsets has
--- [topic id, partition, first offset, end offset] of each section, as the agent reported them. outcome is null
--- until the file is committed again ('readopted', with its new_offsets) or cannot be ('unreadable', with the reason
--- as its detail).
+-- did not know any more in the given epoch. committed_epoch is the epoch of the lost commit, null if it is not known.
+-- number is the order of a session's commits. old_offsets has [topic id, partition, first offset, end offset] of each
+-- section, as the agent reported them. outcome is null until the file is committed again ('readopted', with its
+-- new_offsets) or cannot be ('unreadable', with the reason as its detail).
 CREATE TABLE lost_commits (
     file_id uuid PRIMARY KEY,
     epoch integer NOT NULL,
@@ -282,7 +282,8 @@ CREATE TABLE lost_commits (
     outcome text CHECK (outcome IN ('readopted', 'unreadable')),
     outcome_ms bigint,
     new_offsets json,
-    detail text
+    detail text,
+    committed_epoch integer
 );
 CREATE INDEX lost_commits_open ON lost_commits (session_id, number) WHERE outcome IS NULL;
 

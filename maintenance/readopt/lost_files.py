@@ -11,6 +11,7 @@ session were never acknowledged.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,6 +19,8 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from catalog.lifecycle.sessions import SessionState
 from maintenance.listing import files_beside_objects
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
 
+_log = structlog.get_logger(__name__)
 _IDS_AT_ONCE = 1000
 
 
@@ -41,7 +45,8 @@ _IDS_AT_ONCE = 1000
 class LostFile:
     """File to commit again. `acknowledged` is None if that is unknown; `old_offsets` are empty then.
 
-    `epoch` is that of the incarnation that lost the file, and `number` its order within its session.
+    `committed_epoch` is the epoch in which the file was committed, None if that is unknown. `found_epoch` is
+    a later one, in which the file was reported or found. `number` is its order within its session.
     """
 
     file_id: UUID
@@ -49,7 +54,8 @@ class LostFile:
     object_name: str
     acknowledged: bool | None
     old_offsets: Sequence[OffsetRange] = ()
-    epoch: int = 0
+    committed_epoch: int | None = None
+    found_epoch: int = 0
     number: int = 0
 
     def with_outcome(self, outcome: Outcome, **details: Any) -> ReadoptedFile:  # noqa: ANN401  # any field
@@ -78,7 +84,8 @@ def _lost_file_of(commit: LostCommit) -> LostFile:
         object_name=commit.object_name,
         acknowledged=True if commit.acknowledged else None,
         old_offsets=commit.old_offsets,
-        epoch=commit.epoch,
+        committed_epoch=commit.committed_epoch,
+        found_epoch=commit.epoch,
         number=commit.number,
     )
 
@@ -86,20 +93,44 @@ def _lost_file_of(commit: LostCommit) -> LostFile:
 def in_commit_order(files: Iterable[LostFile]) -> list[LostFile]:
     """Return files in an order in which they may have been committed.
 
-    A producer may have moved from one agent to another, whose clock may be behind. So the old offsets decide
-    in each partition, and the numbers in each session. Files that have neither are ordered by their ids,
-    which begin with the time.
+    An epoch is one history of commits, so the epochs in which the files were committed decide first. Reports
+    do not: a later failover may interrupt them, and an agent may be away for several failovers. A producer
+    may have moved from one agent to another, whose clock may be behind. So the old offsets decide next, in
+    each partition, and the numbers in each session. Files that have neither are ordered by their ids, which
+    begin with the time.
+
+    A file of unknown epoch belongs to the newest known one before it was found, or else to that of its
+    report. Its offsets may then contradict others. Such files are ordered by their ids, with a logged error,
+    because every agent waits for the order.
     """
-    ordered: list[LostFile] = []
+    unordered = list(files)
+    known = sorted({file.committed_epoch for file in unordered if file.committed_epoch is not None})
     by_epoch: dict[int, list[LostFile]] = {}
-    for file in files:
-        by_epoch.setdefault(file.epoch, []).append(file)
-    for _, lost_together in sorted(by_epoch.items()):
-        ordered += _in_commit_order(lost_together)
+    for file in unordered:
+        by_epoch.setdefault(_epoch_of(file, known), []).append(file)
+    ordered: list[LostFile] = []
+    contradicting: list[LostFile] = []
+    for _, of_one_history in sorted(by_epoch.items()):
+        ordered += _in_commit_order(of_one_history, contradicting)
+    if contradicting:
+        _log.error(
+            "old offsets and numbers of lost files contradict each other",
+            files=len(contradicting),
+            first_object=contradicting[0].object_name,
+            order="by their ids",
+        )
     return ordered
 
 
-def _in_commit_order(files: Sequence[LostFile]) -> list[LostFile]:
+def _epoch_of(file: LostFile, known: Sequence[int]) -> int:
+    if file.committed_epoch is not None:
+        return file.committed_epoch
+    before = bisect_left(known, file.found_epoch)
+    return known[before - 1] if before else file.found_epoch
+
+
+def _in_commit_order(files: Sequence[LostFile], contradicting: list[LostFile]) -> list[LostFile]:
+    """Return the files of one history in order, and add those to `contradicting` that have no place in it."""
     sequences: dict[object, list[tuple[int, LostFile]]] = {}
     for file in files:
         if file.number:
@@ -115,16 +146,19 @@ def _in_commit_order(files: Sequence[LostFile]) -> list[LostFile]:
             predecessors[after.file_id] += 1
     ready = [(file.file_id.bytes, file) for file in files if not predecessors[file.file_id]]
     heapify(ready)
-    ordered: list[LostFile] = []
-    while ready:
+    ordered: dict[UUID, LostFile] = {}
+    by_id = iter(sorted(files, key=lambda file: file.file_id.bytes))
+    while len(ordered) < len(files):
+        if not ready:
+            contradicting.append(next(file for file in by_id if file.file_id not in ordered))
+            ready = [(contradicting[-1].file_id.bytes, contradicting[-1])]
         _, file = heappop(ready)
-        ordered.append(file)
+        ordered[file.file_id] = file
         for after in followers.get(file.file_id, ()):
             predecessors[after.file_id] -= 1
-            if not predecessors[after.file_id]:
+            if not predecessors[after.file_id] and after.file_id not in ordered:
                 heappush(ready, (after.file_id.bytes, after))
-    assert len(ordered) == len(files), "offsets and numbers contradict each other"
-    return ordered
+    return list(ordered.values())
 
 
 class _Sweep(Enum):
@@ -142,9 +176,11 @@ class LostFiles:
         self._store = store
         self.sessions: set[UUID] = set()
         self._sweeps: dict[UUID, _Sweep] = {}
+        self._epoch = 0
 
     def find(self) -> list[LostFile]:
         """Return the lost files in the order of their commits."""
+        self._epoch = self._catalog.incarnations.current().epoch
         for session in self._catalog.lost_commits.unsettled_sessions():
             self.sessions.add(session.session_id)
             self._sweeps[session.session_id] = _Sweep.SETTLED if session.is_reported else _Sweep.UNKNOWN
@@ -179,6 +215,7 @@ class LostFiles:
                         session_id=name.session_id,
                         object_name=str(name),
                         acknowledged=None,
+                        found_epoch=self._epoch,
                     )
 
     def _sweep(self, session_id: UUID) -> _Sweep:

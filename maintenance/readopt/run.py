@@ -110,7 +110,9 @@ def _judge(
         try:
             return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
         except MissingTopicsError:
-            catalog.lost_commits.keep_waiting(lost.file_id, lost.session_id, lost.object_name, lost.epoch)
+            catalog.lost_commits.keep_waiting(
+                lost.file_id, lost.session_id, lost.object_name, lost.found_epoch
+            )
     return _examine(catalog, store, lost)
 
 

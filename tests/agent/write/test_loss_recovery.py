@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
+from agent.write import loss_recovery
 from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.ingestion_buffer import IngestionBuffer
 from agent.write.ingestion_file import seal
@@ -22,7 +23,7 @@ from agent.write.validation import validate
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId, RunResult, SectionResult
 from catalog.topics import lost
-from maintenance.readopt import readopt
+from maintenance.readopt import read_file_commit, readopt
 from object_format.record_batch.records import encode_batch
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
@@ -47,6 +48,7 @@ class Agent:
     def __init__(self, catalog: Catalog, store: LocalStore, clock: Clock, ids: Ids, late_ms: int) -> None:
         self._catalog, self._store, self._clock, self._ids = catalog, store, clock, ids
         self._late_ms = late_ms
+        self._unrecovered: list[UUID] = []
         self.session_id = ids.new_uuid()
         self.incarnation = catalog.sessions.register(self.session_id, "a test")
         self.acknowledged = AcknowledgedCommits(clock)
@@ -69,8 +71,8 @@ class Agent:
         sealed = self.upload(topic, sequence, partition)
         self.acknowledged.committed(sealed, self._catalog.commits.commit(sealed.commit))
 
-    async def recover(self, pool: WorkPool) -> None:
-        """Do what the agent does before its next session writes."""
+    async def recover(self, pool: WorkPool, *, is_interrupted: bool = False) -> None:
+        """Do what the agent does before its next session writes; the next failover may interrupt it."""
         recovery = LossRecovery(
             self._catalog,
             self._store,
@@ -80,10 +82,15 @@ class Agent:
             pool=pool,
             metrics=self.metrics,
         )
-        sessions = [self.session_id]
+        sessions = [*self._unrecovered, self.session_id]
         self.session_id = self._ids.new_uuid()
         incarnation = self._catalog.sessions.register(self.session_id, "again")
-        await recovery.run(incarnation, sessions)
+        if is_interrupted:
+            self._unrecovered = sessions
+            await recovery._compare(incarnation, sessions)  # and no file is committed again
+        else:
+            self._unrecovered = []
+            await recovery.run(incarnation, sessions)
 
     def readopted(self) -> list[float | None]:
         """Return the counters of files and records that were committed again."""
@@ -91,19 +98,25 @@ class Agent:
         return [values(f"siltstone_readopted_{unit}_total") for unit in ("files", "records")]
 
 
-def recover_all(agents: Iterable[Agent]) -> None:
-    """Let agents recover at once."""
+def recover_all(agents: Iterable[Agent], *, is_interrupted: bool = False) -> None:
+    """Let agents recover at once; the next failover may interrupt them once they have reported."""
 
     async def recover() -> None:
         pool = WorkPool("catalog", threads=4, max_waiting=100)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for agent in agents:
-                    tasks.create_task(agent.recover(pool))
+                    tasks.create_task(agent.recover(pool, is_interrupted=is_interrupted))
         finally:
             pool.close()
 
     asyncio.run(recover())
+
+
+@pytest.fixture(autouse=True)
+def agents_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let agents that are away hold up the others for a second only."""
+    monkeypatch.setattr(loss_recovery, "MAX_WAIT_SECONDS", 1.0)
 
 
 @dataclass
@@ -152,6 +165,18 @@ class World:
     def begin_epoch(self) -> None:
         self.catalog.incarnations.declare_restore("a test")
 
+    def log(self, topic: Topic) -> list[int]:
+        """Return the sequence numbers of the first records of the files in the log."""
+        query = """
+            SELECT object_name FROM extents JOIN files USING (file_id)
+            WHERE topic_id = %s ORDER BY base_offset
+        """
+        with psycopg.connect(self.url, options="-c search_path=siltstone") as connection:
+            names = [name for (name,) in connection.execute(query, [topic.topic_id])]
+        files = [read_file_commit(self.store, name) for name in names]
+        stamps = [run.producer for file in files for section in file.sections for run in section.runs]
+        return [stamp.base_sequence for stamp in stamps if stamp is not None]
+
 
 @pytest.fixture
 def world(catalog: Catalog, catalog_url: str, clock: Clock, ids: Ids, tmp_path: Path) -> World:
@@ -174,6 +199,43 @@ def test_files_of_a_producer_that_moved_between_agents_are_readopted_in_order(wo
         sealed = agent.upload(topic, sequence * _RECORDS)
         (result,) = world.catalog.commits.commit(sealed.commit)
         assert result.runs[0].base_offset == sequence * _RECORDS
+
+
+def test_a_failover_during_a_recovery_does_not_change_the_order(world: World) -> None:
+    """One agent has reported its later commit before the second failover, the other one reports after it."""
+    topic = world.catalog.topics.create("t", 1, {})
+    first, second = world.agent(), world.agent()
+    first.write(topic, 0)
+    second.write(topic, _RECORDS)
+    world.lose_commits()
+    world.begin_epoch()
+    recover_all([second], is_interrupted=True)
+    world.begin_epoch()
+    recover_all([second, first])
+    assert world.log(topic) == [0, _RECORDS]
+    assert {each.committed_epoch for each in world.catalog.lost_commits.list()} == {0}
+
+
+def test_lost_files_of_two_histories_are_readopted_in_the_order_of_these(world: World) -> None:
+    """An agent reports commits of the first history only after the second one was lost, too.
+
+    By the offsets alone, each agent would be first in one of the partitions. The first clock is ahead.
+    """
+    p, q = (world.catalog.topics.create(name, 1, {}) for name in "pq")
+    away, other = world.agent(-3_600_000), world.agent()
+    world.agent().write(q, 0)  # this file stays unknown
+    away.write(q, _RECORDS)
+    away.write(p, 0)
+    world.lose_commits()
+    world.begin_epoch()
+    recover_all([other])
+    world.agent().write(p, 0)
+    other.write(p, _RECORDS)
+    other.write(q, 2 * _RECORDS)
+    world.lose_commits()
+    world.begin_epoch()
+    recover_all([other, away])
+    assert (world.log(p), world.log(q)) == ([0, _RECORDS], [_RECORDS, 2 * _RECORDS])
 
 
 def test_records_that_the_log_has_already_are_not_counted_again(world: World) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from catalog.errors import SessionFencedError
 from catalog.lifecycle.expiry import InactiveOwner, OwnerKind
@@ -291,17 +292,18 @@ def test_files_are_ordered_by_offsets_and_numbers_whatever_the_clocks_say(
                 acknowledged=True,
                 old_offsets=offsets,
                 number=number,
-                epoch=1,
+                committed_epoch=1,
+                found_epoch=3,
             )
         )
     shuffled = [
         *files,
-        *(replace(file, file_id=UUID(int=file.file_id.int ^ 1 << 79), epoch=2) for file in files),
+        *(replace(file, file_id=UUID(int=file.file_id.int ^ 1 << 79), committed_epoch=2) for file in files),
     ]
     chance.shuffle(shuffled)
     ordered = in_commit_order(shuffled)
     assert sorted(ordered, key=id) == sorted(shuffled, key=id)
-    assert [file.epoch for file in ordered] == [1] * len(files) + [2] * len(files)
+    assert [file.committed_epoch for file in ordered] == [1] * len(files) + [2] * len(files)
     for lost_together in (ordered[: len(files)], ordered[len(files) :]):
         for agent in range(3):
             numbers = [file.number for file in lost_together if file.session_id.int == agent]
@@ -309,6 +311,53 @@ def test_files_are_ordered_by_offsets_and_numbers_whatever_the_clocks_say(
         for partition in range(4):
             bases = [each[2] for file in lost_together for each in file.old_offsets if each[1] == partition]
             assert bases == sorted(bases)
+
+
+def lost_file(number: int, *, agent: int, topic: int, base: int) -> LostFile:
+    """Return a file with one record of a topic, as its agent reported it in epoch 3."""
+    return LostFile(
+        file_id=UUID(int=number),
+        session_id=UUID(int=agent),
+        object_name=f"object {number}",
+        acknowledged=True,
+        old_offsets=[OffsetRange(str(UUID(int=topic)), 0, base, base + 1)],
+        number=number,
+        found_epoch=3,
+    )
+
+
+def test_files_of_unknown_epochs_are_ordered_with_those_before_their_report() -> None:
+    """Agents of the previous release report no epoch; files that are found by their objects have none."""
+    files = [lost_file(number, agent=number, topic=1, base=20 - number) for number in range(6)]
+    files[0] = replace(files[0], committed_epoch=1)
+    files[1] = replace(files[1], committed_epoch=2)
+    files[3] = replace(files[3], found_epoch=2)
+    files[4] = replace(files[4], found_epoch=1, old_offsets=())
+    files[5] = replace(files[5], old_offsets=())
+    assert [file.file_id.int for file in in_commit_order(files)] == [3, 0, 4, 2, 1, 5]
+    reported = [replace(file, committed_epoch=None) for file in files]
+    assert [file.file_id.int for file in in_commit_order(reported)] == [4, 3, 2, 1, 0, 5]
+
+
+def test_files_whose_offsets_contradict_each_other_stop_no_agent() -> None:
+    """They are of two histories, and agents of the previous release do not report which."""
+    histories = [
+        lost_file(1, agent=1, topic=1, base=100),
+        lost_file(2, agent=1, topic=2, base=50),
+        lost_file(3, agent=2, topic=2, base=60),
+        lost_file(4, agent=2, topic=1, base=90),
+    ]
+    others = [lost_file(5, agent=3, topic=3, base=0), lost_file(6, agent=1, topic=3, base=1)]
+    with capture_logs() as logs:
+        ordered = in_commit_order([*histories, *others])
+    assert [file.file_id.int for file in ordered] == [5, 1, 2, 3, 4, 6]
+    (error,) = logs
+    assert (error["log_level"], error["files"], error["first_object"]) == ("error", 1, "object 1")
+    earlier = [replace(file, committed_epoch=1) for file in histories[2:]]
+    with capture_logs() as logs:
+        ordered = in_commit_order([*(replace(file, committed_epoch=2) for file in histories[:2]), *earlier])
+    assert [file.file_id.int for file in ordered] == [3, 4, 1, 2]
+    assert not logs
 
 
 @pytest.mark.parametrize("reports", [True, False])
