@@ -192,6 +192,7 @@ def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageRepo
     catalog.expiry.expire_commit_results()
     catalog.expiry.expire_deleted_topics()
     catalog.lost_commits.expire()
+    catalog.lost_commits.expire_gaps()
     while catalog.transactions.expire_idle(settings.transactional_id_expiration_ms):
         pass  # some producers use another transactional id for each transaction
     while catalog.transactions.settle(max(settings.grace_ms, _READ_MS)):

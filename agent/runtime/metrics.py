@@ -152,6 +152,11 @@ class AgentMetrics:
             "Records of lost ingestion files that were appended again",
             registry=registry,
         )
+        self.readoption_rejected_records = Counter(
+            "siltstone_readoption_rejected_records",
+            "Acknowledged records of lost ingestion files that were rejected when these were committed again",
+            registry=registry,
+        )
         self.appended_records = Counter(
             "siltstone_appended_records", "Records that were appended", registry=registry
         )

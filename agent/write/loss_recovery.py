@@ -18,7 +18,6 @@ an agent has not reported its lost commits, or while some wait (`catalog.commit.
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -187,11 +186,9 @@ class LossRecovery:
         if done.outcome is Outcome.READOPTED:
             self._metrics.readopted_files.inc()
             self._metrics.readopted_records.inc(done.records - done.duplicates - done.rejected)
-            _log.log(
-                logging.ERROR if done.rejected else logging.WARNING,
-                "a lost file was committed again, and acknowledged records of it were rejected"
-                if done.rejected
-                else "a lost file was committed again",
+            self._metrics.readoption_rejected_records.inc(done.rejected_acknowledged)
+            _log.warning(
+                "a lost file was committed again",
                 object=done.object_name,
                 records=done.records,
                 duplicates=done.duplicates,

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from catalog.commit.sequences import append_batch, check_sequence, is_ahead, is_in_log
+from catalog.commit.sequences import append_batch, check_sequence, insert_batch
 from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from catalog.commit.sequence_gaps import SectionGaps
     from catalog.commit.sequences import ProducerState
     from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 
@@ -81,16 +82,16 @@ def assign_section(
     producers: Mapping[int, ProducerState],
     first_new_producer_id: int,
     *,
-    must_append: bool = False,
     failed_producers: Collection[tuple[int, int]] = (),
+    gaps: SectionGaps | None = None,
     refuse: Callable[[ProducerStamp], RunResult | None] = _refuse_nothing,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
 
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
-    `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. With `must_append`,
-    the runs were acknowledged before: a run that is not in the log is appended after a gap, or behind what
-    its producer sent since, whose state then stays. `refuse` checks transactional runs.
+    `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. A readoption gives
+    the partition's `gaps`: they say which runs are appended after a gap, or behind what their producers sent
+    since. `refuse` checks transactional runs.
     """
     if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
@@ -111,11 +112,14 @@ def assign_section(
             state = updated.get(producer_id) or producers.get(producer_id)
             has_failed = bool(failed_producers) and stamp.identity in failed_producers
             verdict = check_sequence(state, stamp, count, 0 if has_failed else first_new_producer_id)
-            if verdict is not None and not (must_append and not is_in_log(verdict, state, stamp)):
+            if verdict is not None and (gaps is None or not gaps.must_append(verdict, state, stamp, count)):
                 results.append(verdict)
                 continue
-            if verdict is None or is_ahead(state, stamp):
+            if gaps is None:
                 updated[producer_id] = append_batch(state, stamp, count, end)
+            else:
+                gaps.appended(state, stamp, count)
+                updated[producer_id] = insert_batch(state, stamp, count, end)
         results.append(RunResult(base_offset=end))
         end += count
     return SectionAssignment(tuple(results), end, updated)

@@ -82,10 +82,14 @@ class BulkAssignment(NamedTuple):
 
 
 class SingleRuns:
-    """Columns of the sections of a file that have one run."""
+    """Columns of the sections of a file that have one run; if requested, only of runs without a producer."""
 
     def __init__(
-        self, sections: Sequence[SectionCommit], failed_producers: Collection[tuple[int, int]] = ()
+        self,
+        sections: Sequence[SectionCommit],
+        failed_producers: Collection[tuple[int, int]] = (),
+        *,
+        with_producers: bool = True,
     ) -> None:
         self._sections = len(sections)
         runs = [
@@ -93,13 +97,14 @@ class SingleRuns:
             for index, section in enumerate(sections)
             if len(section.runs) == 1
             for run in section.runs
-            if run.producer is None or not run.producer.is_transactional
+            if run.producer is None or (with_producers and not run.producer.is_transactional)
         ]
         self._runs = columns(runs, 5)
         stamps = [
             (index, stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
             for index, section in enumerate(sections)
-            if len(section.runs) == 1
+            if with_producers
+            and len(section.runs) == 1
             and (stamp := section.runs[0].producer) is not None
             and not stamp.is_transactional
         ]

@@ -36,7 +36,9 @@ from catalog.commit.results import (
     encode_outcomes,
     section_results,
 )
+from catalog.commit.sequence_gaps import SectionGaps, SequenceGap
 from catalog.commit.transactions import TransactionalRuns
+from catalog.database import arrays
 from catalog.database.pool import Reserve
 from catalog.database.sql_files import load_queries
 from catalog.errors import CommitResultExpiredError, MissingTopicsError
@@ -107,7 +109,8 @@ class Commits:
         The rules of an ordinary commit apply: batches of idempotent producers that the log has already are
         dropped, and sections of deleted topics are rejected. With `acknowledged`, a batch is appended also if
         batches before it are missing, or if its producer has begun another epoch since: its producer has the
-        acknowledgement and does not send it again.
+        acknowledgement and does not send it again. What is missing then is recorded, and appended by a later
+        readoption that has it (`catalog.commit.sequence_gaps`).
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
@@ -138,7 +141,7 @@ class _Commit:
     """One attempt at a commit, inside its transaction."""
 
     _required_state = "active"
-    _must_append = False
+    _is_readoption = False
 
     def __init__(
         self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
@@ -195,9 +198,11 @@ class _Commit:
         if self._transactional:  # after the locks: an undelete ends transactions in the partitions alone
             added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
+        self._read_gaps()
+        # built while the server takes the locks
         single_runs = SingleRuns(
-            self._commit.sections, self._commit.failed_producers
-        )  # built while the server takes the locks
+            self._commit.sections, self._commit.failed_producers, with_producers=not self._is_readoption
+        )
         self._transaction.wait()
         if transactions is not None and added is not None:
             self._transactional.take(transactions.fetchall(), added.fetchall())
@@ -206,6 +211,13 @@ class _Commit:
     def _lock_session(self, params: dict[str, object]) -> Rows:
         """Send the statement whose result `_check_session` examines."""
         return self._transaction.send(_SQL["lock_session"], params)
+
+    def _read_gaps(self) -> None:
+        """Send the statement that reads gaps, if this is a readoption."""
+
+    def _gaps_of(self, _index: int, _first_new_producer_id: int) -> SectionGaps | None:
+        """Return the gaps in the sequences of a section's producers, if this is a readoption."""
+        return None
 
     def _earlier_outcomes(
         self, results: list[TupleRow], partitions: list[TupleRow]
@@ -254,13 +266,14 @@ class _Commit:
                 outcomes[index] = SectionOutcome(-1, -1, -1, reject_section(section.runs))
                 continue
             log_end_offset = int(locked.log_end_offsets[index])
+            first_new_producer_id = int(locked.first_new_producer_ids[index])
             runs, end, producers = assign_section(
                 section.runs,
                 log_end_offset,
                 known.get(index, no_producers),
-                int(locked.first_new_producer_ids[index]),
-                must_append=self._must_append,
+                first_new_producer_id,
                 failed_producers=self._commit.failed_producers,
+                gaps=self._gaps_of(index, first_new_producer_id),
                 refuse=partial(self._transactional.refuse, index),
             )
             if self._transactional:
@@ -355,6 +368,50 @@ class _Readoption(_Commit):
 
     discards_unknown_topics = False
     _required_state = "unsettled"
+    _is_readoption = True
+    _must_append = False
+
+    def __init__(
+        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
+    ) -> None:
+        super().__init__(transaction, commit, now_ms, evidence)
+        self._gap_rows: Rows | None = None
+        self._known_gaps: dict[int, list[SequenceGap]] | None = None
+        self._gaps: dict[int, SectionGaps] = {}
+
+    @override
+    def _read_gaps(self) -> None:
+        if len(self._producers):  # after the locks of the partitions, which other readoptions take, too
+            self._gap_rows = self._transaction.send(_SQL["read_gaps"], self._producers.params())
+
+    @override
+    def _gaps_of(self, index: int, first_new_producer_id: int) -> SectionGaps:
+        if self._known_gaps is None:
+            self._known_gaps = {}
+            entries = self._producers.sections
+            for number, *gap in self._gap_rows.fetchall() if self._gap_rows is not None else ():
+                self._known_gaps.setdefault(entries[number - 1], []).append(SequenceGap(*gap))
+        known = self._known_gaps.get(index, ())
+        gaps = SectionGaps(known, first_new_producer_id, must_append=self._must_append)
+        self._gaps[index] = gaps
+        return gaps
+
+    def _write_gaps(self) -> None:
+        removed = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.removed()]
+        added = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.added()]
+        for query, rows in ((_SQL["delete_gaps"], removed), (_SQL["insert_gaps"], added)):
+            if rows:
+                self._transaction.send(query, {**self._gap_params(rows), "now_ms": self._now_ms})
+
+    def _gap_params(self, rows: Sequence[tuple[int, ...]]) -> dict[str, object]:
+        indexes, producer_ids, epochs, first, last = arrays.columns(rows, 5)
+        return {
+            **self._columns.keys_at(indexes),
+            "producer_ids": arrays.bigints(producer_ids),
+            "producer_epochs": arrays.integers(epochs),
+            "first_sequences": arrays.integers(first),
+            "last_sequences": arrays.integers(last),
+        }
 
     @override
     def _assign(
@@ -392,6 +449,7 @@ class _Readoption(_Commit):
         self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
     ) -> list[SectionOutcome]:
         outcomes = super()._write(rows, make_outcomes)
+        self._write_gaps()
         ranges = (
             appended_range(section, outcome.runs)
             for section, outcome in zip(self._commit.sections, outcomes, strict=True)

@@ -86,8 +86,8 @@ def is_ahead(state: ProducerState | None, stamp: ProducerStamp) -> bool:
 def is_in_log(verdict: RunResult, state: ProducerState | None, stamp: ProducerStamp) -> bool:
     """Return True if a batch that may not be appended is in the log, as far as the state tells.
 
-    A partition appends a producer's batches without gaps, unless it had to append one after a gap. Only the
-    gaps between the last five batches are known.
+    A partition appends a producer's batches without gaps, unless it had to append one after a gap. The state
+    shows only the gaps between the last five batches; `catalog.commit.sequence_gaps` has the others.
     """
     if verdict.duplicate or state is None or stamp.producer_epoch != state.producer_epoch:
         return verdict.duplicate
@@ -113,6 +113,28 @@ def append_batch(
     if state is None or state.producer_epoch != stamp.producer_epoch:
         return ProducerState(stamp.producer_epoch, batch)
     return ProducerState(stamp.producer_epoch, state.batches[-BATCH.size * (BATCHES_KEPT - 1) :] + batch)
+
+
+def insert_batch(
+    state: ProducerState | None, stamp: ProducerStamp, offset_count: int, base_offset: int
+) -> ProducerState:
+    """Return the producer's state after its batch was readopted, whatever the producer has sent since.
+
+    A batch of the state's epoch gets its place among the last five, so that a copy of it is a duplicate. The
+    state does not change with a batch that is older than these, or of an earlier epoch.
+    """
+    if state is None or is_ahead(state, stamp):
+        return append_batch(state, stamp, offset_count, base_offset)
+    if stamp.producer_epoch != state.producer_epoch:
+        return state
+    last = last_sequence(stamp.base_sequence, offset_count)
+    own = BATCH.pack(stamp.base_sequence, last, base_offset)
+    older = sum(
+        _distance(first, stamp.base_sequence) < SEQUENCES // 2
+        for first, _, _ in BATCH.iter_unpack(state.batches)
+    )
+    batches = state.batches[: older * BATCH.size] + own + state.batches[older * BATCH.size :]
+    return ProducerState(state.producer_epoch, batches[-BATCH.size * BATCHES_KEPT :])
 
 
 def _out_of_order(stamp: ProducerStamp, expected: str, *, is_behind: bool = False) -> RunResult:

@@ -125,10 +125,11 @@ def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: i
     subtract_from_files(transaction, removals, now_ms)
     extents = sum(each.extents for each in removals)
     producers = transaction.count(_SQL["remove_producers_of_topic"], params)
+    gaps = transaction.count(_SQL["remove_gaps_of_topic"], params)
     offsets = transaction.count(_SQL["remove_offsets_of_topic"], params)
     partitions = transaction.count(_SQL["remove_partitions_of_topic"], params)
     aborted = transaction.count(_SQL["remove_aborted_of_topic"], params)
-    removed = extents + producers + offsets + partitions + aborted
+    removed = extents + producers + gaps + offsets + partitions + aborted
     return removed or transaction.count(_SQL["remove_topic"], params)
 
 

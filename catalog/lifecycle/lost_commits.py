@@ -34,6 +34,7 @@ _SQL = load_queries("lost_commits")
 _PAGE: Final = 500
 _FIRST: Final = UUID(int=0)
 _RETENTION_MS: Final = 90 * 86_400_000
+_MAX_EXPIRED_GAPS: Final = 5_000
 REPORT_PERIOD_MS: Final = 60_000
 """Time from the beginning of an epoch in which agents may still report what it lacks.
 
@@ -236,6 +237,17 @@ class LostCommits:
             return transaction.count(_SQL["expire_lost_commits"], {"before_ms": before_ms, "limit": 5000})
 
         return self._database.transact("lost_commits.expire", work)
+
+    def expire_gaps(self) -> int:
+        """Delete gaps in the sequences of producers that are as old; return their number."""
+
+        def work(transaction: Transaction) -> int:
+            before_ms = transaction.now_ms() - _RETENTION_MS
+            return transaction.count(
+                _SQL["expire_gaps"], {"before_ms": before_ms, "limit": _MAX_EXPIRED_GAPS}
+            )
+
+        return self._database.transact("lost_commits.expire_gaps", work)
 
 
 def offsets_as_json(offsets: Iterable[OffsetRange]) -> str:

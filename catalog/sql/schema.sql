@@ -287,6 +287,20 @@ CREATE TABLE lost_commits (
 );
 CREATE INDEX lost_commits_open ON lost_commits (session_id, number) WHERE outcome IS NULL;
 
+-- Sequence numbers that a partition lacks, because a readoption appended a later batch of their producer: first and last
+-- of each gap (catalog/commit/sequence_gaps.py). Only readoptions use them.
+CREATE TABLE sequence_gaps (
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    producer_id bigint NOT NULL,
+    producer_epoch smallint NOT NULL,
+    first_sequence integer NOT NULL,
+    last_sequence integer NOT NULL,
+    found_ms bigint NOT NULL,
+    PRIMARY KEY (topic_id, partition, producer_id, producer_epoch, first_sequence)
+);
+CREATE INDEX sequence_gaps_age ON sequence_gaps (found_ms);
+
 -- Idempotent producers. batches has the last five batches, oldest first, big-endian: base sequence (4 bytes),
 -- last sequence (4), base offset (8). An array would be more readable, but costs a commit several times as
 -- much.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
+_MAX_LOGGED: Final = 20
 
 
 def readopt_file(
@@ -45,20 +47,40 @@ def readopt_file(
 
 
 def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:
-    records = duplicates = rejected = 0
+    records = duplicates = rejected = rejected_acknowledged = 0
+    old_offsets = {(each.topic_id, each.partition): each for each in lost.old_offsets}
+    reasons: dict[OffsetRange, str] = {}
     new_offsets: list[OffsetRange] = []
     for section, result in zip(commit.sections, results, strict=True):
         appended = appended_range(section, result.runs)
         new_offsets += [] if appended is None else [appended]
+        old = old_offsets.get((str(section.topic_id), section.partition))
         for run, done in zip(section.runs, result.runs, strict=True):
             records += run.record_count
             duplicates += run.record_count * done.duplicate
-            rejected += run.record_count * (done.refusal is not None)
+            if done.refusal is not None:
+                rejected += run.record_count
+                # A transaction is aborted as a whole: its end was lost, too.
+                if old is not None and not (run.producer is not None and run.producer.is_transactional):
+                    rejected_acknowledged += run.record_count
+                    reasons.setdefault(old, f"{done.refusal.value}: {done.detail}")
+    if reasons:
+        _log.error(
+            "acknowledged records of a lost file were rejected",
+            object=lost.object_name,
+            records=rejected_acknowledged,
+            partitions=len(reasons),
+            old_offsets_and_reasons=[
+                (*each, reason) for each, reason in islice(reasons.items(), _MAX_LOGGED)
+            ],
+            remedy="the object is deleted after grace_seconds; copy it first if you need the records",
+        )
     return lost.with_outcome(
         Outcome.READOPTED,
         sections=len(commit.sections),
         records=records,
         duplicates=duplicates,
         rejected=rejected,
+        rejected_acknowledged=rejected_acknowledged,
         new_offsets=tuple(new_offsets),
     )

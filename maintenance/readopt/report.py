@@ -28,8 +28,9 @@ class ReadoptedFile:
     """A file without a row. `acknowledged` is None if it is unknown whether its agent acknowledged it.
 
     `duplicates` are records of idempotent producers that the log has already. `rejected` are records of
-    deleted topics, and those whose sequence numbers do not follow. `missing_topics` must be created, or get
-    partitions, before the file can be committed.
+    deleted topics, and those whose sequence numbers do not follow. `rejected_acknowledged` are those of them
+    in sections that were in the lost log, without records of transactions. `missing_topics` must be created,
+    or get partitions, before the file can be committed.
     """
 
     file_id: UUID
@@ -41,6 +42,7 @@ class ReadoptedFile:
     records: int = 0
     duplicates: int = 0
     rejected: int = 0
+    rejected_acknowledged: int = 0
     missing_topics: Sequence[MissingTopic] = ()
     old_offsets: Sequence[OffsetRange] = ()
     new_offsets: Sequence[OffsetRange] = ()

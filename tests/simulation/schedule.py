@@ -76,6 +76,7 @@ _TABLES: Final = (
     "deleted_topics",
     "sessions",
     "lost_commits",
+    "sequence_gaps",
     "periodic_tasks",
     "compaction_breaker",
     "deletions",

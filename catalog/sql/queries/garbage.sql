@@ -56,6 +56,15 @@ WHERE (topic_id, partition, producer_id) IN (
     SELECT topic_id, partition, producer_id FROM producers WHERE topic_id = %(topic_id)s LIMIT %(limit)s
 );
 
+-- name: remove_gaps_of_topic
+-- Remove a bounded number of the gaps in the sequences of a deleted topic's producers.
+DELETE FROM sequence_gaps
+WHERE (topic_id, partition, producer_id, producer_epoch, first_sequence) IN (
+    SELECT topic_id, partition, producer_id, producer_epoch, first_sequence FROM sequence_gaps
+    WHERE topic_id = %(topic_id)s
+    LIMIT %(limit)s
+);
+
 -- name: remove_offsets_of_topic
 -- Remove a bounded number of the offsets that groups have committed in a deleted topic.
 DELETE FROM committed_offsets

@@ -108,6 +108,17 @@ WHERE (session_id, number, file_id) > (%(after_session)s, %(after_number)s, %(af
 ORDER BY session_id, number, file_id
 LIMIT %(limit)s;
 
+-- name: expire_gaps
+-- Delete a bounded number of gaps that were left long ago.
+DELETE FROM sequence_gaps
+WHERE (topic_id, partition, producer_id, producer_epoch, first_sequence) IN (
+    SELECT topic_id, partition, producer_id, producer_epoch, first_sequence FROM sequence_gaps
+    WHERE found_ms < %(before_ms)s
+    ORDER BY found_ms
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+);
+
 -- name: expire_lost_commits
 -- Delete a bounded number of records of lost commits that were settled long ago.
 DELETE FROM lost_commits

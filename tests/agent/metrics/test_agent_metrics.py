@@ -711,6 +711,14 @@ def the_catalog_loses_a_commit(scene: Scene) -> None:
     scene.until_moved(lambda: scene.produce("y"))
 
 
+@step("readoption_rejected_records_total")
+def a_lost_record_is_of_a_topic_that_is_deleted(scene: Scene) -> None:
+    scene.produce("x")
+    scene.catalog.topics.delete("t")
+    restore_an_older_catalog(scene)
+    scene.until_moved()
+
+
 @step("unsettled_sessions waiting_lost_files", automatic_readoption=False, heartbeat_interval_ms=50)
 def a_lost_commit_waits_for_an_operator(scene: Scene) -> None:
     """The session of another agent, which has been silent for long, waits as well."""

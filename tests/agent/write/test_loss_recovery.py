@@ -238,6 +238,22 @@ def test_lost_files_of_two_histories_are_readopted_in_the_order_of_these(world: 
     assert (world.log(p), world.log(q)) == ([0, _RECORDS], [_RECORDS, 2 * _RECORDS])
 
 
+def test_an_agent_that_reports_late_loses_no_acknowledged_record(world: World) -> None:
+    """Its producer has moved to another agent, whose later batches are in the log already."""
+    topic = world.catalog.topics.create("t", 1, {})
+    late, other = world.agent(), world.agent()
+    for number, agent in enumerate((other, late, late, other, other, other, other, other)):
+        agent.write(topic, number * _RECORDS)
+    late.write(topic, 2 * _RECORDS)  # its producer did not get the first response
+    world.lose_commits()
+    world.begin_epoch()
+    recover_all([other])
+    assert world.log(topic) == [each * _RECORDS for each in (0, 3, 4, 5, 6, 7)]
+    recover_all([late])
+    assert world.log(topic) == [each * _RECORDS for each in (0, 3, 4, 5, 6, 7, 1, 2)]
+    assert late.readopted() == [3, 2 * _RECORDS]
+
+
 def test_records_that_the_log_has_already_are_not_counted_again(world: World) -> None:
     """The producer repeated its first batch at another agent, after the loss and before the recovery."""
     topic = world.catalog.topics.create("t", 1, {})
@@ -261,13 +277,21 @@ def test_records_that_the_log_has_already_are_not_counted_again(world: World) ->
 def test_records_of_deleted_topics_are_not_counted(world: World) -> None:
     """Their sections are rejected when the file is committed again."""
     agent = world.agent()
-    for name in ("kept", "deleted"):
-        agent.write(world.catalog.topics.create(name, 1, {}), 0)
+    kept, topic = (world.catalog.topics.create(name, 1, {}) for name in ("kept", "deleted"))
+    agent.write(kept, 0)
+    agent.write(topic, 0)
     world.catalog.topics.delete("deleted")
     world.lose_commits()
     world.begin_epoch()
-    recover_all([agent])
+    with capture_logs() as logs:
+        recover_all([agent])
     assert agent.readopted() == [2, _RECORDS]
+    (error,) = [each for each in logs if "were rejected" in each["event"]]
+    assert (error["log_level"], error["records"], error["partitions"]) == ("error", _RECORDS, 1)
+    reason = "unknown_topic_or_partition: the topic was deleted, or lacks this partition"
+    assert error["old_offsets_and_reasons"] == [(str(topic.topic_id), 0, 0, _RECORDS, reason)]
+    rejected = agent.metrics.registry.get_sample_value("siltstone_readoption_rejected_records_total")
+    assert rejected == _RECORDS
 
 
 def test_topics_that_were_created_in_the_lost_history_are_created_again(world: World) -> None:
@@ -490,8 +514,8 @@ def test_records_of_deleted_topics_in_lost_files_are_reported(world: World) -> N
         recover_all([agent])
     (deleted,) = [each for each in logs if "is deleted" in each["event"]]
     assert (deleted["log_level"], deleted["topic"]) == ("warning", "t")
-    (rejected,) = [each for each in logs if "acknowledged records of it were rejected" in each["event"]]
-    assert (rejected["log_level"], rejected["records"], rejected["rejected"]) == ("error", 3, 3)
+    (rejected,) = [each for each in logs if "were rejected" in each["event"]]
+    assert (rejected["log_level"], rejected["records"]) == ("error", 3)
 
 
 def test_an_operator_creates_a_lost_topic_again_whose_agent_died(

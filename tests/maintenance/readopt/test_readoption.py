@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,6 +253,64 @@ def test_an_acknowledged_batch_is_readopted_although_one_before_it_is_missing(sc
     after = Scene.set_up(scene.catalog, scene.ids)
     for stamp in ((5, 0, 30), (6, 1, 1), (7, 0, 7)):
         assert after.commit(topic, run_of(1, producer=stamp)).runs[0].refusal is None
+
+
+def gaps_of(url: str) -> list[tuple[int, ...]]:
+    """Return producer, epoch, first and last sequence number of each recorded gap."""
+    query = (
+        b"SELECT producer_id, producer_epoch, first_sequence, last_sequence FROM siltstone.sequence_gaps "
+        b"ORDER BY producer_id, first_sequence"
+    )
+    with psycopg.connect(url) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_what_is_missing_before_an_acknowledged_batch_is_recorded_until_it_is_readopted(
+    scene: Scene, catalog_url: str
+) -> None:
+    """Later batches do not hide it, and its own file may not be known to be acknowledged."""
+    topic = scene.topic(partitions=2)
+    keys = [PartitionId(topic.topic_id, each) for each in range(2)]
+    scene.commit(topic, run_of(10, producer=(5, 0, 0)))
+    ahead = scene.file(
+        {
+            keys[0]: [run_of(10, producer=(5, 0, 30)), run_of(1, producer=(6, 2, 4))],
+            keys[1]: [run_of(10, producer=(5, 0, 7))],
+        }
+    )
+    scene.catalog.incarnations.declare_restore("a test")
+    for _ in range(2):
+        scene.catalog.commits.readopt(ahead, acknowledged=True)
+        assert gaps_of(catalog_url) == [(5, 0, 0, 6), (5, 0, 10, 29), (6, 2, 0, 3)]
+    after = Scene.set_up(scene.catalog, scene.ids)
+    for sequence in range(40, 46):
+        assert after.commit(topic, run_of(1, producer=(5, 0, sequence))).runs[0].refusal is None
+    late = [run_of(10, producer=(5, 0, 20)), run_of(10, producer=(5, 0, 0)), run_of(5, producer=(5, 0, 10))]
+    for acknowledged, expected in ((False, [-1, 27, -1, 37]), (True, [-1, -1, -1, -1])):
+        file = scene.file({keys[0]: [run_of(11, producer=(5, 0, 20)), *late]})
+        (result,) = scene.catalog.commits.readopt(file, acknowledged=acknowledged)
+        assert appended((result,)) == expected
+        assert gaps_of(catalog_url) == [(5, 0, 0, 6), (5, 0, 15, 19), (6, 2, 0, 3)]
+
+
+def test_gaps_are_removed_with_their_topic_and_expire(
+    scene: Scene, clock: ManualClock, catalog_url: str
+) -> None:
+    topics = [scene.topic(name) for name in "tu"]
+    keys = [PartitionId(topic.topic_id, 0) for topic in topics]
+    file = scene.file({key: [run_of(1, producer=(5, 0, 3))] for key in keys})
+    scene.catalog.incarnations.declare_restore("a test")
+    scene.catalog.commits.readopt(file, acknowledged=True)
+    assert len(gaps_of(catalog_url)) == 2
+    scene.catalog.topics.delete("t")
+    clock.advance(89 * 86_400)
+    while scene.catalog.garbage.remove_deleted(1):
+        pass
+    assert len(gaps_of(catalog_url)) == 1
+    for days, expired in ((0, 0), (2, 1)):
+        clock.advance(days * 86_400)
+        assert scene.catalog.lost_commits.expire_gaps() == expired
+        assert len(gaps_of(catalog_url)) == 1 - expired
 
 
 @pytest.mark.parametrize("acknowledged", [False, True])
