@@ -46,6 +46,7 @@ class AcknowledgedCommits:
         self._number = 0
         self._topics: dict[UUID, Topic] = {}
         self._dropped: dict[UUID, float] = {}  # when the last dropped commit of a session was acknowledged
+        self._incomplete: set[UUID] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -119,6 +120,8 @@ class AcknowledgedCommits:
         It also knows all commits before the session's last heartbeat that it knows. `heartbeat_age_ms` is the
         age of that by the catalog's clock.
         """
+        if session_id in self._incomplete:
+            return False
         dropped_at = self._dropped.get(session_id)
         if knows_oldest or dropped_at is None:
             return True
@@ -126,12 +129,20 @@ class AcknowledgedCommits:
             return False
         return self._clock.monotonic() - dropped_at > heartbeat_age_ms / 1000 + _MAX_CLOCK_ERROR_SECONDS
 
-    def forget(self) -> None:
-        """Forget everything, after it was compared."""
-        self._entries.clear()
-        self._sections = 0
-        self._topics.clear()
-        self._dropped.clear()
+    def sessions(self) -> set[UUID]:
+        """Return the sessions of the remembered commits."""
+        return {entry.commit.session_id for entry in self._entries}
+
+    def recovered(self, incomplete: Iterable[UUID]) -> None:
+        """Keep the commits after a recovery, because the next failover may lose what this one has kept.
+
+        `incomplete` are sessions that were not complete. They never become complete: the oldest remembered
+        commit may be known only because it was committed again. Sessions without remembered commits are
+        forgotten.
+        """
+        remembered = self.sessions()
+        self._incomplete = (self._incomplete | set(incomplete)) & remembered
+        self._dropped = {each: at for each, at in self._dropped.items() if each in remembered}
 
 
 def _acknowledged_topics(commit: FileCommit, results: Sequence[SectionResult]) -> Sequence[UUID]:

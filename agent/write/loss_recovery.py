@@ -11,6 +11,9 @@
    sequence numbers. A file with records of a topic that no agent remembers waits for the operator.
 5. It settles its old sessions, so that garbage collection may delete what they left.
 
+The agent still remembers its commits then, because the next failover may lose what this one has kept. Their
+old offsets and epochs stay valid for the order: files of one epoch are compared with each other only.
+
 Each step may be repeated after an error. Batches that come after a gap are retried by their producers while
 an agent has not reported its lost commits, or while some wait (`catalog.commit.repository`).
 """
@@ -73,34 +76,44 @@ class LossRecovery:
         self._pool = pool
         self._metrics = metrics
         self._noted: set[UUID] = set()
+        self._noted_epoch = -1
+        self._compared: set[UUID] = set()
 
     async def run(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
         """Recover what was lost when the incarnation began; `sessions` are the agent's earlier ones."""
-        complete = await self._compare(incarnation, sessions) if sessions else []
+        complete = await self._compare(incarnation, sessions) if sessions else set()
         await self._wait_for_others()
         if self._automatic:
             await self._readopt_reported()
         if sessions:
-            await self._pool.run(partial(self._catalog.lost_commits.settle, complete))
-            self._acknowledged.forget()
-            self._noted.clear()
+            await self._pool.run(partial(self._catalog.lost_commits.settle, sorted(complete)))
+            self._acknowledged.recovered(self._compared - complete)
 
-    async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> list[UUID]:
-        """Report the lost commits; return the sessions whose lost commits are all known."""
+    async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> set[UUID]:
+        """Report the lost commits; return the sessions whose lost commits are all known.
+
+        An older session of the agent may be active in a history that ended before an earlier failover. It is
+        compared, too, while commits of it are remembered.
+        """
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
         await self._restore_topics(lost, incarnation)
         knows_oldest = bool(recent) and recent[0].file_id not in unknown
-        ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, sessions))
-        complete = [
+        older = self._acknowledged.sessions()
+        of_agent = sorted(older.union(sessions))
+        ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, of_agent))
+        is_affected = ages.keys() | {commit.session_id for commit in lost}
+        self._compared = {*sessions, *(older & is_affected)}
+        complete = {
             session_id
-            for session_id in sessions
+            for session_id in self._compared
             if self._acknowledged.is_complete(
                 session_id, knows_oldest=knows_oldest, heartbeat_age_ms=ages.get(session_id)
             )
-        ]
-        await self._pool.run(partial(self._catalog.lost_commits.report, complete, lost, incarnation.epoch))
+        }
+        report = partial(self._catalog.lost_commits.report, sorted(complete), lost, incarnation.epoch)
+        await self._pool.run(report)
         self._note(lost, incarnation)
         return complete
 
@@ -136,18 +149,21 @@ class LossRecovery:
         return found
 
     def _note(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
-        """Count and log what is lost, once for each file."""
-        if self._noted:
-            lost = [commit for commit in lost if commit.file_id not in self._noted]
-            if not lost:
-                return
-        self._noted.update(commit.file_id for commit in lost)
+        """Count and log what is lost, once for each file and loss."""
+        is_first = incarnation.epoch != self._noted_epoch
+        noted, self._noted = self._noted, {commit.file_id for commit in lost}
+        self._noted_epoch = incarnation.epoch
+        lost = [commit for commit in lost if commit.file_id not in noted]
+        if not lost and not is_first:
+            return
         records = sum(each.end_offset - each.base_offset for commit in lost for each in commit.offsets)
         self._metrics.lost_files.inc(len(lost))
         self._metrics.lost_records.inc(records)
         if not lost:
             _log.warning(
-                "the catalog began a new epoch; it knows every commit of this agent",
+                "the catalog began a new epoch; it lacks no further commit of this agent"
+                if self._noted
+                else "the catalog began a new epoch; it knows every commit of this agent",
                 epoch=incarnation.epoch,
                 reason=incarnation.reason,
             )

@@ -106,9 +106,8 @@ def test_it_remembers_the_topics_of_commits_with_the_most_partitions() -> None:
     for number, partitions in enumerate((1, 3, 2, None)):
         _commit(memory, number, partitions=partitions)
     assert memory.topics_of(memory.recent()[:1]) == {_TOPIC: _topic(_TOPIC, 3)}
-    memory.forget()
-    _commit(memory, 9)
-    assert memory.topics_of(memory.recent()) == {_TOPIC: None}
+    memory.recovered(())
+    assert memory.topics_of(memory.recent()[:1]) == {_TOPIC: _topic(_TOPIC, 3)}
 
 
 def test_it_forgets_the_topics_first_to_which_nothing_was_written_for_longest(
@@ -153,9 +152,14 @@ def test_a_session_is_complete_unless_commits_were_dropped_that_may_be_lost(
     assert memory.is_complete(second, knows_oldest=False, heartbeat_age_ms=None)
     assert not memory.is_complete(first, knows_oldest=False, heartbeat_age_ms=None)
     assert memory.is_complete(first, knows_oldest=True, heartbeat_age_ms=None)
-    memory.forget()
-    assert memory.is_complete(first, knows_oldest=False, heartbeat_age_ms=None)
-    assert len(memory) == 0
+    memory.recovered([second])
+    assert [each.file_id.int for each in memory.recent()] == [2]
+    assert memory.sessions() == {second}
+    assert not memory.is_complete(second, knows_oldest=True, heartbeat_age_ms=0)
+    _commit(memory, 3, session=3)
+    memory.recovered([])
+    assert memory.sessions() == {UUID(int=3)}
+    assert memory.is_complete(UUID(int=3), knows_oldest=False, heartbeat_age_ms=None)
 
 
 def test_the_catalog_knows_what_was_committed_well_before_a_heartbeat_that_it_knows() -> None:
@@ -223,11 +227,15 @@ def test_it_knows_which_commits_it_has_dropped(
         clock = ManualClock()
         memory = AcknowledgedCommits(clock)
         commits: list[_Remembered] = []
-        for number, (seconds, session, sections, forgets) in enumerate(steps):
+        for number, (seconds, session, sections, recovers) in enumerate(steps):
             clock.advance(seconds)
-            if forgets:
-                memory.forget()
-                commits.clear()
+            if recovers:
+                kept = memory.recent()
+                memory.recovered(())
+                assert memory.recent() == kept
+                remembered = {each.session for each in _longest_suffix(commits, clock.monotonic())}
+                commits = [each for each in commits if each.session in remembered]
+                assert {each.int for each in memory.sessions()} == remembered
             _commit(memory, number, session=session, sections=sections)
             commits.append(_Remembered(number, session, sections, clock.monotonic()))
             now = clock.monotonic()
@@ -236,12 +244,12 @@ def test_it_knows_which_commits_it_has_dropped(
                 assert len(memory.recent()) == len(memory)
         clock.advance(pause)
         now = clock.monotonic()
-        kept = _longest_suffix(commits, now)
+        suffix = _longest_suffix(commits, now)
         assert [(each.file_id.int, each.number) for each in memory.recent()] == [
-            (each.number, each.number + 1) for each in kept
+            (each.number, each.number + 1) for each in suffix
         ]
         for session in (1, 2, 3):
-            dropped = [each.at for each in commits if each.session == session and each not in kept]
+            dropped = [each.at for each in commits if each.session == session and each not in suffix]
             for age in (None, -1, 0, 1_000, 300_000, 1_500_000, 1_501_000):
                 is_known = not dropped or (
                     age is not None and age >= 0 and now - dropped[-1] > age / 1000 + 300

@@ -139,7 +139,7 @@ class World:
 
     def lose_commits(self) -> None:
         """Remove every trace of the commits, as a failover does."""
-        tables = ("extents", "files", "commit_results", "producers")
+        tables = ("extents", "files", "commit_results", "producers", "lost_commits", "sequence_gaps")
         self.execute(
             *(f"DELETE FROM {table}" for table in tables),
             "UPDATE partitions SET log_end_offset = 0, high_watermark = 0, last_stable_offset = 0",
@@ -252,6 +252,30 @@ def test_an_agent_that_reports_late_loses_no_acknowledged_record(world: World) -
     recover_all([late])
     assert world.log(topic) == [each * _RECORDS for each in (0, 3, 4, 5, 6, 7, 1, 2)]
     assert late.readopted() == [3, 2 * _RECORDS]
+
+
+@pytest.mark.parametrize("loses_first", [False, True])
+def test_a_second_failover_loses_no_acknowledged_record(world: World, *, loses_first: bool) -> None:
+    """It loses what the first one kept, or what was committed again after it."""
+    topic = world.catalog.topics.create("t", 1, {})
+    agents = [world.agent() for _ in range(2)]
+    sessions = [agent.session_id for agent in agents]
+    for number, agent in enumerate((*agents, *agents)):
+        agent.write(topic, number * _RECORDS)
+    if loses_first:
+        world.lose_commits()
+    world.begin_epoch()
+    recover_all(agents)
+    agents[0].write(topic, 4 * _RECORDS)
+    world.lose_commits()
+    world.execute(
+        "UPDATE sessions SET state = 'active', unsettled = NULL, closed_ms = NULL",
+        f"DELETE FROM sessions WHERE session_id = '{sessions[1]}'",
+    )
+    world.begin_epoch()
+    recover_all(agents)
+    assert world.log(topic) == [each * _RECORDS for each in range(5)]
+    assert not list(world.catalog.lost_commits.unsettled_sessions())
 
 
 def test_records_that_the_log_has_already_are_not_counted_again(world: World) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
@@ -166,6 +167,25 @@ def test_another_failover_during_the_recovery_repeats_all_of_it(
     agent.recover()
     (lost,) = agent.scene.catalog.lost_commits.list()
     assert (lost.file_id, lost.outcome, lost.epoch) == (file.file_id, "unreadable", epoch)
+
+
+def test_a_loss_is_counted_and_logged_once(agent: _Agent) -> None:
+    """The agent remembers the commits after the recovery, also those that are still lost."""
+    agent.acknowledge()
+    with capture_logs() as logs:
+        agent.recover()
+        for _ in range(2):
+            agent.acknowledge(lost=True)
+            agent.recover()
+        agent.recover()
+    noted = [(each["event"], each.get("files")) for each in logs if each["event"].startswith("the catalog ")]
+    lost = "the catalog lost commits that this agent had acknowledged"
+    assert [each for each in noted if "history" not in each[0]] == [
+        ("the catalog began a new epoch; it knows every commit of this agent", None),
+        (lost, 1),
+        (lost, 1),
+        ("the catalog began a new epoch; it lacks no further commit of this agent", None),
+    ]
 
 
 @pytest.mark.parametrize("error", [FatalError, CorruptDataError])
