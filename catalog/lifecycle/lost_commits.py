@@ -151,14 +151,27 @@ class LostCommits:
         rows = self._database.read("lost_commits.heartbeat_ages", _SQL["heartbeat_ages"], params)
         return {row.session_id: row.age_ms for row in rows}
 
-    def settle(self, sessions: Sequence[UUID]) -> None:
-        """Let garbage collection delete the orphans of sessions, except where lost commits wait."""
+    def settle(self, sessions: Sequence[UUID]) -> int:
+        """Let garbage collection delete the orphans of sessions; return the number of these sessions.
+
+        Sessions are left out in which lost commits wait, or acknowledged ones are unreadable and not given
+        up.
+        """
         params = {"session_ids": arrays.uuids(sorted(sessions))}
 
-        def work(transaction: Transaction) -> None:
-            transaction.send(_SQL["settle"], {**params, "now_ms": transaction.now_ms()})
+        def work(transaction: Transaction) -> int:
+            return transaction.count(_SQL["settle"], {**params, "now_ms": transaction.now_ms()})
 
-        self._database.transact("lost_commits.settle", work)
+        return self._database.transact("lost_commits.settle", work)
+
+    def keep(self, session_id: UUID) -> None:
+        """Keep the objects of a closed session, although it may be settled."""
+        params = {"session_ids": arrays.uuids([session_id])}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["keep_sessions"], params)
+
+        self._database.transact("lost_commits.keep", work)
 
     def keep_waiting(self, file_id: UUID, session_id: UUID, object_name: str, epoch: int) -> None:
         """Let a lost file wait that may have been acknowledged; its object is kept."""
@@ -182,9 +195,20 @@ class LostCommits:
 
         self._database.transact("lost_commits.discard", work)
 
-    def mark_unreadable(self, file_id: UUID, session_id: UUID, object_name: str, detail: str) -> None:
-        """Record that a lost file cannot be committed again, because of its object."""
-        params = {"file_id": file_id, "session_id": session_id, "object_name": object_name, "detail": detail}
+    def mark_unreadable(
+        self, file_id: UUID, session_id: UUID, object_name: str, detail: str, *, gives_up: bool = False
+    ) -> None:
+        """Record that a lost file cannot be committed again, because of its object.
+
+        If it was acknowledged, its session stays unsettled, and its object is kept, until it is given up.
+        """
+        params = {
+            "file_id": file_id,
+            "session_id": session_id,
+            "object_name": object_name,
+            "detail": detail,
+            "gives_up": gives_up,
+        }
 
         def work(transaction: Transaction) -> None:
             transaction.send(_SQL["mark_unreadable"], {**params, "now_ms": transaction.now_ms()})
@@ -211,13 +235,18 @@ class LostCommits:
         (row,) = self._database.read("lost_commits.unverified", _SQL["count_unverified"], params)
         return int(row.sessions)
 
-    def list(self, *, waiting: bool = False) -> Iterator[LostCommit]:
-        """Yield the lost commits by session and in the order of their commits, read page by page."""
+    def list(self, *, waiting: bool = False, unreadable: bool = False) -> Iterator[LostCommit]:
+        """Yield the lost commits by session and in the order of their commits, read page by page.
+
+        With `waiting`, only those that wait. With `unreadable`, also those that were acknowledged, could not
+        be read, and are not given up.
+        """
         params: dict[str, object] = {
             "after_session": _FIRST,
             "after_number": -1,
             "after_file": _FIRST,
-            "waiting": waiting,
+            "waiting": waiting or unreadable,
+            "unreadable": unreadable,
             "limit": _PAGE,
         }
         while rows := self._database.read("lost_commits.list", _SQL["lost_commits"], params):

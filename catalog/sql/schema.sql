@@ -269,7 +269,8 @@ CREATE TABLE commit_listeners (
 -- did not know any more in the given epoch. committed_epoch is the epoch of the lost commit, null if it is not known.
 -- number is the order of a session's commits. old_offsets has [topic id, partition, first offset, end offset] of each
 -- section, as the agent reported them. outcome is null until the file is committed again ('readopted', with its
--- new_offsets) or cannot be ('unreadable', with the reason as its detail).
+-- new_offsets) or cannot be ('unreadable', with the reason as its detail). Objects of acknowledged files that are
+-- unreadable are kept until these are given_up.
 CREATE TABLE lost_commits (
     file_id uuid PRIMARY KEY,
     epoch integer NOT NULL,
@@ -283,7 +284,8 @@ CREATE TABLE lost_commits (
     outcome_ms bigint,
     new_offsets json,
     detail text,
-    committed_epoch integer
+    committed_epoch integer,
+    given_up boolean NOT NULL DEFAULT false
 );
 CREATE INDEX lost_commits_open ON lost_commits (session_id, number) WHERE outcome IS NULL;
 

@@ -1,6 +1,7 @@
 """Files that a failover or a restore has lost: objects without rows that may have been acknowledged.
 
-The candidates are the lost commits that agents reported, and the other objects without a file row of
+The candidates are the lost commits that agents reported, also those that could not be read, and the other
+objects without a file row of
 
 - unsettled sessions whose agent has not compared its commits, because it died;
 - sessions that the catalog does not know, because their registration was lost, too.
@@ -47,6 +48,7 @@ class LostFile:
 
     `committed_epoch` is the epoch in which the file was committed, None if that is unknown. `found_epoch` is
     a later one, in which the file was reported or found. `number` is its order within its session.
+    `was_unreadable`: an earlier attempt could not read it.
     """
 
     file_id: UUID
@@ -57,6 +59,7 @@ class LostFile:
     committed_epoch: int | None = None
     found_epoch: int = 0
     number: int = 0
+    was_unreadable: bool = False
 
     def with_outcome(self, outcome: Outcome, **details: Any) -> ReadoptedFile:  # noqa: ANN401  # any field
         """Return the file for a report."""
@@ -87,6 +90,7 @@ def _lost_file_of(commit: LostCommit) -> LostFile:
         committed_epoch=commit.committed_epoch,
         found_epoch=commit.epoch,
         number=commit.number,
+        was_unreadable=commit.outcome is not None,
     )
 
 
@@ -184,7 +188,9 @@ class LostFiles:
         for session in self._catalog.lost_commits.unsettled_sessions():
             self.sessions.add(session.session_id)
             self._sweeps[session.session_id] = _Sweep.SETTLED if session.is_reported else _Sweep.UNKNOWN
-        found = {lost.file_id: _lost_file_of(lost) for lost in self._catalog.lost_commits.list(waiting=True)}
+        waiting = self._catalog.lost_commits.list(waiting=True, unreadable=True)
+        found = {lost.file_id: _lost_file_of(lost) for lost in waiting}
+        self.sessions.update(lost.session_id for lost in found.values() if lost.was_unreadable)
         for each in self._without_rows():
             found.setdefault(each.file_id, each)
             self.sessions.add(each.session_id)

@@ -29,21 +29,36 @@ def readopt_file(
 ) -> ReadoptedFile:
     """Commit a lost file again, or record that its object cannot be read; may be repeated.
 
+    One response of the store proves nothing, so the file is read twice before it is unreadable. It is given
+    up if an earlier attempt could not read it, and its object is missing now.
+
     Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
     UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. MissingTopicsError:
     the catalog lacks a topic of the file, or its partition. With `discard_unknown_topics`, their records are
     rejected instead, which is final.
     """
     try:
-        commit = read_file_commit(store, lost.object_name)
+        commit = _read(store, lost)
     except (CorruptDataError, NotFoundError) as error:
-        catalog.lost_commits.mark_unreadable(lost.file_id, lost.session_id, lost.object_name, error.message)
+        gives_up = lost.was_unreadable and isinstance(error, NotFoundError)
+        catalog.lost_commits.mark_unreadable(
+            lost.file_id, lost.session_id, lost.object_name, error.message, gives_up=gives_up
+        )
         _log.error("a lost file cannot be committed again", object=lost.object_name, reason=error.message)
-        return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
+        is_kept = bool(lost.acknowledged) and not gives_up
+        return lost.with_outcome(Outcome.UNREADABLE, detail=error.message, is_kept=is_kept)
     results = catalog.commits.readopt(
         commit, acknowledged=bool(lost.acknowledged), discard_unknown_topics=discard_unknown_topics
     )
     return _readopted(lost, commit, results)
+
+
+def _read(store: ObjectStore, lost: LostFile) -> FileCommit:
+    try:
+        return read_file_commit(store, lost.object_name)
+    except (CorruptDataError, NotFoundError) as error:
+        _log.warning("a lost file is read again", object=lost.object_name, reason=error.message)
+        return read_file_commit(store, lost.object_name)
 
 
 def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:

@@ -30,7 +30,8 @@ class ReadoptedFile:
     `duplicates` are records of idempotent producers that the log has already. `rejected` are records of
     deleted topics, and those whose sequence numbers do not follow. `rejected_acknowledged` are those of them
     in sections that were in the lost log, without records of transactions. `missing_topics` must be created,
-    or get partitions, before the file can be committed.
+    or get partitions, before the file can be committed. The object of an unreadable file that was
+    acknowledged is kept (`is_kept`).
     """
 
     file_id: UUID
@@ -47,6 +48,7 @@ class ReadoptedFile:
     old_offsets: Sequence[OffsetRange] = ()
     new_offsets: Sequence[OffsetRange] = ()
     detail: str | None = None
+    is_kept: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the file for JSON. Offsets are [topic id, partition, first offset, end offset]."""
@@ -69,6 +71,7 @@ class ReadoptReport:
     records: int = 0
     duplicates: int = 0
     rejected: int = 0
+    kept: int = 0  # unreadable files
     settled_sessions: int = 0
     missing_topics: dict[UUID, MissingTopic] = field(default_factory=dict)  # of all files
 
@@ -79,6 +82,7 @@ class ReadoptReport:
         self.records += file.records
         self.duplicates += file.duplicates
         self.rejected += file.rejected
+        self.kept += file.is_kept
         for topic in file.missing_topics:
             known = self.missing_topics.setdefault(topic.topic_id, topic)
             if known.partition_count < topic.partition_count:
@@ -95,6 +99,7 @@ class ReadoptReport:
             "records": self.records,
             "duplicates": self.duplicates,
             "rejected": self.rejected,
+            "kept": self.kept,
             "settled_sessions": self.settled_sessions,
             "missing_topics": [
                 {**_missing_fields(each), "command": each.command} for each in self.missing_topics.values()

@@ -20,7 +20,6 @@ from object_store.binding import require_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from catalog.open import Catalog
     from core.clock import Clock
@@ -43,9 +42,12 @@ def readopt(
     """Find the lost files, and with `apply` commit them again; then settle their sessions.
 
     A file waits while the catalog lacks one of its topics, or a partition. With `discard_unknown_topics`, the
-    records of these are rejected instead. With `acknowledged_only`, files that no agent reported as
-    acknowledged become garbage. `on_progress` gets the numbers of files that are done and of all files. If a
-    file needs a newer Siltstone, settle nothing and raise UnsupportedFormatError.
+    records of these are rejected instead. Files that could not be read are tried again. The session of one
+    that was acknowledged is not settled, as long as its object exists.
+
+    With `acknowledged_only`, files that no agent reported as acknowledged become garbage. `on_progress` gets
+    the numbers of files that are done and of all files. If a file needs a newer Siltstone, settle nothing and
+    raise UnsupportedFormatError.
     """
     require_bound(store, catalog.store_binding)
     catalog.incarnations.ensure()
@@ -62,19 +64,14 @@ def readopt(
         acknowledged_only=acknowledged_only,
         discard_unknown_topics=discard_unknown_topics,
     )
-    waiting: set[UUID] = set()
     for done, lost in enumerate(found, 1):
-        judged = judge(lost)
-        report.add(judged)
-        if judged.outcome is Outcome.WAITING:
-            waiting.add(lost.session_id)
+        report.add(judge(lost))
         if on_progress is not None:
             on_progress(done, len(found))
     if apply:
         catalog.lost_commits.report(sorted(lost_files.sessions), (), catalog.incarnations.current().epoch)
-        catalog.lost_commits.settle(sorted(lost_files.sessions))
+        report.settled_sessions = catalog.lost_commits.settle(sorted(lost_files.sessions))
         catalog.incarnations.ensure()  # the backlog that metrics show
-        report.settled_sessions = len(lost_files.sessions - waiting)
     return report
 
 
@@ -107,6 +104,8 @@ def _judge(
             catalog.lost_commits.discard(lost.file_id)
         return lost.with_outcome(Outcome.DISCARDED)
     if apply:
+        if lost.was_unreadable:  # an agent of an earlier release may have settled its session
+            catalog.lost_commits.keep(lost.session_id)
         try:
             return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
         except MissingTopicsError:

@@ -67,7 +67,7 @@ def print_readoption(
     if report.files and not apply:
         console.print("No file was committed. --apply commits these files again behind the log ends.")
     if apply:
-        console.print(f"Settled {count(report.settled_sessions, 'session')}.")
+        _print_settled(report)
 
 
 def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
@@ -87,6 +87,16 @@ def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
     if total > len(report.files):
         console.print(f"{count(total - len(report.files), 'further file')} not shown")
     console.print(f"{count(total, 'lost file')} with {count(report.records, 'record')}; {_totals(report)}")
+
+
+def _print_settled(report: ReadoptReport) -> None:
+    console = report_console()
+    console.print(f"Settled {count(report.settled_sessions, 'session')}.")
+    if report.kept:
+        console.print(
+            f"{count(report.kept, 'acknowledged file')} cannot be read. The objects are kept, and their "
+            "sessions stay unsettled. To give a file up, delete its object, and run this command again."
+        )
 
 
 def _print_missing_topics(report: ReadoptReport) -> None:

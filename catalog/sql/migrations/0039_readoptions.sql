@@ -3,6 +3,8 @@
 
 -- The epoch in which a lost commit was made. Commits that agents of earlier releases report have none.
 ALTER TABLE lost_commits ADD COLUMN committed_epoch integer;
+-- An operator has given an unreadable file up. Until then, its session stays unsettled, so that its object is kept.
+ALTER TABLE lost_commits ADD COLUMN given_up boolean NOT NULL DEFAULT false;
 
 -- Sequence numbers that a readoption skipped (catalog/commit/sequence_gaps.py).
 CREATE TABLE sequence_gaps (

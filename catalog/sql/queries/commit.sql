@@ -70,7 +70,7 @@ VALUES (
     %(new_offsets)s
 )
 ON CONFLICT (file_id) DO UPDATE
-SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, new_offsets = excluded.new_offsets;
+SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, new_offsets = excluded.new_offsets, detail = NULL;
 
 -- name: read_gaps
 -- Return the gaps that readoptions left in the sequences of a file's producers. `number` is the ordinal (from 1) in the

@@ -6,7 +6,7 @@ WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.file_id = requested.file_id)
   AND NOT EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = requested.file_id);
 
 -- name: report_lost_commits
--- Record lost commits; those that are recorded already get the agent's knowledge.
+-- Record lost commits; those that are recorded already get the agent's knowledge. An unreadable one is tried again.
 INSERT INTO lost_commits AS l (
     file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, committed_epoch
 )
@@ -16,7 +16,8 @@ SELECT (%(file_ids)s::uuid[])[i], %(epoch)s, (%(session_ids)s::uuid[])[i], (%(ob
 FROM generate_subscripts(%(numbers)s::bigint[], 1) AS i
 ON CONFLICT (file_id) DO UPDATE
 SET acknowledged = true, number = excluded.number, old_offsets = excluded.old_offsets,
-    committed_epoch = coalesce(excluded.committed_epoch, l.committed_epoch);
+    committed_epoch = coalesce(excluded.committed_epoch, l.committed_epoch),
+    outcome = CASE WHEN l.outcome = 'unreadable' AND NOT l.given_up THEN NULL ELSE l.outcome END;
 
 -- name: adopt_sessions
 -- Insert sessions that the catalog does not know, because their registration was lost.
@@ -50,13 +51,18 @@ FROM sessions
 WHERE session_id = ANY (%(session_ids)s::uuid[]);
 
 -- name: settle
--- Settle sessions without waiting lost commits: garbage collection may delete their orphans.
+-- Settle sessions without lost commits that wait, or that are acknowledged, unreadable and not given up: garbage
+-- collection may delete their orphans.
 UPDATE sessions AS s SET unsettled = NULL, closed_ms = greatest(closed_ms, %(now_ms)s)
 WHERE s.session_id = ANY (%(session_ids)s::uuid[]) AND s.unsettled IS NOT NULL
-  AND NOT EXISTS (SELECT FROM lost_commits AS l WHERE l.session_id = s.session_id AND l.outcome IS NULL);
+  AND NOT EXISTS (SELECT FROM lost_commits AS l WHERE l.session_id = s.session_id AND l.outcome IS NULL)
+  AND NOT EXISTS (
+      SELECT FROM lost_commits AS l
+      WHERE l.session_id = s.session_id AND l.outcome = 'unreadable' AND l.acknowledged AND NOT l.given_up
+  );
 
 -- name: mark_unreadable
--- Record that a lost file cannot be committed again.
+-- Record that a lost file cannot be committed again; if requested, it is given up.
 INSERT INTO lost_commits AS l (
     file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, outcome, outcome_ms, detail
 )
@@ -64,8 +70,8 @@ SELECT %(file_id)s, i.epoch, %(session_id)s, %(object_name)s, 0, false, %(now_ms
        %(detail)s
 FROM catalog_incarnation AS i
 ON CONFLICT (file_id) DO UPDATE
-SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, detail = excluded.detail
-WHERE l.outcome IS NULL;
+SET outcome = excluded.outcome, outcome_ms = excluded.outcome_ms, detail = excluded.detail, given_up = %(gives_up)s
+WHERE l.outcome IS NULL OR (l.outcome = 'unreadable' AND %(gives_up)s);
 
 -- name: keep_waiting
 -- Record a lost file that waits, although no agent reported it; one that was reported keeps its row.
@@ -99,12 +105,14 @@ SELECT count(*) AS sessions FROM fenced
 WHERE unsettled = 'unverified' AND heartbeat_ms > (SELECT max(heartbeat_ms) FROM fenced) - %(silent_ms)s::bigint;
 
 -- name: lost_commits
--- Return a page of the lost commits in the order of their files; if requested, only those that wait.
+-- Return a page of the lost commits in the order of their files; if requested, only those that wait, or those and the
+-- unreadable ones that were acknowledged and are not given up.
 SELECT file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets::text AS old_offsets,
        outcome, new_offsets::text AS new_offsets, detail, committed_epoch
 FROM lost_commits
 WHERE (session_id, number, file_id) > (%(after_session)s, %(after_number)s, %(after_file)s)
-  AND (outcome IS NULL OR NOT %(waiting)s)
+  AND (outcome IS NULL OR NOT %(waiting)s
+       OR (%(unreadable)s AND outcome = 'unreadable' AND acknowledged AND NOT given_up))
 ORDER BY session_id, number, file_id
 LIMIT %(limit)s;
 

@@ -471,6 +471,64 @@ def test_a_repeated_restoration_changes_nothing(world: World) -> None:
     assert [world.end(topic) for topic in topics] == [_RECORDS] * 3
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_an_unreadable_acknowledged_file_is_kept_and_tried_again(world: World, *, is_found: bool) -> None:
+    """The bytes come back, or an operator deletes the object and gives the file up."""
+    verify_binding(world.store, world.catalog.store_binding, world.ids)
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    (lost,) = agent.acknowledged.recent()
+    sound = bytes(world.store.read_tail(lost.object_name, 10_000, purpose=Purpose.FSCK)[0])
+    world.lose_commits()
+    world.begin_epoch()
+
+    def replace_object(body: bytes | bytearray) -> None:
+        world.store.delete([lost.object_name], purpose=Purpose.FSCK)
+        if body:
+            world.store.put(lost.object_name, [body], purpose=Purpose.INGEST)
+
+    replace_object(sound[:40] + b"?" + sound[41:])
+    recover_all([agent])
+    unsettled = world.catalog.lost_commits.unsettled_sessions
+    assert [each.session_id for each in unsettled()] == [lost.session_id]
+    for _ in range(2):
+        (planned,) = readopt(world.catalog, world.store).files
+        assert planned.outcome == "unreadable"
+        done = readopt(world.catalog, world.store, apply=True)
+        assert (done.counts, done.kept, done.settled_sessions) == ({"unreadable": 1}, 1, 0)
+    replace_object(sound if is_found else b"")
+    (planned,) = readopt(world.catalog, world.store).files
+    assert planned.outcome == ("waiting" if is_found else "unreadable")
+    world.execute("UPDATE sessions SET unsettled = NULL")  # as agents of the previous release do
+    done = readopt(world.catalog, world.store, apply=True)
+    assert (done.counts, done.kept) == ({"readopted" if is_found else "unreadable": 1}, 0)
+    assert world.log(topic) == [0] * is_found
+    assert not list(unsettled())
+    assert not readopt(world.catalog, world.store).files
+    (known,) = world.catalog.lost_commits.list()
+    assert (known.detail is None) is is_found
+
+
+def test_one_bad_response_of_the_store_makes_no_file_unreadable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    world.lose_commits()
+    world.begin_epoch()
+    read_range = world.store.read_range
+    responses = iter([b"?" * 100])
+    monkeypatch.setattr(
+        world.store,
+        "read_range",
+        lambda *args, **kwargs: next(responses, None) or read_range(*args, **kwargs),
+    )
+    recover_all([agent])
+    assert world.log(topic) == [0]
+
+
 def test_no_client_takes_the_name_of_a_lost_topic(world: World) -> None:
     """Clients ask for it as soon as it is missing: before the loss is noticed, and before agents report."""
     agent = world.agent()

@@ -129,8 +129,12 @@ def test_forgotten_commits_are_known_if_the_oldest_remembered_one_is(
     for lost in (False, False, True):
         agent.acknowledge(lost=lost)
     agent.recover()
-    assert [each.outcome for each in agent.scene.catalog.lost_commits.list()] == ["unreadable"]
-    assert agent.unsettled() == []
+    lost_commits = agent.scene.catalog.lost_commits
+    (found,) = lost_commits.list()
+    assert found.outcome == "unreadable"
+    assert agent.unsettled() == [agent.scene.session_id], "the object is kept"
+    lost_commits.mark_unreadable(found.file_id, found.session_id, found.object_name, "", gives_up=True)
+    assert lost_commits.settle([found.session_id]) == 1
 
 
 def test_an_agent_asks_once_for_others_if_there_are_none(

@@ -178,7 +178,9 @@ def test_a_part_is_voided_only_if_its_session_has_closed_and_lost_nothing(cluste
     )
     shard.catalog.lost_commits.report([file.session_id], [lost], 0)
     assert not void()
-    shard.catalog.lost_commits.mark_unreadable(file.file_id, file.session_id, file.object_name, "a test")
+    shard.catalog.lost_commits.mark_unreadable(
+        file.file_id, file.session_id, file.object_name, "a test", gives_up=True
+    )
     assert not void()
     shard.catalog.lost_commits.settle([file.session_id])
     assert cluster.rows(1) == []

@@ -15,6 +15,7 @@ from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.lifecycle.missing_topics import MissingTopic
 from catalog.model import OffsetRange, PartitionId
 from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
+from object_store.names import ingestion_name
 from siltstone.cli import readoption
 from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
@@ -69,6 +70,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     """The object of the only lost commit is missing here. Its options need --readopt."""
     scene = Scene.set_up(catalog, ids)
     commit = scene.file({PartitionId(scene.topic().topic_id, 0): [run_of(3)]})
+    commit = replace(commit, object_name=ingestion_name(commit.session_id, commit.file_id))
     catalog.incarnations.declare_restore("a test")
     lost = AcknowledgedCommit(
         file_id=commit.file_id,
@@ -83,8 +85,12 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     assert "t-0: 5 to 7" in shown.stdout
     assert "1 lost file with 0 records; 1 of the files is known to be acknowledged" in shown.stdout
     assert "No file was committed." in shown.stdout
+    printed = fsck("--readopt", "--apply", *where).stdout
+    assert "Settled 0 sessions." in printed
+    assert "1 acknowledged file cannot be read." in printed
+    assert commit.object_name in fsck("--readopt", *where).stdout.splitlines()
     done = report_of(fsck("--readopt", "--apply", "--json", *where))
-    assert done["counts"] == {"unreadable": 1}
+    assert (done["counts"], done["kept"], done["settled_sessions"]) == ({"unreadable": 1}, 0, 1)
     assert done["files"][0]["old_offsets"] == [[str(lost.offsets[0].topic_id), 0, 5, 8]]
     assert "no file is lost" in fsck("--readopt", *where).stdout
     assert fsck("--apply", *where).exit_code == 2
