@@ -25,10 +25,12 @@ TARGETS: Final = {
             "catalog/commit/producers.py",
             "catalog/commit/repository.py",
             "catalog/commit/results.py",
+            "catalog/commit/sequence_gaps.py",
             "catalog/commit/sequences.py",
         ),
         (
             "tests/catalog/commit/test_sequences.py",
+            "tests/catalog/commit/test_sequence_gaps.py",
             "tests/catalog/commit/test_bulk_assignment.py",
             "tests/catalog/commit/test_results.py",
             "tests/catalog/commit/test_commit.py",
