@@ -134,6 +134,7 @@ class Agent:
             CatalogCollector(catalog),
             CatalogServerCollector(catalog.server),
             metrics_snapshot(resources, self.data, self.kafka.fetch_sessions, monitoring.loop_lag),
+            self.data.local_logs.log_collector(),
         )
 
     async def start(self) -> dict[str, str]:

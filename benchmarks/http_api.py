@@ -23,7 +23,7 @@ import httpx
 import orjson
 
 from agent.http.records.produce_body import parse_records
-from agent.http.records.rendering import render_records
+from agent.http.records.rendering import RecordsRendering
 from agent.listeners import HttpListener
 from agent.process import run
 from agent.read.fetch_result import FetchResult
@@ -124,7 +124,10 @@ def _limits(count: int) -> dict[str, dict[str, float]]:
     batch = bytearray(encode_records(records))
     fetched = FetchResult(partition=0, batches=[batch], next_offset=count, high_watermark=count)
     begin = perf_counter()
-    page = render_records("bench", fetched, from_offset=0, max_records=count, max_bytes=2**40)
+    rendering = RecordsRendering("bench", fetched, from_offset=0, max_records=count, max_bytes=2**40)
+    while rendering.step():
+        pass
+    page = b"".join(rendering.pieces())
     rendered = perf_counter() - begin
     body = orjson.dumps({"records": orjson.loads(page)["records"]})
     begin = perf_counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,6 +16,7 @@ from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.disk_pools import DiskPools
 from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
+from agent.local_topics.log_metrics import LocalLogCollector
 from agent.local_topics.log_mover import LogMover
 from agent.local_topics.marker_writer import MarkerWriter
 from agent.local_topics.move_throttle import MoveThrottle
@@ -28,7 +29,7 @@ from core.errors import InvalidInputError, SiltstoneError
 from core.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from agent.cluster.brokers import Brokers
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
-    from local_tier.manager.config import LogManagerMetrics
 
 _TRIES = 4
 _log = structlog.get_logger(__name__)
@@ -244,13 +244,13 @@ class LocalLogService:
             self._disks.close()
             await asyncio.to_thread(storage.close)
 
+    def log_collector(self) -> LocalLogCollector:
+        """Return a collector of the metrics of the log manager, which also has values while it opens logs."""
+        return LocalLogCollector(lambda: None if self._opening is None else self._opening.manager.metrics())
+
     def gauges(self) -> MetricReaders:
-        """Return the gauges of the local logs and the tail cache."""
+        """Return the gauges of leaders, moves and the tail cache."""
         return {
-            **{
-                f"siltstone_local_{name}": (description, partial(self._gauge, read))
-                for name, (description, read) in _GAUGES.items()
-            },
             "siltstone_local_directories_away": (
                 "Log directories with local topics of this node that are not open",
                 lambda: 0 if self._local is None else self._local.directories_away,
@@ -270,12 +270,8 @@ class LocalLogService:
         }
 
     def counters(self) -> MetricReaders:
-        """Return the counters of the local logs and the tail cache."""
+        """Return the counters of moves, markers and the tail cache."""
         return {
-            **{
-                f"siltstone_local_{name}": (description, partial(self._gauge, read))
-                for name, (description, read) in _COUNTERS.items()
-            },
             "siltstone_local_moved_logs": (
                 "Logs that have moved to another log directory",
                 lambda: 0 if self._local is None else self._local.mover.moved_logs,
@@ -313,66 +309,3 @@ class LocalLogService:
                 lambda: self.tail_cache.dropped_files,
             ),
         }
-
-    def _gauge(self, read: Callable[[LogManagerMetrics], float]) -> float:
-        """Return one value of the log manager, which also has values while it opens the logs."""
-        return 0.0 if self._opening is None else float(read(self._opening.manager.metrics()))
-
-
-_GAUGES: Final[dict[str, tuple[str, Callable[[LogManagerMetrics], float]]]] = {
-    "logs": ("Logs on local disks", lambda each: each.logs),
-    "log_bytes": ("Bytes of local logs", lambda each: each.log_size_bytes),
-    "directories_offline": (
-        "Log directories whose disk has failed",
-        lambda each: each.offline_log_directory_count,
-    ),
-    "logs_offline": (
-        "Logs whose disk has failed, and logs that could not be opened",
-        lambda each: each.offline_logs,
-    ),
-    "stray_logs": (
-        "Logs without a topic that were found or set aside since the start, and are kept",
-        lambda each: each.stray_logs,
-    ),
-    "logs_to_recover": (
-        "Logs that must still be opened",
-        lambda each: sum(each.remaining_logs_to_recover.values()),
-    ),
-    "segments_to_recover": (
-        "Segments that must still be read by logs that are being recovered",
-        lambda each: sum(each.remaining_segments_to_recover.values()),
-    ),
-    "logs_waiting_for_deletion": (
-        "Deleted logs whose files still exist",
-        lambda each: each.logs_waiting_for_deletion,
-    ),
-    "uncleanable_logs": (
-        "Compacted logs that are not cleaned before the next start, because cleaning them failed",
-        lambda each: sum(each.cleaner.uncleanable_partitions.values()),
-    ),
-    "uncleanable_bytes": (
-        "Bytes that should be cleaned in such logs",
-        lambda each: sum(each.cleaner.uncleanable_bytes.values()),
-    ),
-    "cleaner_dead_threads": ("Cleaner threads that have ended", lambda each: each.cleaner.dead_thread_count),
-    "cleaner_dirty_percent": (
-        "Largest share of dirty bytes of a compacted log, at the last search for logs to clean",
-        lambda each: each.cleaner.max_dirty_percent,
-    ),
-    "cleaner_delay_seconds": (
-        "Time by which the oldest dirty record exceeds `max.compaction.lag.ms`",
-        lambda each: each.cleaner.max_compaction_delay_secs,
-    ),
-    "cleaner_idle_seconds": (
-        "Time since a cleaner last searched for logs to clean",
-        lambda each: each.cleaner.time_since_last_run_ms / 1000,
-    ),
-}
-_COUNTERS: Final[dict[str, tuple[str, Callable[[LogManagerMetrics], float]]]] = {
-    "cleanings": ("Cleanings of compacted local logs", lambda each: each.cleaner.cleans_total),
-    "cleaner_read_bytes": ("Bytes that cleanings have read", lambda each: each.cleaner.bytes_read_total),
-    "cleaner_written_bytes": (
-        "Bytes that cleanings have written",
-        lambda each: each.cleaner.bytes_written_total,
-    ),
-}

@@ -93,11 +93,6 @@ class ClientQuotas:
         """True if any quota is set."""
         return any(self._limits.values()) or bool(self._address_limits)
 
-    @property
-    def has_address_limits(self) -> bool:
-        """True if any IP address has a quota."""
-        return bool(self._address_limits)
-
     def __len__(self) -> int:
         return len(self._tracked) + len(self._of_any)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _POOL_BYTES = 2**21
-_SAMPLED = 100  # one record in so many has a delivery report
 _STEP = 1000
 _FLUSH_SECONDS = 120.0
 _FULL_SECONDS = 0.05  # of waiting for a report when the queue is full: offering records again costs time

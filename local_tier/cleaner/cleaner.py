@@ -38,19 +38,13 @@ MAX_OFFSET_SPAN: Final = 2**31 - 1
 
 @dataclass(slots=True, kw_only=True)
 class CleanerStats:
-    """Statistics of one cleaning.
+    """Statistics of one cleaning. Bytes and records are those of pass 2; `index_seconds` is pass 1."""
 
-    Bytes and records are those of pass 2 unless the name starts with `map_`.
-    """
-
-    map_bytes_read: int = 0
-    map_records_read: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
     records_written: int = 0
     records_invalid: int = 0
-    buffer_utilization: float = 0.0
     index_seconds: float = 0.0
     seconds: float = 0.0
 
@@ -101,9 +95,7 @@ class Cleaner:
             window_bytes=self._window_bytes,
             check_and_throttle=check_and_throttle,
         ).find_survivors(self._table, self._ids.random_bytes(16), now_ms)
-        stats.map_bytes_read, stats.map_records_read = keys.bytes_read, keys.records_read
         stats.records_invalid = keys.survivors.records_invalid
-        stats.buffer_utilization = keys.table_fill
         stats.index_seconds = self._clock.monotonic() - began
         parameters = CleanParameters(
             keys=keys,

@@ -59,15 +59,12 @@ class DirtyKeys:
     """The result of pass 1 for the dirty section below `end_offset`.
 
     `survivors` are the newest records of the dirty section. `finder` finds the survivors of older, clean
-    batches. `table_fill` is the share of the key table in use.
+    batches.
     """
 
     end_offset: int
     survivors: Survivors
     finder: SurvivorFinder
-    records_read: int
-    bytes_read: int
-    table_fill: float
 
 
 class DirtySection:
@@ -104,15 +101,9 @@ class DirtySection:
                 batch_ranges, end_offset, table = self._ranges_that_fit(batch_ranges, table, seed, now_ms)
                 most_records = sum(batch_range.records for batch_range in batch_ranges)
         finder = _finder(table, seed, now_ms, most_records)
-        records = sum(self._feed(finder, batch_range) for batch_range in reversed(batch_ranges))
-        return DirtyKeys(
-            end_offset=end_offset,
-            survivors=finder.finish(),
-            finder=finder,
-            records_read=records,
-            bytes_read=sum(batch_range.size for batch_range in batch_ranges),
-            table_fill=table.count / table.capacity,
-        )
+        for batch_range in reversed(batch_ranges):
+            self._feed(finder, batch_range)
+        return DirtyKeys(end_offset=end_offset, survivors=finder.finish(), finder=finder)
 
     def _indexed_ranges(self, segment: LogSegment) -> list[BatchRange]:
         """Return ranges of about a window without a read, unless the index has too few entries."""
@@ -168,12 +159,11 @@ class DirtySection:
                     _feed_rows(finder, data, batch_row, np.ones(1, np.bool_))
         return batch_ranges, self._end_offset, table
 
-    def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> int:
-        """Feed the dirty batches of a range; return the number of their records."""
+    def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> None:
+        """Feed the dirty batches of a range."""
         data, rows = self._read(batch_range)
         is_data = self._is_data(rows) & self._is_dirty(rows)
         _feed_rows(finder, data, rows, is_data)
-        return int(rows["record_count"][is_data].sum())
 
     def _read(self, batch_range: BatchRange) -> tuple[Bytes, BatchRows]:
         data = batch_range.segment.log.read(batch_range.position, batch_range.size)

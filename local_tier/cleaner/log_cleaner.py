@@ -82,9 +82,6 @@ class CleanerConfig:
 class CleanerMetrics:
     """Kafka's gauges of the cleaner. Totals count since the cleaner was created."""
 
-    max_buffer_utilization_percent: int
-    cleaner_recopy_percent: int
-    max_clean_time_secs: float
     max_compaction_delay_secs: float
     max_dirty_percent: int
     time_since_last_run_ms: int
@@ -94,8 +91,6 @@ class CleanerMetrics:
     cleans_total: int
     bytes_read_total: int
     bytes_written_total: int
-    records_read_total: int
-    records_written_total: int
 
 
 def combined(found: Sequence[CleanerMetrics]) -> CleanerMetrics:
@@ -117,8 +112,6 @@ _SUMMED: Final = frozenset(
         "cleans_total",
         "bytes_read_total",
         "bytes_written_total",
-        "records_read_total",
-        "records_written_total",
     }
 )
 
@@ -145,9 +138,7 @@ class LogCleaner:
         self._throttler = Throttler(clock, config.io_max_bytes_per_second)
         self._stopping = threading.Event()
         self._workers: list[_Worker] = []
-        self._last_stats: dict[int, CleanerStats] = {}
-        self._totals = CleanerStats()
-        self._cleans = 0
+        self._cleans = self._bytes_read = self._bytes_written = 0
         self._uncleanable_bytes: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -170,24 +161,6 @@ class LogCleaner:
             worker.join()
         self._workers = []
 
-    def reconfigure(self, config: CleanerConfig) -> None:
-        """Restart with another configuration, including threads that have died.
-
-        Raises InvalidInputError if the number of threads would more than double, or fall below half.
-        """
-        threads = self._config.threads
-        if not threads // 2 <= config.threads <= 2 * threads:
-            raise InvalidInputError(
-                f"{threads} cleaner threads cannot become {config.threads} at once",
-                remedy="at most halve or double them",
-            )
-        was_running = bool(self._workers)
-        self.stop()
-        self._config = config
-        self._throttler = Throttler(self._clock, config.io_max_bytes_per_second)
-        if was_running:
-            self.start()
-
     def new_cleaner(self) -> Cleaner:
         """Return a cleaner for one thread, with its share of the memory."""
         return Cleaner(
@@ -200,13 +173,13 @@ class LogCleaner:
             check_done=self._check_done,
         )
 
-    def clean_once(self, cleaner: Cleaner, thread: int = 0) -> bool:
+    def clean_once(self, cleaner: Cleaner) -> bool:
         """Clean the filthiest log, then delete old segments of compacted logs.
 
         Return True if a log was cleaned.
         """
         try:
-            cleaned = self._clean_filthiest(cleaner, thread)
+            cleaned = self._clean_filthiest(cleaner)
             self._delete_old_segments()
         except CleaningFailedError as error:
             _log.exception("log_uncleanable", log=str(error.topic_partition))
@@ -218,22 +191,18 @@ class LogCleaner:
         }
         return cleaned
 
-    def run(self, cleaner: Cleaner, thread: int) -> None:
+    def run(self, cleaner: Cleaner) -> None:
         """Clean until the cleaner is stopped."""
         while not self._stopping.is_set():
-            if not self.clean_once(cleaner, thread):
+            if not self.clean_once(cleaner):
                 self._stopping.wait(self._config.backoff_ms / 1000)
 
     def metrics(self) -> CleanerMetrics:
         """Return the current gauges."""
         with self._lock:
-            last, totals, cleans = list(self._last_stats.values()), self._totals, self._cleans
-        read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
+            cleans, bytes_read, bytes_written = self._cleans, self._bytes_read, self._bytes_written
         uncleanable = self._manager.uncleanable()
         return CleanerMetrics(
-            max_buffer_utilization_percent=int(100 * max((s.buffer_utilization for s in last), default=0.0)),
-            cleaner_recopy_percent=int(100 * written / max(read, 1)),
-            max_clean_time_secs=max((one.seconds for one in last), default=0.0),
             max_compaction_delay_secs=self._manager.max_compaction_delay_ms / 1000,
             max_dirty_percent=int(100 * self._manager.dirtiest_ratio),
             time_since_last_run_ms=self._clock.now_ms() - self._manager.last_run_ms,
@@ -241,20 +210,18 @@ class LogCleaner:
             uncleanable_partitions={str(path): len(logs) for path, logs in uncleanable.items()},
             uncleanable_bytes=self._uncleanable_bytes,  # measured by the last run: it needs the disk
             cleans_total=cleans,
-            bytes_read_total=totals.bytes_read,
-            bytes_written_total=totals.bytes_written,
-            records_read_total=totals.records_read,
-            records_written_total=totals.records_written,
+            bytes_read_total=bytes_read,
+            bytes_written_total=bytes_written,
         )
 
-    def _clean_filthiest(self, cleaner: Cleaner, thread: int) -> bool:
+    def _clean_filthiest(self, cleaner: Cleaner) -> bool:
         cleanable = self._manager.grab_filthiest_log()
         if cleanable is None:
             return False
         log, end_offset = cleanable.log, cleanable.first_dirty_offset
         try:
             end_offset, stats = cleaner.clean(cleanable)
-            self._record(cleanable, end_offset, stats, thread)
+            self._record(cleanable, end_offset, stats)
         except (CleaningAbortedError, CleanerStoppedError, LogDirectoryOfflineError) as error:
             _log.debug("log_clean_stopped", log=str(log.topic_partition), reason=str(error))
         except OSError as error:
@@ -291,14 +258,11 @@ class LogCleaner:
             raise CleanerStoppedError("the log cleaner is stopping")
         self._manager.check_aborted(log)
 
-    def _record(self, cleanable: LogToClean, end_offset: int, stats: CleanerStats, thread: int) -> None:
+    def _record(self, cleanable: LogToClean, end_offset: int, stats: CleanerStats) -> None:
         with self._lock:
-            self._last_stats[thread] = stats
             self._cleans += 1
-            self._totals.bytes_read += stats.bytes_read
-            self._totals.bytes_written += stats.bytes_written
-            self._totals.records_read += stats.records_read
-            self._totals.records_written += stats.records_written
+            self._bytes_read += stats.bytes_read
+            self._bytes_written += stats.bytes_written
         _log.debug(
             "log_cleaned",
             log=str(cleanable.log.topic_partition),
@@ -322,11 +286,10 @@ class _Worker(threading.Thread):
     def __init__(self, owner: LogCleaner, index: int) -> None:
         super().__init__(name=f"log-cleaner-{index}", daemon=True)
         self._owner = owner
-        self._index = index
 
     @override
     def run(self) -> None:
         try:
-            self._owner.run(self._owner.new_cleaner(), self._index)
+            self._owner.run(self._owner.new_cleaner())
         except Exception:  # noqa: BLE001  # a metric counts dead threads, and the others go on
             _log.exception("log_cleaner_thread_died", thread=self.name)

@@ -1,4 +1,4 @@
-"""The configuration and the metrics of a log manager."""
+"""The configuration of a log manager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from local_tier.cleaner.log_cleaner import CleanerConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from local_tier.cleaner.log_cleaner import CleanerMetrics
     from local_tier.manager.log_directories import DirectoryOwner
 
 
@@ -46,20 +45,3 @@ class LogManagerConfig:
             )
         if self.recovery_threads_per_directory < 1:
             raise InvalidInputError("a log directory needs at least one recovery thread")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogManagerMetrics:
-    """Gauges, with Kafka's names where it has them. The dictionaries are by log directory."""
-
-    logs: int
-    log_segments: int
-    log_size_bytes: int
-    offline_log_directory_count: int
-    log_directory_offline: dict[str, int]
-    remaining_logs_to_recover: dict[str, int]
-    remaining_segments_to_recover: dict[str, int]
-    logs_waiting_for_deletion: int
-    stray_logs: int
-    offline_logs: int
-    cleaner: CleanerMetrics

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import zlib
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,6 @@ from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
 from local_tier.files.metadata_files import uuid_text, write_topic_id
-from local_tier.manager.config import LogManagerMetrics
 from local_tier.manager.directory_loader import (
     ConfigLookup,
     DeletedLookup,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from core.ids import Ids
+    from local_tier.cleaner.log_cleaner import CleanerMetrics
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
@@ -57,6 +58,21 @@ if TYPE_CHECKING:
 
 _CREATION_LOCKS: Final = 64
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerMetrics:
+    """Gauges, with Kafka's names where it has them. The dictionaries are by log directory."""
+
+    logs: int
+    log_size_bytes: int
+    offline_log_directory_count: int
+    remaining_logs_to_recover: dict[str, int]
+    remaining_segments_to_recover: dict[str, int]
+    logs_waiting_for_deletion: int
+    stray_logs: int
+    offline_logs: int
+    cleaner: CleanerMetrics
 
 
 class LogManager:
@@ -451,10 +467,8 @@ class LogManager:
         logs, failed, progress = self._registry.all(), self._failures.failed, self._loader.progress
         return LogManagerMetrics(
             logs=len(logs),
-            log_segments=sum(len(log.segments) for log in logs),
             log_size_bytes=sum(log.size for log in logs),
             offline_log_directory_count=len(failed),
-            log_directory_offline={str(path): path in failed for path in self._config.directories},
             remaining_logs_to_recover={str(path): count for path, count in progress.logs.items()},
             remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
             logs_waiting_for_deletion=sum(len(each.deletion_queue) for each in self._services.values()),

@@ -132,18 +132,6 @@ def _records(runs: Sequence[bytearray | memoryview], from_offset: int) -> Iterat
                     yield record
 
 
-def render_records(
-    topic: str, fetched: FetchResult, *, from_offset: int, max_records: int, max_bytes: int
-) -> bytes:
-    """Return the whole response in one step."""
-    rendering = RecordsRendering(
-        topic, fetched, from_offset=from_offset, max_records=max_records, max_bytes=max_bytes
-    )
-    while rendering.step():
-        pass
-    return b"".join(rendering.pieces())
-
-
 class PendingResponse(Response):
     """Response to a read of records that renders and sends its body in one call.
 

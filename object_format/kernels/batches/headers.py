@@ -18,6 +18,7 @@ from object_format.kernels.batches.layout import (
     BATCH_ROW,
     CODEC_MASK,
     CRC,
+    KEEP_LEADER_EPOCH,
     LAST_CODEC,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
@@ -197,7 +198,7 @@ def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
 def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Integers:
     """Add `shift` to every base offset and set the leader epoch, in place; return fault and position.
 
-    A negative `leader_epoch` (`KEEP_LEADER_EPOCH`) leaves the epochs as they are.
+    `KEEP_LEADER_EPOCH` leaves the epochs as they are.
     """
     data = borrowed(data)
     count, fault, position = count_batches(data)
@@ -206,7 +207,7 @@ def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Int
     at = 0
     for _ in range(count):
         store(data, at + BASE_OFFSET, load_i64(data, at + BASE_OFFSET) + shift, 8)
-        if leader_epoch >= 0:
+        if leader_epoch != KEEP_LEADER_EPOCH:
             store(data, at + LEADER_EPOCH, leader_epoch, 4)
         at += load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
     return _NONE, at

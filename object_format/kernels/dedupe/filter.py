@@ -20,6 +20,7 @@ from object_format.kernels.batches.layout import (
     BATCH_OVERHEAD,
     CONTROL,
     DELETE_HORIZON,
+    KEEP_LEADER_EPOCH,
     LEADER_EPOCH,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
@@ -281,10 +282,10 @@ def write_filtered_header(
 def copy_header(
     data: ByteArray, row: Integers, shift: Integer, leader_epoch: Integer, out: ByteArray, at: Integer
 ) -> None:
-    """Copy a batch's header with its absolute base offset and the leader epoch (negative: its own)."""
+    """Copy a batch's header with its absolute base offset and the leader epoch (or its own)."""
     copy_bytes(data, row.position, out, at, BATCH_OVERHEAD)
     store(out, at + BASE_OFFSET, row.base_offset + shift, 8)
-    if leader_epoch >= 0:
+    if leader_epoch != KEEP_LEADER_EPOCH:
         store(out, at + LEADER_EPOCH, leader_epoch, 4)
 
 

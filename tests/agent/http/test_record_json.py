@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.http.errors import InvalidBodyError
 from agent.http.records.produce_body import parse_records
-from agent.http.records.rendering import render_records
+from agent.http.records.rendering import RecordsRendering
 from agent.http.records.text_or_base64 import get_bytes, put_bytes
 from agent.read.fetch_result import FetchResult
 from object_format.codecs.codec import Codec
@@ -44,6 +44,15 @@ def _fetched(records: list[Record], codec: Codec) -> FetchResult:
     )
 
 
+def _rendered(fetched: FetchResult, *, from_offset: int, max_records: int, max_bytes: int) -> bytes:
+    rendering = RecordsRendering(
+        "t", fetched, from_offset=from_offset, max_records=max_records, max_bytes=max_bytes
+    )
+    while rendering.step():
+        pass
+    return b"".join(rendering.pieces())
+
+
 @given(_contents, st.sampled_from(Codec), st.integers(0, 1000))
 def test_records_can_be_produced_in_the_form_in_which_they_are_read(
     contents: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
@@ -51,9 +60,7 @@ def test_records_can_be_produced_in_the_form_in_which_they_are_read(
     base: int,
 ) -> None:
     records = [Record(base + index, *content) for index, content in enumerate(contents)]
-    rendered = render_records(
-        "t", _fetched(records, codec), from_offset=base, max_records=10**6, max_bytes=10**9
-    )
+    rendered = _rendered(_fetched(records, codec), from_offset=base, max_records=10**6, max_bytes=10**9)
     page = orjson.loads(rendered)
     again = parse_records(orjson.dumps({"records": page["records"]}))
 
@@ -75,9 +82,7 @@ def test_a_page_is_a_run_of_records_from_the_requested_offset(
     records = [Record(2 * index, *content) for index, content in enumerate(contents)]  # odd offsets are holes
     fetched = _fetched(records, Codec.NONE)
     wanted = [record.offset for record in records if record.offset >= skip]
-    page = orjson.loads(
-        render_records("t", fetched, from_offset=skip, max_records=max_records, max_bytes=max_bytes)
-    )
+    page = orjson.loads(_rendered(fetched, from_offset=skip, max_records=max_records, max_bytes=max_bytes))
     given = [record["offset"] for record in page["records"]]
     assert given == wanted[: len(given)]
     assert bool(given) == bool(wanted)

@@ -443,11 +443,12 @@ def test_the_progress_of_a_recovery_is_visible(
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(again.start)
         until(lambda: disk.waiting > 0)
-        gauges = again.agent.data.local_logs.gauges()
+        collector = again.agent.data.local_logs.log_collector()
 
         def progress() -> list[float]:
+            families = {each.name: each for each in collector.collect()}
             names = ("logs_to_recover", "segments_to_recover")
-            return [gauges[f"siltstone_local_{name}"][1]() for name in names]
+            return [families[f"siltstone_local_{name}"].samples[0].value for name in names]
 
         assert progress()[0] == 3
         until(lambda: progress()[1] > 0)

@@ -85,8 +85,7 @@ def test_the_filthiest_log_is_cleaned_first_and_clean_logs_are_skipped(machine: 
     assert cleaned == [True, True, True, False]
     assert order[0] == 2
     assert metrics.cleans_total == 3 + len(order)
-    assert metrics.records_written_total < metrics.records_read_total
-    assert 0 < metrics.cleaner_recopy_percent < 60
+    assert 0 < metrics.bytes_written_total < 0.6 * metrics.bytes_read_total
     assert metrics.dead_thread_count == 0
 
 
@@ -299,9 +298,6 @@ def test_the_cleaner_threads_clean_and_stop(machine: Machine) -> None:
     while not first_dirty_offsets(manager):
         threading.Event().wait(0.005)
     alive = manager.metrics().cleaner.dead_thread_count
-    cleaner_of(manager).reconfigure(CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16))
-    with pytest.raises(InvalidInputError, match="halve or double"):
-        cleaner_of(manager).reconfigure(CleanerConfig(threads=9, dedupe_buffer_bytes=1 << 16))
     manager.close()
 
     assert alive == 0

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 IDEMPOTENT, TRANSACTIONAL = 7, (8, 9)
 CHECKSUMMED = 17  # bytes of a header before it: offset, length, epoch and magic
-_ENOUGH = 10**6
 
 
 class Step(NamedTuple):
