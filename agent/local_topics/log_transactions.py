@@ -11,15 +11,14 @@ marker back.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import OpenTransaction
 from core.errors import OffsetOutOfRangeError
 from local_tier.log.unified_log import Isolation
 from local_tier.producers.producer_state_entry import AppendOrigin
+from object_format.record_batch.control_batch import encode_end_marker
 from object_format.record_batch.headers import read_header
-from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 UNKNOWN_SEQUENCE: Final = -1
 """Sequence of a first batch that retention or a client has deleted."""
-_KEY: Final = struct.Struct(">hh")  # version, type
-_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
-_VERSION: Final = 0
-_ABORT, _COMMIT = 0, 1
-_NO_SEQUENCE: Final = -1
 
 
 def open_transaction(log: UnifiedLog, partition: PartitionId, producer_id: int) -> OpenTransaction | None:
@@ -61,10 +55,13 @@ def write_markers(log: UnifiedLog, leader_epoch: int, markers: Sequence[PendingM
             _append(
                 log,
                 leader_epoch,
-                producer=(marker.producer_id, marker.marker_epoch),
-                commits=marker.commits,
-                coordinator_epoch=marker.coordinator_epoch,
-                timestamp=marker.ended_ms,
+                encode_end_marker(
+                    commits=marker.commits,
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.marker_epoch,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    timestamp=marker.ended_ms,
+                ),
             )
             written += 1
     return written
@@ -82,10 +79,13 @@ def abort(log: UnifiedLog, leader_epoch: int, unknown: OpenTransaction, now_ms: 
     _append(
         log,
         leader_epoch,
-        producer=(found.producer_id, found.producer_epoch),
-        commits=False,
-        coordinator_epoch=max(found.coordinator_epoch, 0),
-        timestamp=now_ms,
+        encode_end_marker(
+            commits=False,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            coordinator_epoch=max(found.coordinator_epoch, 0),
+            timestamp=now_ms,
+        ),
     )
     return True
 
@@ -116,23 +116,7 @@ def _is_of(marker: PendingMarker, found: OpenTransaction, *, is_cut: bool) -> bo
     return is_cut and marker.first_sequence < found.first_sequence
 
 
-def _append(
-    log: UnifiedLog,
-    leader_epoch: int,
-    *,
-    producer: tuple[int, int],
-    commits: bool,
-    coordinator_epoch: int,
-    timestamp: int,
-) -> None:
-    """Append a marker as Kafka's coordinator writes it (EndTransactionMarker), and show it to readers."""
-    batch = encode_batch(
-        [timestamp],
-        [_KEY.pack(_VERSION, _COMMIT if commits else _ABORT)],
-        [_VALUE.pack(_VERSION, coordinator_epoch)],
-        producer=(*producer, _NO_SEQUENCE),
-        is_transactional=True,
-        is_control=True,
-    )
-    log.append_as_leader(batch, leader_epoch, origin=AppendOrigin.COORDINATOR, flush=False)
+def _append(log: UnifiedLog, leader_epoch: int, marker: bytes) -> None:
+    """Append a marker, and show it to readers."""
+    log.append_as_leader(marker, leader_epoch, origin=AppendOrigin.COORDINATOR, flush=False)
     log.update_high_watermark(log.log_end_offset)

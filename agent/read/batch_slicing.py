@@ -5,15 +5,14 @@ No object has the bytes of control batches. They are rendered from the catalog's
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from agent.read.caches.block_cache import VerifiedBlock
 from object_format.buffers import readable
 from object_format.kernels.batches.layout import TRANSACTIONAL
+from object_format.record_batch.control_batch import encode_end_marker
 from object_format.record_batch.headers import patch_offsets, scan_batches, trim_batches
-from object_format.record_batch.records import encode_batch
 from object_format.segment_file import parse_data_blocks
 from object_format.segment_file.layout import BLOCK_HEADER
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     from agent.read.caches.range_cache import ByteRange
     from agent.read.hot_tail import TailRead
     from catalog.model import ControlBatch, Extent
-
-
-_KEY: Final = struct.Struct(">hh")  # version, type
-_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
-_VERSION: Final = 0
-_ABORT, _COMMIT = 0, 1
-_NO_SEQUENCE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +139,16 @@ def verified_blocks(part: ExtentPart, data: memoryview, *, first_offset: int) ->
 
 
 def render_control_batch(extent: Extent, control: ControlBatch) -> bytes:
-    """Return the control batch of an extent, as Kafka's coordinator writes it (EndTransactionMarker).
+    """Return the control batch of an extent.
 
     The epoch of the coordinator is the leader epoch in which the transaction ended.
     """
-    return encode_batch(
-        [extent.committed_ms],
-        [_KEY.pack(_VERSION, _COMMIT if control.commits else _ABORT)],
-        [_VALUE.pack(_VERSION, extent.leader_epoch)],
+    return encode_end_marker(
+        commits=control.commits,
+        producer_id=control.producer_id,
+        producer_epoch=control.producer_epoch,
+        coordinator_epoch=extent.leader_epoch,
+        timestamp=extent.committed_ms,
         base_offset=extent.base_offset,
         leader_epoch=extent.leader_epoch,
-        producer=(control.producer_id, control.producer_epoch, _NO_SEQUENCE),
-        is_transactional=True,
-        is_control=True,
     )

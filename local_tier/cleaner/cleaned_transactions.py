@@ -10,11 +10,12 @@ Source: CleanedTransactionMetadata of org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from object_format.kernels.batches.layout import TRANSACTIONAL
+from object_format.record_batch.control_batch import ABORT, COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from local_tier.segment.transaction_index import AbortedTxn
     from object_format.record_batch.headers import BatchRows
-
-ABORT: Final = 0
-COMMIT: Final = 1
 
 
 class AbortedRanges:

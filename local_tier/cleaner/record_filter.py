@@ -26,6 +26,7 @@ import numpy as np
 from local_tier.cleaner.dirty_section import batch_bytes, find_clean_survivors
 from object_format.dedupe import delete_horizon, filter_batches
 from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER_EPOCH, TRANSACTIONAL
+from object_format.record_batch.control_batch import control_type
 from object_format.record_batch.headers import (
     TimestampType,
     read_header,
@@ -124,7 +125,7 @@ class RecordFilter:
         attributes = int(row["attributes"])
         if attributes & CONTROL == 0:
             return BatchAction.DROP if self.transactions.on_batch(producer, last) else action
-        kind = _control_type(batch_bytes(data, rows, index, index + 1)) if row["record_count"] else None
+        kind = control_type(batch_bytes(data, rows, index, index + 1)) if row["record_count"] else None
         is_discardable, aborted = self.transactions.on_marker(producer, last, kind)
         if aborted is not None:
             self.aborted.append(aborted)
@@ -216,12 +217,6 @@ def _runs_of_equal_action(
     changes = np.flatnonzero((np.diff(actions) != 0) | (np.diff(epochs) != 0)) + 1
     edges = [0, *changes.tolist(), actions.size]
     yield from pairwise(edges)
-
-
-def _control_type(batch: memoryview) -> int:
-    """Return the type of a control batch: the second 16-bit number of its key (ControlRecordType)."""
-    key = decode_batch(batch, verify=False).record(0).key
-    return int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
 
 
 def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:

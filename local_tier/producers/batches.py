@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from object_format.kernels.batches.layout import BATCH_ROW, CONTROL, TRANSACTIONAL
-from object_format.record_batch.records import decode_batch
+from object_format.kernels.batches.layout import BATCH_ROW, CONTROL, NO_SEQUENCE, SEQUENCES, TRANSACTIONAL
+from object_format.record_batch.control_batch import decode_end_marker
 
 if TYPE_CHECKING:
     from object_format.buffers import Bytes
+    from object_format.record_batch.control_batch import EndTransactionMarker
     from object_format.record_batch.headers import BatchRows
 
-_SEQUENCE_COUNT: Final = 2**31
-NO_SEQUENCE: Final = -1
-_KEY: Final = struct.Struct(">hh")  # version, type
-_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
 _COLUMNS: Final = (
     "position",
     "attributes",
@@ -30,19 +26,6 @@ _COLUMNS: Final = (
 _NAMES: Final = BATCH_ROW.names or ()
 _PRODUCER_ID: Final = _NAMES.index("producer_id")
 _values = itemgetter(*map(_NAMES.index, _COLUMNS))
-_ABORT: Final = 0
-_COMMIT: Final = 1
-
-
-class EndTransactionMarker(NamedTuple):
-    """The content of a control batch that ends a transaction.
-
-    Source: EndTransactionMarker of org.apache.kafka.common.record.
-    """
-
-    is_abort: bool
-    coordinator_epoch: int
-    timestamp: int
 
 
 class ProducerBatch(NamedTuple):
@@ -84,26 +67,11 @@ def _producer_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % _SEQUENCE_COUNT,
+        last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % SEQUENCES,
         base_offset=base_offset,
         last_offset=base_offset + delta,
         max_timestamp=max_timestamp,
         is_transactional=bool(attributes & TRANSACTIONAL),
         is_control=is_control,
-        marker=_end_marker(data, position) if is_control else None,
+        marker=decode_end_marker(data.data, position) if is_control else None,
     )
-
-
-def _end_marker(data: Bytes, position: int) -> EndTransactionMarker | None:
-    """Return the marker, or None if it was cleaned away or its type does not end a transaction."""
-    columns = decode_batch(data.data, position, verify=False)
-    if not len(columns):
-        return None
-    record = columns.record(0)
-    if record.key is None or record.value is None or len(record.key) < _KEY.size:
-        return None
-    _, kind = _KEY.unpack_from(record.key)
-    if kind not in {_ABORT, _COMMIT} or len(record.value) < _VALUE.size:
-        return None
-    _, coordinator_epoch = _VALUE.unpack_from(record.value)
-    return EndTransactionMarker(kind == _ABORT, coordinator_epoch, record.timestamp)

@@ -11,13 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from local_tier.errors import InvalidProducerEpochError, InvalidTransactionError, OutOfOrderSequenceError
+from object_format.kernels.batches.layout import SEQUENCES
 
 if TYPE_CHECKING:
-    from local_tier.producers.batches import EndTransactionMarker, ProducerBatch
+    from local_tier.producers.batches import ProducerBatch
+    from object_format.record_batch.control_batch import EndTransactionMarker
 
 NUM_BATCHES_TO_RETAIN: Final = 5
 NO_EPOCH: Final = -1
-_SEQUENCE_COUNT: Final = 2**31
 
 
 class AppendOrigin(Enum):
@@ -39,7 +40,7 @@ class BatchMetadata(NamedTuple):
     @property
     def first_sequence(self) -> int:
         """The first sequence number. Sequence numbers wrap around at 2^31."""
-        return (self.last_sequence - self.offset_delta) % _SEQUENCE_COUNT
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
     def first_offset(self) -> int:
@@ -211,7 +212,7 @@ class ProducerAppendInfo:
         last = self.updated.last_sequence
         if not self.updated.batches and batch.producer_epoch == self._current_entry.producer_epoch:
             last = self._current_entry.last_sequence
-        expected = (last + 1) % _SEQUENCE_COUNT
+        expected = (last + 1) % SEQUENCES
         if batch.base_sequence != expected:
             raise self._out_of_order(batch, expected)
 
@@ -219,7 +220,7 @@ class ProducerAppendInfo:
         return OutOfOrderSequenceError(
             f"producer {batch.producer_id} sent sequence {batch.base_sequence} to {self._log_name}, "
             f"expected {expected}",
-            is_behind=(batch.base_sequence - expected) % _SEQUENCE_COUNT >= _SEQUENCE_COUNT // 2,
+            is_behind=(batch.base_sequence - expected) % SEQUENCES >= SEQUENCES // 2,
         )
 
 

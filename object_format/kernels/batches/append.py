@@ -13,6 +13,7 @@ from object_format.kernels.batches.layout import (
     CONTROL,
     LEADER_EPOCH,
     PRODUCER_ATTRIBUTES,
+    SEQUENCES,
     TRANSACTIONAL,
 )
 from object_format.kernels.runtime.intrinsics import borrowed
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _INT64_MAX = np.iinfo(np.int64).max
 _INT32_MAX = (1 << 31) - 1
-_SEQUENCES = 1 << 31
 _MAX_IN_RUN = 1 << 30
 """Maximum number of offsets in a sequence check; beyond it, sequence numbers may wrap around to the first
 one."""
@@ -144,7 +144,7 @@ def classify_producers(rows: Rows) -> Integers:
         if row.attributes & (TRANSACTIONAL | CONTROL):
             return True, False, False
         in_sequence &= row.base_sequence >= 0 and row.base_sequence == sequence
-        sequence = (row.base_sequence + row.last_offset_delta + 1) % _SEQUENCES
+        sequence = (row.base_sequence + row.last_offset_delta + 1) % SEQUENCES
         total += row.last_offset_delta + 1
     return True, True, in_sequence and total < _MAX_IN_RUN
 
@@ -177,9 +177,13 @@ def pack_times(
     """Encode entries of a time index, twelve bytes each, for timestamps above all previous ones.
 
     `entries` is int64 with timestamp and offset; `timestamp` and `offset` are those of the last existing
-    entry. Returns the number of entries that fit into `packed`, timestamp and offset of the last one, and the
-    index of the first entry whose offset is lower than the previous one or does not fit four bytes (the
-    number of entries if there is none).
+    entry. Returns:
+
+    1. the number of entries that fit into `packed`;
+    2. the timestamp of the last of them;
+    3. its offset;
+    4. the index of the first entry whose offset is lower than the previous one or does not fit four bytes, or
+       the number of entries if there is none.
     """
     entries = borrowed(entries)
     packed = borrowed(packed)

@@ -28,6 +28,11 @@ BATCH_OVERHEAD: Final = 61
 LENGTH_OVERHEAD: Final = 12
 """Bytes that the batch length does not count."""
 
+SEQUENCES: Final = 1 << 31
+"""Number of sequence numbers of a producer. After the last one, they begin at 0 again."""
+NO_SEQUENCE: Final = -1
+"""Base sequence of control batches, and of batches without a producer id."""
+
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10

@@ -14,7 +14,8 @@ from agent.local_topics.log_transactions import (
     open_transactions,
     write_markers,
 )
-from catalog.model import OpenTransaction, PartitionId
+from agent.read.batch_slicing import render_control_batch
+from catalog.model import ControlBatch, Extent, FileKind, OpenTransaction, PartitionId
 from catalog.transactions.local_partitions import PendingMarker
 from local_tier.log.unified_log import Isolation
 from object_format.record_batch.headers import iter_headers
@@ -87,6 +88,42 @@ def test_a_marker_is_the_control_batch_of_kafkas_coordinator(log: UnifiedLog) ->
     assert _controls(log) == [(2, b"\0\0\0\1", b"\0\0\0\0\0\3")]
     assert (log.last_stable_offset, log.high_watermark, log.open_transactions()) == (3, 3, [])
     assert log.read(0, 1 << 20, Isolation.TXN_COMMITTED).aborted == ()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_object_topics_show_the_same_marker(log: UnifiedLog, *, commits: bool) -> None:
+    """The catalog's row becomes the bytes that a local log has stored."""
+    _append(log, 0, count=2)
+    marker = _marker(0, commits=commits)
+    write_markers(log, marker.coordinator_epoch, [marker])
+    control = ControlBatch(
+        producer_id=marker.producer_id, producer_epoch=marker.marker_epoch, commits=marker.commits
+    )
+    extent = Extent(
+        topic_id=_KEY.topic_id,
+        partition=0,
+        base_offset=2,
+        last_offset=2,
+        record_count=0,
+        min_timestamp=0,
+        max_timestamp=0,
+        position=0,
+        length=0,
+        index_position=0,
+        index_length=0,
+        offset_shift=0,
+        leader_epoch=marker.coordinator_epoch,
+        unique_keys=False,
+        committed_ms=marker.ended_ms,
+        file_id=UUID(int=0),
+        object_name="",
+        file_kind=FileKind.CONTROL,
+        control=control,
+    )
+
+    data = log.read(0, 1 << 20, Isolation.LOG_END).data
+    (stored,) = (data[position:] for position, header in iter_headers(data) if header.is_control)
+    assert stored == render_control_batch(extent, control)
 
 
 def test_readers_of_committed_records_learn_of_an_aborted_transaction(log: UnifiedLog) -> None:
