@@ -19,6 +19,7 @@ from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import Reserve, open_catalog
 from core.clock import SystemClock
 from core.errors import RetryableError
+from core.exit_codes import PART_FAILED
 from core.ids import SystemIds
 from core.outage import StartWait
 from maintenance.runner import MaintenanceRunner
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _GC_THRESHOLD = 20_000
-PART_FAILED = 70  # EX_SOFTWARE of sysexits.h; the command line has the same code for BackgroundTaskError
 _log = structlog.get_logger(__name__)
 
 

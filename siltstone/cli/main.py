@@ -23,19 +23,20 @@ from typing_extensions import override
 
 from catalog.errors import SchemaVersionError
 from core.errors import BackgroundTaskError, InvalidInputError, RetryableError, SiltstoneError
+from core.exit_codes import (
+    FAILED,
+    INTERRUPTED,
+    PART_FAILED,
+    TEMPORARY_FAILURE,
+    WRONG_SCHEMA,
+    WRONG_USAGE,
+)
 from siltstone.cli.command_group import CommandGroup
 from siltstone.interrupts import interrupt_on_signals
 from siltstone.settings.sources import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FAILED = 1
-WRONG_USAGE = 2
-TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
-PART_FAILED = 70  # EX_SOFTWARE of sysexits.h
-WRONG_SCHEMA = 78  # EX_CONFIG of sysexits.h
-INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 COMMANDS = {
     "agent": "Run an agent, the broker that serves Kafka and HTTP clients.",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.settings import AgentSettings
+from core.exit_codes import WRONG_SCHEMA
 from siltstone.cli import agent, compact
-from siltstone.cli.main import WRONG_SCHEMA
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS
 
 ROOT = Path(__file__).parents[2]

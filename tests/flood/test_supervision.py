@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from agent.write.write_path import WritePath
+from core.exit_codes import PART_FAILED
 from object_store.open import StoreConfig
-from siltstone.cli.main import PART_FAILED
 from tests.flood.flooded_agent import TIMEOUT_SECONDS, FloodedAgent
 
 if TYPE_CHECKING:

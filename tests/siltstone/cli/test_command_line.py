@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from core.errors import FatalError, RetryableError
+from core.exit_codes import MEANINGS
 from siltstone.cli.main import COMMANDS, cli, report_error
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX
 from tests.end_to_end.processes import as_url
@@ -206,6 +207,11 @@ def test_each_class_of_error_has_its_exit_code(
     output = capsys.readouterr().err
     assert message in output
     assert "Traceback" not in output
+
+
+def test_the_help_lists_all_exit_codes() -> None:
+    text = " ".join(CliRunner().invoke(cli, ["--help"]).stdout.split())
+    assert [code for code, meaning in MEANINGS.items() if f"{code} {meaning}" not in text] == []
 
 
 def test_an_unexpected_error_saves_its_traceback_to_a_file(
