@@ -24,6 +24,7 @@ from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.throttling import RequestMeter
 from agent.runtime.errors import BusyError
 from agent.runtime.request_time import Measured
+from agent.security.login import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_API_VERSIONS = 18
-_LOGIN_APIS = {17, _API_VERSIONS, 36}  # and SaslHandshake, SaslAuthenticate
+_LOGIN_APIS = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 _HEADER_START = Layout(">hhi")  # API key, version, correlation id
 MAX_HEADER_TAGS = 64
 """Bound on the tagged fields of a request's header. No client sends more than a few."""
@@ -136,7 +136,7 @@ class RequestDispatcher:
         correlation_id = read_int32(cursor)
         api = self._apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
-            if api is not None and key == _API_VERSIONS:
+            if api is not None and key == API_VERSIONS:
                 return self._version_fallback(api, correlation_id)
             raise UnsupportedRequestError(f"version {version} of API {key} is not supported")
         message = self._messages.get((key, version))
@@ -286,7 +286,7 @@ def encode(api: Api, version: int, correlation_id: int, response: Struct) -> Buf
     """Return a whole response frame, including its length."""
     message = Message.of(api.name, version)
     # KIP-511: the header of an ApiVersions response never has tagged fields.
-    has_tags = message.is_flexible and api.key != _API_VERSIONS
+    has_tags = message.is_flexible and api.key != API_VERSIONS
     out = begin_response(correlation_id, is_flexible=has_tags)
     message.write_response(out, response)
     return finish_response(out)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE = 13
 """The first version that names topics by their ids."""
+ZSTD_SINCE = 7
+"""The first version whose clients may compress with zstd."""
 
 
 @dataclass(slots=True, kw_only=True)

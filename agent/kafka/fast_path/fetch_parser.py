@@ -27,7 +27,7 @@ COLUMNS: Final = 6
 """Each row has the start and end of the topic's name (or id), partition, leader epoch, offset, max bytes."""
 
 _FLEXIBLE_SINCE: Final = 12
-_TOPIC_IDS_SINCE: Final = 13
+_TOPIC_IDS_SINCE: Final = 13  # not imported: compiled code would not notice a change in another folder
 _RACKS_SINCE: Final = 11
 _NO_REPLICA_ID_SINCE: Final = 15
 _TOPIC_ID_BYTES: Final = 16

@@ -26,6 +26,7 @@ from agent.kafka.codec.writing import begin_response, finish_response
 from agent.kafka.fast_path.produce_parser import ProduceParser
 from agent.kafka.produce_response import (
     TOPIC_IDS_SINCE,
+    ZSTD_SINCE,
     PartitionOutcome,
     build_produce_response,
     write_appended,
@@ -60,7 +61,6 @@ gzip, snappy, and frames of many blocks.
 
 _MAX_BATCHES = 4096  # the smallest batch has 69 bytes
 _BATCH, _CRC, _CODEC = slice(2, 14), 9, 14  # columns of the parser
-_ZSTD_SINCE = 7
 _Rows = list[list[int]]
 _new = tuple.__new__  # constructs a named tuple in a third of the time that its class takes
 
@@ -144,7 +144,7 @@ class FastProduce(FastPath):
         )
         if request is None or not request.rows or request.acks not in {-1, 0, 1}:
             return None
-        if context.version < _ZSTD_SINCE and any(row[_CODEC] == Codec.ZSTD for row in request.rows):
+        if context.version < ZSTD_SINCE and any(row[_CODEC] == Codec.ZSTD for row in request.rows):
             return None
         # The write path retains the whole frame, so batches must be the larger part of it.
         return request if 2 * request.size >= len(frame.data) else None

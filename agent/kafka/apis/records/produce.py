@@ -40,7 +40,7 @@ from agent.kafka.authorization import current_acls, is_allowed, refusal, refused
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fast_path.produce import FastProduce
-from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
+from agent.kafka.produce_response import TOPIC_IDS_SINCE, ZSTD_SINCE, PartitionOutcome, build_produce_response
 from agent.kafka.topic_lookup import check_partition, find_permitted_topics
 from agent.security.rights import WRITE_TOPIC, WRITE_TRANSACTION
 from agent.write.validation import validate
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 _log = structlog.get_logger(__name__)
-_ZSTD_SINCE = 7
 _ADDS_PARTITIONS_SINCE = 12
 # Uncompressed batches of this size take 50 µs to validate, or 300 µs if all records are tiny. The pool costs
 # two thread switches, which take longer than that on a busy machine.
@@ -221,9 +220,9 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
         return records  # validation reports the error
     if attributes.size < len(records):
         _require_single_batch(records)
-    if version < _ZSTD_SINCE and attributes.codec == Codec.ZSTD:
+    if version < ZSTD_SINCE and attributes.codec == Codec.ZSTD:
         raise KafkaError(
-            ErrorCode.unsupported_compression_type, f"zstd needs produce requests of version {_ZSTD_SINCE}"
+            ErrorCode.unsupported_compression_type, f"zstd needs produce requests of version {ZSTD_SINCE}"
         )
     return records
 
