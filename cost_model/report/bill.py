@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cost_model.rates.steady_rates import stored_bytes_per_second
-from cost_model.report.prices import GB
+from cost_model.report.prices import GIB
 
 if TYPE_CHECKING:
     from cost_model.engine.outcome import Outcome
@@ -69,7 +69,7 @@ def _store_lines(outcome: Outcome, store: StorePrices) -> list[BillLine]:
     gets = month.get_compaction + month.get_gc
     put, get = store.put_thousand / 1000, store.get_thousand / 1000
     lines = [
-        BillLine(term="storage", calculation=f"{stored / GB:,.0f} GB", dollars=store.storage(stored)),
+        BillLine(term="storage", calculation=f"{stored / GIB:,.0f} GiB", dollars=store.storage(stored)),
         _requests("PUT by agents", month.put_ingest, put),
         _requests("PUT and parts of uploads by jobs", month.upload_requests, put),
         _requests("LIST by garbage collection", month.list_gc, put),
@@ -173,4 +173,4 @@ def _requests(term: str, count: float, price: float) -> BillLine:
 
 
 def _volume(term: str, size: float, price: float) -> BillLine:
-    return BillLine(term=term, calculation=f"{size / GB:,.0f} GB at ${price}", dollars=size / GB * price)
+    return BillLine(term=term, calculation=f"{size / GIB:,.0f} GiB at ${price}", dollars=size / GIB * price)

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-GB: Final = 2**30
+GIB: Final = 2**30
+"""Price lists call it GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePrices:
     """Prices of an object store in dollars.
 
-    Storage has steps: a price per GB and month, and the number of GB from which it applies.
+    Storage has steps: a price per GiB and month, and the number of GiB from which it applies.
     """
 
     storage_gb_month: tuple[tuple[float, float], ...]
@@ -34,7 +35,7 @@ class StorePrices:
 
     def storage(self, size: float) -> float:
         """Return the dollars per month for that many bytes."""
-        gigabytes, dollars = size / GB, 0.0
+        gigabytes, dollars = size / GIB, 0.0
         steps = [*self.storage_gb_month, (float("inf"), 0.0)]
         for (begin, price), (end, _) in pairwise(steps):
             dollars += price * max(0.0, min(gigabytes, end) - begin)

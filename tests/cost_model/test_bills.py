@@ -9,7 +9,7 @@ import pytest
 from core.errors import InvalidInputError
 from cost_model.engine.rounds import simulate_rounds
 from cost_model.report.bill import kafka_bill, siltstone_bill
-from cost_model.report.prices import GB, load_prices
+from cost_model.report.prices import GIB, load_prices
 from tests.cost_model.small import MIXED, SETTINGS
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def outcome() -> Outcome:
 def test_storage_is_priced_in_steps() -> None:
     """The first 50 TB have one price, the next 450 TB another."""
     store = load_prices().s3_standard
-    assert store.storage(1000 * GB) == pytest.approx(23.0)
-    assert store.storage(61_200 * GB) == pytest.approx(51_200 * 0.023 + 10_000 * 0.022)
+    assert store.storage(1000 * GIB) == pytest.approx(23.0)
+    assert store.storage(61_200 * GIB) == pytest.approx(51_200 * 0.023 + 10_000 * 0.022)
 
 
 def test_prices_in_a_file_replace_list_prices(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_kafka_bill_follows_the_documented_formula(outcome: Outcome) -> None:
     """Disks hold three replicas and are 60 % full; traffic to other zones has a price."""
     bill = kafka_bill(outcome, load_prices(), follower_fetching=False)
     dollars = {line.term: line.dollars for line in bill.lines}
-    stored = outcome.rates.stored_bytes * 730 * 3600 / GB
-    assert dollars["disks"] == pytest.approx(outcome.mean("live_bytes") / GB * 3 / 0.6 * 0.08)
+    stored = outcome.rates.stored_bytes * 730 * 3600 / GIB
+    assert dollars["disks"] == pytest.approx(outcome.mean("live_bytes") / GIB * 3 / 0.6 * 0.08)
     assert dollars["producers to leaders, 2/3 from other zones"] == pytest.approx(stored * 2 / 3 * 0.02)
     assert dollars["replication, twice to other zones"] == pytest.approx(stored * 2 * 0.02)
     assert dollars["leaders to consumers, 2/3 in other zones"] == pytest.approx(stored * 2 / 3 * 0.02)
@@ -82,5 +82,5 @@ def test_requests_are_priced_by_kind(outcome: Outcome) -> None:
     assert standard["GET for consumers"] == pytest.approx(month.get_fetch * 0.0004 / 1000)
     assert standard["traffic between zones"] == 0
     express = {line.term: line.dollars for line in siltstone_bill(outcome, prices, express=True).lines}
-    written = (month.ingested_bytes + month.written_bytes) / GB
+    written = (month.ingested_bytes + month.written_bytes) / GIB
     assert express["bytes uploaded"] == pytest.approx(written * 0.0032)
