@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
 class Clock(Protocol):

@@ -33,7 +33,7 @@ from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership, owner_of
 from maintenance.report import GarbageReport
 from maintenance.retention import RetentionReport, expire
-from maintenance.settings import DAY_MS, GarbageSettings
+from maintenance.settings import GarbageSettings
 from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import require_bound
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from maintenance.report import Progress
     from object_store.interface import ObjectInfo, ObjectStore
 
-__all__ = ["DAY_MS", "GarbageReport", "GarbageSettings", "collect_garbage"]
+__all__ = ["GarbageReport", "GarbageSettings", "collect_garbage"]
 
 _log = structlog.get_logger(__name__)
 OWNERS_AT_ONCE = 100

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from core.clock import DAY_MS
 from core.settings import check_bounds, internal, setting
 
-DAY_MS: Final = 24 * 60 * 60 * 1000
+GRACE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,14 +16,15 @@ class GarbageSettings:
     """Times that maintenance waits; `docs/explanation/planner.md` has the reasons."""
 
     grace_ms: int = internal(
-        60_000, "Time that a dead file is kept; it exceeds the time that readers cache a lookup.", ge=0
+        GRACE_MS, "Time that a dead file is kept; it exceeds the time that readers cache a lookup.", ge=0
     )
     session_silence_ms: int = internal(60_000, "Silence after which a session is marked as silent.", ge=0)
     fence_confirm_ms: int = setting(
         30_000,
         "Time after which a session or a job attempt that was marked as silent is fenced, unless it sends a "
         "heartbeat. Only time in which the catalog is reachable counts. It is at least twice the longest "
-        "outage that is not noticed (10 s), so that an owner that was marked just before can still be heard.",
+        "outage that is not noticed (10 s), so that an owner that was marked just before it can still send a "
+        "heartbeat.",
         ge=20_000,
         ge_in_code=0,
     )

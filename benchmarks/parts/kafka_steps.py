@@ -77,7 +77,7 @@ from catalog.security.acl_bindings import (
     Permission,
     ResourceType,
 )
-from core.clock import SystemClock
+from core.clock import DAY_MS, SystemClock
 from core.ids import SystemIds
 from core.outage import Outage
 from object_format.codecs.codec import Codec
@@ -95,7 +95,6 @@ if TYPE_CHECKING:
 _CLIENT = Client("127.0.0.1", "PLAINTEXT")
 REQUESTS = 40
 _NAME = "cost"
-_DAY_MS = 86_400_000
 _MAX_WAIT_MS = 10_000
 _LOOP_ITERATIONS = 20  # of the event loop, until all fetches wait
 
@@ -174,7 +173,7 @@ class _Bench:
             flush_interval_ms=60_000,
             flush_bytes=128 * 2**20,
             early_puts_per_second=0,  # a step publishes the file itself
-            bounds_cache_ms=_DAY_MS,
+            bounds_cache_ms=DAY_MS,
         )
         topic = Topic(
             topic_id=ids.new_uuid(),
@@ -192,7 +191,7 @@ class _Bench:
         blocks = BlockCache(CacheMemory(settings.cache_bytes))
         epoch = CatalogEpoch()
         bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
-        directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
+        directory = TopicDirectory(cast("Any", stubs), pool=pools.catalog, clock=clock, cache_ms=DAY_MS)
         notifier = CommitNotifier(cast("Any", None), bounds, outage=Outage("benchmark", clock=clock, ids=ids))
         failed = FailedProducers(clock)
         self.write_path = WritePath(

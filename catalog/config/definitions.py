@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from catalog.config.schema import Setting
+from core.clock import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 _LONG_MAX: Final = 2**63 - 1
-_DAY_MS: Final = 24 * 60 * 60 * 1000
 _COMPRESSION_LEVEL: Final = "Has no effect: rewritten batches use the codec's default level."
 
 
@@ -125,7 +125,7 @@ _TOPIC: Final = (
     ),
     _long(
         "delete.retention.ms",
-        _DAY_MS,
+        DAY_MS,
         "log.cleaner.delete.retention.ms",
         "How long a tombstone is kept after compaction has removed the records that it deletes.",
         0,
@@ -263,7 +263,7 @@ _TOPIC: Final = (
     ),
     _long(
         "retention.ms",
-        7 * _DAY_MS,
+        7 * DAY_MS,
         "log.retention.ms",
         "How long records are kept if cleanup.policy has delete; -1 is forever.",
         -1,
@@ -291,7 +291,7 @@ _TOPIC: Final = (
     ),
     _long(
         "segment.ms",
-        7 * _DAY_MS,
+        7 * DAY_MS,
         "log.roll.ms",
         "The age at which a segment on an agent's disk is rolled even if it is not full.",
         1,

@@ -15,6 +15,7 @@ from uuid import UUID
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.lifecycle.garbage import RETRY_PAUSES
+from core.clock import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ _BATCH: Final = 5000
 COMMIT_RESULT_RETENTION_MS: Final = 60 * 60 * 1000
 """How long the results of a commit are stored for a retry."""
 # A producer that outlives this, and continues in a recreated topic of the same name, must begin a new epoch.
-_DELETED_TOPIC_RETENTION_MS: Final = 90 * 86_400_000
+_DELETED_TOPIC_RETENTION_MS: Final = 90 * DAY_MS
 
 
 class OwnerKind(StrEnum):

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from catalog.config.values import TopicConfig
 from catalog.database import arrays
@@ -26,16 +25,16 @@ from catalog.database.sql_files import load_queries
 from catalog.errors import TopicNotFoundError
 from catalog.grouping import by_file, by_partition
 from catalog.lifecycle.garbage import MAX_REMOVED, FileRemoval, subtract_from_files
-from catalog.model import FileKind, PartitionId
+from catalog.model import BEFORE_ALL_PARTITIONS, FileKind, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
 
 _SQL = load_queries("retention")
-_BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
 _UNLIMITED: Final = -1
 
 
@@ -110,7 +109,7 @@ class Retention:
         Ages are measured by the catalog's clock. A topic without a rule loses only extents below its log
         start offsets.
         """
-        start = after or _BEFORE_ALL
+        start = after or BEFORE_ALL_PARTITIONS
         params = {
             "topic_ids": arrays.uuids(rules),
             "retention_ms": arrays.bigints([rule.retention_ms for rule in rules.values()]),

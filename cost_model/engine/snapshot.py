@@ -10,6 +10,7 @@ from catalog.model import FileKind, PartitionState
 from planner.jobs.clustering import is_fragmented
 from planner.jobs.merging import is_mostly_dead
 from planner.snapshot import Mergeable, PartitionView, Snapshot, Spent
+from planner.snapshot_loader import NO_LIMIT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView
 
-_NO_LIMIT_MS: Final = 2**63 - 1
 _MAX_PARTITION_EXTENTS: Final = 10_000
 
 
@@ -84,7 +84,7 @@ def _dirty_partitions(log: SimulatedLog, settings: PlannerSettings) -> dict[Part
         dirty = part.dirty_bytes() if part.rules.compacted else 0
         if not dirty:
             continue
-        limited = settings.force or part.rules.max_compaction_lag_ms < _NO_LIMIT_MS
+        limited = settings.force or part.rules.max_compaction_lag_ms < NO_LIMIT_MS
         live = sum(extent.length for extent in part.extents)
         if limited or dirty > part.rules.min_cleanable_dirty_ratio * live:
             by_topic.setdefault(part.key.topic_id, []).append((dirty, part))

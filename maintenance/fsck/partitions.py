@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.invariants import bounds_ordered, extents_cover_log, record_counts_agree, sizes_add_up
 from catalog.model import PartitionId
-from maintenance.fsck.report import Difference, DifferenceKind
+from maintenance.fsck.report import RESTORE_CATALOG, Difference, DifferenceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 EXTENTS_AT_ONCE: Final = 1000
 LOOKS: Final = 5
-_REMEDY: Final = "stop agents and compaction, and restore the catalog from a backup"
 _REMEDY_OF_SUMS: Final = "siltstone fsck --repair corrects them"
 _EXPECTED: Final = {
     "bounds_ordered": (
@@ -96,7 +95,7 @@ def check_transactions(catalog: Catalog, findings: Findings) -> None:
                 partition=each.partition.partition,
                 expected=each.expected,
                 found=each.found,
-                remedy=_REMEDY,
+                remedy=RESTORE_CATALOG,
             )
         )
 
@@ -139,7 +138,7 @@ def _difference(topic: Topic, partition: int, violation: Violation, *, repair: b
         partition=partition,
         expected=expected,
         found=violation.found,
-        remedy=_REMEDY_OF_SUMS if sums else _REMEDY,
+        remedy=_REMEDY_OF_SUMS if sums else RESTORE_CATALOG,
         repaired=repair and sums,
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.model import FileKind, PartitionId
 from catalog.transactions.logged_batches import LoggedBatch
-from maintenance.fsck.report import Difference, DifferenceKind
+from maintenance.fsck.report import RESTORE_CATALOG, Difference, DifferenceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchHeader
 
 BATCHES_AT_ONCE: Final = 1000
-_REMEDY: Final = "stop agents and compaction, and restore the catalog from a backup"
 
 
 class ProducerCheck:
@@ -68,6 +67,6 @@ class ProducerCheck:
                     partition=batch.partition.partition,
                     expected=f"at offset {batch.base_offset}, of producer {batch.producer_id}: {expected}",
                     found=found,
-                    remedy=_REMEDY,
+                    remedy=RESTORE_CATALOG,
                 )
             )

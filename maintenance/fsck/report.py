@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+RESTORE_CATALOG: Final = "stop agents and compaction, and restore the catalog from a backup"
+"""Remedy of a difference that nothing corrects."""
 
 
 class DifferenceKind(StrEnum):

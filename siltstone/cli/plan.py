@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.clock import DAY_MS
 from core.quantities import count, human_bytes
 from planner.plan import Verdict
 from planner.planner import plan
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from catalog.model import Job
     from planner.plan import JobScore, PartitionDecision, Plan, PlannedJob
     from siltstone.settings.configuration import Settings
-
-DAY_MS: Final = 86_400_000
 
 
 @click.command()

@@ -15,9 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from catalog.model import PartitionId
+from core.clock import DAY_MS
 from maintenance.metrics import MaintenanceCollector
 from maintenance.runner import MaintenanceRunner
-from maintenance.settings import DAY_MS, GarbageSettings
+from maintenance.settings import GarbageSettings
 from maintenance.tasks import maintenance_tasks
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding

@@ -11,11 +11,11 @@ import pytest
 from catalog.database.embedded.host import programs
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
-from core.clock import ManualClock
+from core.clock import DAY_MS, ManualClock
 from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
-from maintenance.garbage_collection import DAY_MS, GarbageSettings, collect_garbage
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from maintenance.readopt import readopt
 from object_store import names
 from object_store.accounting import Purpose

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import PartitionId
+from core.clock import DAY_MS
 from maintenance.retention import expire
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
@@ -13,7 +14,6 @@ from spark_jobs.task.compaction_task import run_compaction
 if TYPE_CHECKING:
     from tests.planner.system import System
 
-DAY_MS = 86_400_000
 DAYS = 12
 
 

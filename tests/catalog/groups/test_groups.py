@@ -20,7 +20,7 @@ from catalog.groups.offsets import (
 from catalog.groups.repository import GroupRecord
 from catalog.model import PartitionId
 from catalog.open import open_catalog
-from core.clock import ManualClock, SystemClock
+from core.clock import DAY_MS, ManualClock, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tests.catalog.scene import Scene
 
 OLD, NEW = UUID(int=1), UUID(int=2)
-DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 _TIMEOUT_SECONDS = 120.0
 
