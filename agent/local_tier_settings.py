@@ -26,10 +26,10 @@ class LocalTierSettings:
     )
     log_cleaner_threads: int = setting(1, "Threads that compact the local logs of each log directory.", le=64)
     log_cleaner_dedupe_buffer_size: Bytes = setting(
-        128 * 2**20, "Memory for the keys of all compactions of local logs, in bytes.", ge=2**20
+        128 * 2**20, "Memory for the keys of all compactions of local logs.", ge=2**20
     )
     log_cleaner_io_buffer_size: Bytes = setting(
-        4 * 2**20, "Memory for the reads of all compactions of local logs, in bytes.", ge=2**16
+        4 * 2**20, "Memory for the reads of all compactions of local logs.", ge=2**16
     )
     log_cleaner_io_max_bytes_per_second: int = setting(
         _NO_RATE, "Maximum rate of reads and writes by all compactions of local logs."

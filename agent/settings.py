@@ -49,7 +49,8 @@ class AgentSettings:
     )
     kafka_scarce_memory_ms: int = internal(
         10_000,
-        "`kafka_slow_reader_ms` while the memory pool of the client's responses is more than half full.",
+        "Replaces `kafka_slow_reader_ms` while the memory pool of the client's responses is more than half "
+        "full.",
     )
     tls_handshake_ms: int = internal(10_000, "Time in which a client must complete a TLS handshake.")
     max_tls_handshakes: int = internal(
@@ -85,16 +86,18 @@ class AgentSettings:
     quota_window_num: int = setting(
         11, "Number of windows over which an agent measures the rates of clients that have quotas."
     )
-    quota_window_size_seconds: int = setting(1, "Length of each of these windows, in seconds.")
+    quota_window_size_seconds: int = setting(1, "Length of each of these windows.")
     controller_quota_window_num: int = setting(
         11,
         "Number of windows whose creations and deletions of partitions a client with a quota may use up at"
         " once.",
     )
-    controller_quota_window_size_seconds: int = setting(1, "Length of each of these windows, in seconds.")
+    controller_quota_window_size_seconds: int = setting(1, "Length of each of these windows.")
     quota_poll_ms: int = internal(2_000, "Interval at which an agent looks for changed client quotas.")
     max_quota_clients: int = internal(
-        10_000, "Maximum number of clients whose rates an agent measures; it forgets those idle for longest."
+        10_000,
+        "Maximum number of clients whose rates an agent measures; it evicts those that were idle for the "
+        "longest time.",
     )
 
     # Fetch sessions (KIP-227)
@@ -332,7 +335,7 @@ class AgentSettings:
     probe_interval_ms: int = internal(
         2_000, "Time without a successful call after which the agent probes the object store or the catalog."
     )
-    probe_timeout_ms: int = internal(1_500, "Time in which a probe must be answered.")
+    probe_timeout_ms: int = internal(1_500, "Time in which a dependency must respond to a probe.")
 
     def __post_init__(self) -> None:
         check_bounds(self, "agent")

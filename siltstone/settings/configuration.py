@@ -29,8 +29,8 @@ from catalog.database.limits import DatabaseLimits
 from catalog.database.url_check import check_url as check_catalog_url
 from core.addresses import split_address
 from core.errors import InvalidInputError
-from core.settings import is_public, setting_name
-from maintenance.settings import GarbageSettings
+from core.settings import Bytes, is_public, setting_name
+from maintenance.settings import GRACE_MS, GarbageSettings
 from object_store.open import check_endpoint
 from object_store.open import check_url as check_store_url
 from planner.settings import PlannerSettings
@@ -135,7 +135,7 @@ class Settings(BaseModel):
         "Operations that the authorizer refuses are logged at every level.",
     )
     grace_seconds: int = Field(
-        default=60,
+        default=GRACE_MS // 1000,
         ge=0,
         description="Time for which an unreferenced object is kept for readers that still use it.",
     )
@@ -305,8 +305,9 @@ class SettingInfo:
 
     @property
     def unit(self) -> str:
-        """Unit of a number, which is the suffix of its name; empty for other settings."""
-        return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), "")
+        """Unit of a number: the suffix of its name, or bytes of a size; empty for other settings."""
+        otherwise = "bytes" if self.annotation is Bytes else ""
+        return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), otherwise)
 
     def value(self, settings: Settings) -> object:
         """Return the value of this setting."""
