@@ -4,8 +4,14 @@ The end of a transaction leaves a pending marker in the catalog for each local p
 the marker to the log, makes it durable, and only then completes it in the catalog. If the agent dies between
 these steps, the next one finds the marker pending, and the transaction ended in the log.
 
-The leader looks for pending markers when it starts, when a coordinator announces some, when a producer needs
-one, once a second while a transaction is open, and every 30 s otherwise, because an announcement may be lost.
+The leader looks for pending markers:
+
+- when it starts;
+- when a coordinator announces some;
+- when a producer needs one;
+- once a second while a transaction is open;
+- otherwise every 30 s, because an announcement may be lost.
+
 A partition whose disk is away keeps its markers in the catalog and holds up no other. A disk that hangs holds
 up its own partitions only.
 

@@ -124,7 +124,7 @@ def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
 
 
 def is_sufficient(results: Sequence[FetchResult], min_bytes: int) -> bool:
-    """Return True if the fetch should be answered with `results` instead of waiting for more."""
+    """Return True if the fetch should respond with `results` instead of waiting for more."""
     if sum(result.size for result in results) >= min_bytes:
         return True
     return any(result.error is not None or not result.is_at_end for result in results)

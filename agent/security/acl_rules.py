@@ -43,7 +43,7 @@ class Decision(Enum):
 
 
 class Grantee(NamedTuple):
-    """A client as the ACLs see it. Clients that no ACL tells apart are the same grantee."""
+    """A client as the ACLs see it. Clients between which no ACL distinguishes are the same grantee."""
 
     principal: str
     host: str

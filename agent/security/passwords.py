@@ -1,8 +1,8 @@
 """Verification of passwords that the server receives: PLAIN, and Basic authentication over HTTP.
 
-They are verified with the SCRAM credentials of the catalog. That takes milliseconds, in a thread. A password
-that was right is remembered as a digest under a random key of this process, together with the credential that
-it matched, so that later requests of the same user are cheap and a changed password has no effect on others.
+They are verified with the SCRAM credentials of the catalog. That takes milliseconds, in a thread. A verified
+password is cached as a digest under a random key of this process, with the credential that it matched. Later
+requests of the same user are then cheap. A changed password affects no other user's digest.
 """
 
 from __future__ import annotations

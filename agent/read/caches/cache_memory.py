@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 class CacheMemory:
     """The sizes of cached entries, least recently used first. Belongs to the event loop.
 
-    Above the limit, it removes entries in this order. `drop` of an entry tells its cache to forget it.
+    Above the limit, it removes entries in this order. Each entry has a function `drop`, which removes it from
+    its cache.
     """
 
     def __init__(self, limit: int) -> None:
