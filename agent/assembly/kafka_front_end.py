@@ -8,7 +8,7 @@ from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis.rejected import UNSERVED_APIS
+from agent.kafka.apis.unserved import UNSERVED_APIS
 from agent.kafka.automatic_topics import AutomaticTopics
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher

@@ -38,7 +38,6 @@ from agent.kafka.apis.records import (
     offset_for_leader_epoch,
     produce,
 )
-from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.apis.security import (
     alter_user_scram_credentials,
     create_acls,
@@ -54,6 +53,7 @@ from agent.kafka.apis.topics import (
     create_topics,
     delete_topics,
     describe_topic_partitions,
+    list_partition_reassignments,
     metadata,
 )
 from agent.kafka.apis.transactions import (
@@ -118,5 +118,5 @@ APIS: tuple[Api, ...] = (
     describe_acls.API,
     create_acls.API,
     delete_acls.API,
-    *(rejected.api for rejected in REJECTED_APIS),
+    list_partition_reassignments.API,
 )

@@ -1,4 +1,4 @@
-"""`docs/reference/kafka.md` agrees with the served and the rejected APIs."""
+"""`docs/reference/kafka.md` agrees with the served APIs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,17 @@ import re
 from pathlib import Path
 
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis.rejected import REJECTED_APIS
 from agent.kafka.codec import message_versions
 from catalog.config.broker_definitions import BROKER_SETTINGS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
-_REJECTED_ROW = re.compile(r"^\| (\w+) \| \d+ \| \d+ to \d+ \| ([A-Z_]+) \| (.+) \|$", re.MULTILINE)
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
     rows = {(name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())}
     served = {(_title(api.name), api.key, api.min_version, api.max_version) for api in APIS}
     assert rows == served
-
-
-def test_the_page_lists_every_rejected_api_with_its_code_and_reason() -> None:
-    rows = set(_REJECTED_ROW.findall(_PAGE.read_text()))
-    assert rows == {
-        (_title(api.name), api.rejection.code.name.upper(), api.rejection.reason) for api in REJECTED_APIS
-    }
 
 
 def test_the_page_lists_every_broker_setting_that_clients_can_change() -> None:

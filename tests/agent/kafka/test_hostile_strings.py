@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from agent.kafka.api_registry import APIS
 from agent.kafka.apis.configs.resources import ResourceType
-from agent.kafka.apis.rejected import UNSERVED_APIS
+from agent.kafka.apis.unserved import UNSERVED_APIS
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode

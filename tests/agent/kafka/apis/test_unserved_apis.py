@@ -1,4 +1,4 @@
-"""Features that an agent lacks: every version of their APIs is rejected as Kafka rejects it without them."""
+"""Features that an agent lacks: every version of their APIs has the response of Kafka without them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis.rejected import UNSERVED_APIS
+from agent.kafka.apis.unserved import UNSERVED_APIS
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
 from agent.kafka.errors import ErrorCode
