@@ -1,6 +1,7 @@
 """Archive of the classes that Spark loads, which Java maps instead of parsing (class data sharing).
 
-`siltstone warm-kernels` writes it into the directory of compiled kernels. Its name has two parts:
+`siltstone warm-kernels` writes it into the directory of compiled kernels (`spark_jobs.class_recording`). Its
+name has two parts:
 
 - a digest that identifies Java and Spark's jars: another version looks for another name, and Java compares
   the jars again
