@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from catalog.config.values import TopicConfig
 
 
@@ -93,10 +94,6 @@ class PartitionId:
         if not isinstance(other, PartitionId):
             return NotImplemented
         return self.partition == other.partition and self.topic_id.int == other.topic_id.int
-
-
-BEFORE_ALL_PARTITIONS: Final = PartitionId(UUID(int=0), -1)
-"""Where a scan of all partitions in their order starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

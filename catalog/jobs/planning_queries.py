@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.grouping import by_file
-from catalog.model import (
-    BEFORE_ALL_PARTITIONS,
-    AbortedTransaction,
-    Exactness,
-    FileKind,
-    JobInput,
-    PartitionId,
-)
+from catalog.model import AbortedTransaction, Exactness, FileKind, JobInput, PartitionId
 from catalog.rows import extent_from_row, state_from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database
@@ -33,6 +26,7 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("planning")
 _MAX_OFFSET: Final = 2**63 - 1
+_BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +205,7 @@ class Planning:
         limit: int = 100_000,
     ) -> list[PartitionSize]:
         """Return up to `limit` partitions of some or all topics, in section order, starting after `after`."""
-        start = after or BEFORE_ALL_PARTITIONS
+        start = after or _BEFORE_ALL
         params = {
             "topic_ids": None if topic_ids is None else arrays.uuids(topic_ids),
             "after_topic": start.topic_id,

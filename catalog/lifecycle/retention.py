@@ -18,23 +18,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from catalog.config.values import TopicConfig
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.errors import TopicNotFoundError
 from catalog.grouping import by_file, by_partition
 from catalog.lifecycle.garbage import MAX_REMOVED, FileRemoval, subtract_from_files
-from catalog.model import BEFORE_ALL_PARTITIONS, FileKind, PartitionId
+from catalog.model import FileKind, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
 
 _SQL = load_queries("retention")
+_BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
 _UNLIMITED: Final = -1
 
 
@@ -76,19 +76,11 @@ class Retention:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def advance_log_start(self, topic_id: UUID, partition: int, offset: int) -> int:
-        """Advance the log start offset to `offset`, at most to the high watermark; return the new value.
-
-        It never moves back. TopicNotFoundError: the partition does not exist.
-        """
-        key = PartitionId(topic_id, partition)
-        starts = self.advance_log_starts({key: offset})
-        if key not in starts:
-            raise TopicNotFoundError(f"there is no partition {partition} of topic {topic_id}")
-        return starts[key]
-
     def advance_log_starts(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
-        """Advance several log start offsets in one transaction; unknown partitions are left out."""
+        """Advance log start offsets in one transaction; return the new ones.
+
+        Each advances at most to the high watermark, and none moves back. Unknown partitions are left out.
+        """
         params = {
             "topic_ids": arrays.uuids(key.topic_id for key in offsets),
             "partitions": arrays.integers([key.partition for key in offsets]),
@@ -109,7 +101,7 @@ class Retention:
         Ages are measured by the catalog's clock. A topic without a rule loses only extents below its log
         start offsets.
         """
-        start = after or BEFORE_ALL_PARTITIONS
+        start = after or _BEFORE_ALL
         params = {
             "topic_ids": arrays.uuids(rules),
             "retention_ms": arrays.bigints([rule.retention_ms for rule in rules.values()]),

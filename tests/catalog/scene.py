@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from catalog.errors import TopicNotFoundError
 from catalog.jobs.validation import inputs_by_partition
 from catalog.model import (
     BatchRun,
@@ -24,9 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from catalog.lifecycle.retention import Retention
     from catalog.model import Extent, Job, SectionResult, Topic
     from catalog.open import Catalog
     from core.ids import Ids
+
+
+def advance_log_start(retention: Retention, topic_id: UUID, partition: int, offset: int) -> int:
+    """Advance the log start offset of a partition, and return it.
+
+    Raises TopicNotFoundError if the partition does not exist, or no longer exists.
+    """
+    key = PartitionId(topic_id, partition)
+    starts = retention.advance_log_starts({key: offset})
+    if key not in starts:
+        raise TopicNotFoundError(f"there is no partition {partition} of topic {topic_id}")
+    return starts[key]
 
 
 def run_of(

@@ -24,7 +24,7 @@ from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, advance_log_start, run_of
 from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class CatalogMachine(RuleBasedStateMachine):
     def expire(self, data: st.DataObject, partition: int, limit: int) -> None:
         topic = data.draw(st.sampled_from(self.topics))
         offset = data.draw(st.integers(0, 60))
-        self.catalog.retention.advance_log_start(topic.topic_id, partition, offset)
+        advance_log_start(self.catalog.retention, topic.topic_id, partition, offset)
         self.catalog.retention.remove_expired(topic.topic_id, partition, limit=limit)
 
     @rule(limit=st.integers(1, 5))

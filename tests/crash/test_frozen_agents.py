@@ -20,7 +20,7 @@ from catalog.model import PartitionId
 from catalog.open import Catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, advance_log_start, run_of
 from tests.fixtures.freezing_proxy import FreezingProxy
 from tests.fixtures.ports import lasting_ports
 from tests.fixtures.postgres_node import PostgresNode
@@ -201,7 +201,7 @@ def test_an_agent_that_freezes_within_a_large_statement_loses_its_locks(
             if waiter == "commit":
                 assert _base_offset(other.commit(topic, run_of(1), partition=_PARTITIONS - 1)) == 0
             else:  # as the end of a transaction, retention and a publication
-                assert other.catalog.retention.advance_log_start(topic.topic_id, _PARTITIONS - 1, 0) == 0
+                assert advance_log_start(other.catalog.retention, topic.topic_id, _PARTITIONS - 1, 0) == 0
             proxy.thaw()
         expected = [0] * (_PARTITIONS - 1) + [int(waiter == "commit")]
         assert [_base_offset(result) for result in results[0]] == expected

@@ -19,6 +19,7 @@ from object_store.errors import ForeignStoreError
 from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,7 +212,7 @@ def test_boundaries_between_pages_are_checked(
     monkeypatch.setattr("maintenance.fsck.partitions.EXTENTS_AT_ONCE", page)
     topic = populated.catalog.topics.get("plain")
     for start in (1, 6, 9, 12):
-        populated.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+        advance_log_start(populated.catalog.retention, topic.topic_id, 0, start)
         assert difference_keys(populated, deep=True) == []
     damage("UPDATE extents SET last_offset = last_offset + 1 WHERE base_offset IN (6, 8) AND partition = 1")
     assert difference_keys(populated) == [(DifferenceKind.COVERAGE, "keyed", 1)] * 2
@@ -371,7 +372,7 @@ def test_a_report_has_a_bounded_number_of_differences_and_counts_the_rest(
 
 def test_extents_below_the_log_start_are_not_a_difference(populated: System) -> None:
     topic = populated.catalog.topics.get("plain")
-    populated.catalog.retention.advance_log_start(topic.topic_id, 0, 9)
+    advance_log_start(populated.catalog.retention, topic.topic_id, 0, 9)
     assert difference_keys(populated, deep=True) == []
     populated.catalog.retention.remove_expired(topic.topic_id, 0)
     assert difference_keys(populated, deep=True) == []

@@ -28,6 +28,7 @@ from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.catalog.scene import advance_log_start
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import Row, System
 
@@ -122,7 +123,7 @@ class Lifecycle(RuleBasedStateMachine):
     def delete_records(self, number: int, offset: int) -> None:
         """Delete records, also of a partition that a job is compacting."""
         key = sorted(self.written)[number]
-        start = self.catalog.retention.advance_log_start(key.topic_id, key.partition, offset)
+        start = advance_log_start(self.catalog.retention, key.topic_id, key.partition, offset)
         self.starts[key] = start
         self.protected = {
             each: {o for o in protected if o >= self._start(each)}

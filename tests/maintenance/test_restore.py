@@ -23,6 +23,7 @@ from object_store.binding import verify_binding
 from object_store.errors import ObjectNotFoundError
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.catalog.scene import advance_log_start
 from tests.planner.system import System
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def test_lost_data_can_be_deleted_and_the_rest_is_compacted(restored: Restored) 
     after, key = restored.after, restored.key
     after.catalog.sessions.register(after.session_id, "an agent that starts")
     (state,) = after.catalog.topics.states([key])
-    after.catalog.retention.advance_log_start(key.topic_id, 0, state.log_end_offset)
+    advance_log_start(after.catalog.retention, key.topic_id, 0, state.log_end_offset)
     after.catalog.retention.remove_expired(key.topic_id, 0)
     after.produce({key: [(b"d", b"1")]})
     after.produce({key: [(b"d", b"2")]})

@@ -19,6 +19,7 @@ from maintenance.fsck.run import fsck
 from maintenance.retention import expire
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.catalog.scene import advance_log_start
 from tests.planner.system import System
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ConcurrentActors:
             self.catalog.topics.alter_config("changing", {"cleanup.policy": policy})
             with suppress(NotFoundError, StaleStateError):
                 noisy = self.catalog.topics.get("noisy").topic_id
-                self.catalog.retention.advance_log_start(noisy, 0, random.randrange(5))
+                advance_log_start(self.catalog.retention, noisy, 0, random.randrange(5))
             self.catalog.topics.delete("changing")
             self.catalog.topics.create("changing", 2, {"cleanup.policy": "compact"})
             expire(self.catalog)

@@ -19,6 +19,7 @@ from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.coordinators import NO_EXPIRY
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.small_compaction import compact
+from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ class Agents:
     def delete_before(self, name: str, offset: int) -> None:
         """Raise the log start offset of partition 0."""
         topic = self.catalog.topics.get(name)
-        self.catalog.retention.advance_log_start(topic.topic_id, 0, offset)
+        advance_log_start(self.catalog.retention, topic.topic_id, 0, offset)
 
     def stop(self) -> None:
         for broker in self.running:

@@ -17,6 +17,7 @@ from core.errors import FatalError, SiltstoneError
 from maintenance.garbage_collection import collect_garbage
 from planner.planner import plan_and_submit
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
+from tests.catalog.scene import advance_log_start
 from tests.simulation.environment import CONFIRM_MS, GRACE_MS, LEASE_MS, SimulatedAgent
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _delete_records(env: Environment) -> None:
     partition = env.rng.randrange(topic.partition_count)
     (state,) = env.catalog.topics.states([PartitionId(topic.topic_id, partition)])
     offset = env.rng.randint(state.log_start_offset, state.high_watermark)
-    env.catalog.retention.advance_log_start(topic.topic_id, partition, offset)
+    advance_log_start(env.catalog.retention, topic.topic_id, partition, offset)
     env.faults.trace.append(f"operator DeleteRecords {topic.name}-{partition} {offset}")
 
 

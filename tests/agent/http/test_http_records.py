@@ -14,6 +14,7 @@ import pytest
 from core.clock import ManualClock
 from core.ids import SeededIds
 from object_store.accounting import RequestKind
+from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,7 +276,7 @@ async def test_a_read_by_timestamp_starts_at_or_after_the_log_start_offset(
         times = (100, 900, 100, 100, 500)
         await running.produce("t", *({"value": "v", "timestamp": time} for time in times))
         await running.produce("t", {"value": "v", "timestamp": 900})
-        catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
+        advance_log_start(catalog.retention, catalog.topics.get("t").topic_id, 0, 2)
         found = [await running.read("t", timestamp=time) for time in (1, 200, 600)]
         assert [response["records"][0]["offset"] for response in found] == [2, 4, 5]
         await _until(lambda: running.agent.data.read_path.budget.used == 0)

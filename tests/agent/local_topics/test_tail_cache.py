@@ -9,6 +9,7 @@ import pytest
 
 from object_store.accounting import RequestKind
 from tests.agent.small_compaction import compact
+from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +122,7 @@ async def test_deleted_records_are_out_of_range_in_the_tail_cache(
     ) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 4)
-        catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
+        advance_log_start(catalog.retention, catalog.topics.get("t").topic_id, 0, 2)
         response = await running.http.get("/v1/topics/t/partitions/0/records", params={"offset": 1})
         assert response.status_code == 416
         assert await _values(running, 2) == ["2", "3"]

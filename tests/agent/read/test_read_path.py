@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from agent.read.fetch_plan import Cursor, PartitionFetch
 from object_store.accounting import Purpose, RequestKind
 from tests.agent.small_compaction import compact
+from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -193,7 +194,7 @@ async def test_a_read_by_time_continues_after_an_extent_that_has_no_such_record_
             (5, 9_000, 5),
             (1, 9_501, 6),
         ):
-            catalog.retention.advance_log_start(topic_id, 0, log_start)
+            advance_log_start(catalog.retention, topic_id, 0, log_start)
             page = await running.read("t", timestamp=timestamp, max_records=1)
             assert [record["offset"] for record in page["records"]] == [expected][: expected < 6]
             assert page["next_offset"] == min(expected + 1, 6)

@@ -17,7 +17,7 @@ from catalog.commit.assignment import reject_section
 from catalog.commit.results import SectionOutcome, decode_outcomes, encode_outcomes
 from catalog.errors import InvalidCommitError
 from catalog.model import FileCommit, PartitionId, RunRefusal, RunResult, SectionCommit
-from tests.catalog.scene import run_of, runs_of
+from tests.catalog.scene import advance_log_start, run_of, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +165,7 @@ def test_a_retry_after_the_compaction_of_the_file_gets_its_offsets(scene: Scene)
     scene.catalog.jobs.complete(scene.result(job, keep=8))
     assert commit.file_id not in {extent.file_id for extent in scene.extents(topic)}
     assert scene.catalog.commits.commit(commit) == result
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 7)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 7)
     (again,) = scene.catalog.commits.commit(commit)
     assert again == replace(result[0], log_start_offset=7)
     scene.catalog.topics.delete(topic.name)

@@ -18,7 +18,7 @@ from catalog.model import FileKind, JobState, PartitionId
 from catalog.open import open_catalog
 from core.errors import StaleStateError
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, advance_log_start, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_deleted_records_do_not_return_with_a_publication(
         scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
     scene.commit(topic, run_of(5))
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, start)
     scene.catalog.retention.expire([PartitionId(topic.topic_id, 0)])
     scene.catalog.jobs.complete(scene.result(job))
     found = [(each.base_offset, each.last_offset) for each in scene.extents(topic)]
@@ -130,7 +130,7 @@ class Crowd:
         topic_id = random.choice(self.scene.catalog.topics.list()).topic_id
         retention = self.scene.catalog.retention
         with suppress(TopicNotFoundError):
-            retention.advance_log_start(topic_id, random.randrange(2), random.randrange(40))
+            advance_log_start(retention, topic_id, random.randrange(2), random.randrange(40))
         retention.expire([PartitionId(topic_id, number) for number in (0, 1)], limit=4)
 
     def change(self, random: Random) -> None:

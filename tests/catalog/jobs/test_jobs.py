@@ -19,7 +19,7 @@ from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import FileKind, JobState, PartitionId
 from core.clock import ManualClock
 from core.errors import InvalidInputError
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from core.clock import Clock
@@ -298,7 +298,7 @@ def test_a_publication_accepts_that_retention_removed_inputs(scene: Scene) -> No
     for _ in range(3):
         scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
-    assert scene.catalog.retention.advance_log_start(topic.topic_id, 0, 7) == 7
+    assert advance_log_start(scene.catalog.retention, topic.topic_id, 0, 7) == 7
     assert scene.catalog.retention.remove_expired(topic.topic_id, 0) == 1
     assert scene.catalog.garbage.dead_files(2**62, 10) == []  # the job still reads it
     scene.catalog.jobs.complete(scene.result(job))
@@ -311,7 +311,7 @@ def test_outputs_below_the_log_start_are_garbage(scene: Scene) -> None:
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
     scene.commit(topic, run_of(5))
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 5)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 5)
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     scene.catalog.jobs.complete(scene.result(job))
     assert [each.base_offset for each in scene.extents(topic)] == [5]

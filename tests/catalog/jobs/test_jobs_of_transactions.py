@@ -12,7 +12,7 @@ from catalog.errors import ExtentsUnavailableError, JobInputsChangedError
 from catalog.jobs import repository
 from catalog.model import AbortedTransaction, PartitionId
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,7 +257,7 @@ def test_a_job_is_published_although_retention_has_removed_all_but_its_control_b
     spec = log.spec(0, 3)
     log.start(spec)
     retention = log.scene.catalog.retention
-    retention.advance_log_start(log.key.topic_id, 0, 2)
+    advance_log_start(retention, log.key.topic_id, 0, 2)
     retention.remove_expired(log.key.topic_id, 0)
     assert log.offsets == [(2, 2), (3, 4)]
     clock.advance(9)

@@ -10,7 +10,7 @@ import pytest
 from catalog.jobs.looks import LOOK_MS
 from catalog.model import PartitionId
 from core.clock import ManualClock
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def _cancel(scene: Scene) -> None:
 
 def _expire(scene: Scene) -> None:
     topic = scene.catalog.topics.get("t")
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 2)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 2)
     rest(scene.catalog.looks)
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
 
@@ -71,8 +71,8 @@ CHANGES: dict[str, Callable[[Scene], object]] = {
     "a publication": _complete,
     "a cancelled job": _cancel,
     "retention": _expire,
-    "deleted records": lambda scene: scene.catalog.retention.advance_log_start(
-        scene.catalog.topics.get("t").topic_id, 0, 1
+    "deleted records": lambda scene: advance_log_start(
+        scene.catalog.retention, scene.catalog.topics.get("t").topic_id, 0, 1
     ),
     "settings of a topic": lambda scene: scene.catalog.topics.alter_config("t", {"cleanup.policy": "delete"}),
     "a deleted topic": lambda scene: scene.catalog.topics.delete("t"),

@@ -13,7 +13,7 @@ import pytest
 from catalog.errors import JobInputsChangedError
 from catalog.model import Exactness, FileKind, JobState, PartitionId
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import run_of, with_keys
+from tests.catalog.scene import advance_log_start, run_of, with_keys
 
 if TYPE_CHECKING:
     from core.clock import ManualClock
@@ -114,7 +114,7 @@ def test_an_extent_that_the_clean_part_covers_is_no_longer_dirty(scene: Scene) -
     for _ in range(3):
         scene.commit(topic, run_of(10))
     checker = InvariantChecker(scene.catalog)
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 10)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 10)
     job = scene.claimed([extent for extent in scene.extents(topic) if extent.base_offset == 10])
     scene.catalog.jobs.complete(scene.result(job))
     assert checker.violations() == []
@@ -146,7 +146,7 @@ def test_an_output_that_straddles_the_log_start_is_published(scene: Scene, start
     for _ in range(2):
         scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, start)
     scene.catalog.jobs.complete(scene.result(job, keep=10))
     assert [(each.base_offset, each.last_offset) for each in scene.extents(topic, 0, start)] == [(0, 9)]
     assert InvariantChecker(scene.catalog).violations() == []
@@ -161,7 +161,7 @@ def test_a_missing_input_that_straddles_the_log_start_fails_the_publication(
     for _ in range(3):
         scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, start)
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     with psycopg.connect(catalog_url) as connection:
         connection.execute("UPDATE siltstone.extents SET job_id = NULL WHERE base_offset = 5")
@@ -217,7 +217,7 @@ def test_outputs_behind_one_below_the_log_start_are_published(scene: Scene) -> N
     for _ in range(2):
         scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 5)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 5)
     result = scene.result(job, keep=5)
     (file,) = result.files
     (whole,) = file.extents

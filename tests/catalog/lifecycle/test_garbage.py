@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import PartitionId
 from core.clock import ManualClock
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from core.clock import Clock
@@ -20,7 +20,7 @@ def test_dead_files_are_returned_after_their_time(scene: Scene, clock: Clock) ->
     scene.commit(topic, run_of(5))
     live = scene.commit(topic, run_of(5))
     died = clock.now_ms()
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 5)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 5)
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     garbage = scene.catalog.garbage
     assert garbage.dead_files(died, 10) == []

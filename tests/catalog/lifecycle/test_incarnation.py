@@ -14,7 +14,7 @@ from catalog.errors import CatalogReplacedError, SessionFencedError
 from catalog.model import EPOCHS_IN_BATCHES, PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, advance_log_start, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,7 +130,7 @@ def test_epochs_below_the_log_start_are_removed(scene: Scene, connection: psycop
         scene.session_id = scene.ids.new_uuid()
         scene.catalog.sessions.register(scene.session_id, "again")
         end = scene.commit(topic, run_of(2)).high_watermark
-        scene.catalog.retention.advance_log_start(topic.topic_id, 0, end)
+        advance_log_start(scene.catalog.retention, topic.topic_id, 0, end)
         kept = connection.execute("SELECT leader_epoch FROM leader_epochs ORDER BY leader_epoch").fetchall()
         assert kept == [(expected,)]
 

@@ -16,10 +16,9 @@ from catalog.lifecycle.retention import RetentionRule
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock, SystemClock
-from core.errors import NotFoundError
 from core.ids import SystemIds
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import Scene, run_of
+from tests.catalog.scene import Scene, advance_log_start, run_of
 
 if TYPE_CHECKING:
     from catalog.model import Topic
@@ -110,7 +109,7 @@ def test_a_compacted_topic_loses_only_extents_below_its_log_start(scene: Scene, 
     both = scene.topic("both", cleanup_policy="compact,delete", retention_ms="1")
     for topic in (only, both):
         hourly(scene, topic, manual, 2)
-        scene.catalog.retention.advance_log_start(topic.topic_id, 0, 15)
+        advance_log_start(scene.catalog.retention, topic.topic_id, 0, 15)
     assert [expire(scene, topic) for topic in (only, both)] == [1, 2]
     assert [log_start(scene, topic) for topic in (only, both)] == [15, 20]
 
@@ -191,16 +190,15 @@ def test_concurrent_commits_and_retention_keep_the_invariants(scene: Scene) -> N
 def test_the_log_start_never_decreases_or_passes_the_end(scene: Scene) -> None:
     topic = scene.topic_with_extents(10)
     retention = scene.catalog.retention
-    assert retention.advance_log_start(topic.topic_id, 0, 12) == 12
-    assert retention.advance_log_start(topic.topic_id, 0, 3) == 12
+    assert advance_log_start(retention, topic.topic_id, 0, 12) == 12
+    assert advance_log_start(retention, topic.topic_id, 0, 3) == 12
     assert retention.remove_expired(topic.topic_id, 0, limit=1) == 1
     assert retention.remove_expired(topic.topic_id, 0) == 1
     assert scene.extents(topic)[0].base_offset == 10
-    assert retention.advance_log_start(topic.topic_id, 0, 999) == 50
+    assert advance_log_start(retention, topic.topic_id, 0, 999) == 50
     assert retention.remove_expired(topic.topic_id, 0) == 8
     assert retention.remove_expired(scene.ids.new_uuid(), 0) == 0
-    with pytest.raises(NotFoundError):
-        retention.advance_log_start(topic.topic_id, 9, 1)
+    assert retention.advance_log_starts({PartitionId(topic.topic_id, 9): 1}) == {}
 
 
 def test_several_log_starts_advance_together(scene: Scene) -> None:

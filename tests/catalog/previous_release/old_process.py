@@ -63,7 +63,7 @@ def _maintain(scene: Scene, number: int) -> None:
     catalog = scene.catalog
     topic = scene.topic(f"short-lived-{number}", partitions=2)
     _compact(scene, topic)
-    catalog.retention.advance_log_start(topic.topic_id, 0, 4)
+    catalog.retention.advance_log_starts({PartitionId(topic.topic_id, 0): 4})
     catalog.retention.remove_expired(topic.topic_id, 0)
     catalog.topics.delete(topic.name)
     catalog.garbage.remove_deleted()

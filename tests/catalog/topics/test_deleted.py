@@ -12,7 +12,7 @@ from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundErr
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import PartitionId, RunRefusal
 from core.clock import ManualClock
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -33,7 +33,7 @@ def test_an_undeleted_topic_is_as_it_was(scene: Scene) -> None:
     topic = scene.topic("t", partitions=3, retention_ms="-1")
     scene.commit(topic, run_of(5, producer=(7, 0, 0)))
     scene.commit(topic, run_of(3), partition=2)
-    catalog.retention.advance_log_start(topic.topic_id, 0, 2)
+    advance_log_start(catalog.retention, topic.topic_id, 0, 2)
     epoch = catalog.incarnations.declare_restore("a test").epoch
     catalog.lost_commits.report([scene.session_id], [], epoch)
     scene.session_id = scene.ids.new_uuid()

@@ -15,7 +15,7 @@ from catalog.database.sql_files import load_queries
 from catalog.model import PartitionId
 from catalog.topics import extents as extents_module
 from catalog.topics.extents import ExtentRequest
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     import pytest
@@ -142,7 +142,7 @@ def test_the_timestamp_search_agrees_with_a_full_scan(
     first, count = compacted
     if chosen := scene.extents(topic)[first : first + count]:
         scene.catalog.jobs.complete(scene.result(scene.claimed(chosen, reaches_log_start=False)))
-    begin = scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    begin = advance_log_start(scene.catalog.retention, topic.topic_id, 0, start)
     scene.catalog.retention.remove_expired(topic.topic_id, 0)
     extents = scene.extents(topic, 0, begin)
     for timestamp in range(995, 1050, 3):

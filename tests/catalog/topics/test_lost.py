@@ -23,7 +23,7 @@ from catalog.topics.lost import Restored
 from catalog.topics.names import MAX_NAME_LENGTH
 from catalog.topics.repository import Topics
 from core.clock import ManualClock, SystemClock
-from tests.catalog.scene import run_of
+from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +136,7 @@ def test_a_topic_that_was_not_lost_keeps_its_name(scene: Scene, clock: ManualClo
         catalog.topics.create("t", 1, {})
     topic = catalog.topics.get("t")
     if reason == "records behind expired ones":
-        catalog.retention.advance_log_start(topic.topic_id, 0, 3)
+        advance_log_start(catalog.retention, topic.topic_id, 0, 3)
         scene.commit(topic, run_of(3))
     newer = lost_topic(2, created_ms=catalog.clock.now_ms() + 1)
     (restored,) = restore(catalog, newer)

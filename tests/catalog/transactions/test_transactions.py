@@ -13,7 +13,7 @@ from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionI
 from catalog.transactions.repository import EndedTransaction, EndRequest
 from catalog.transactions.rules import ProducerIdentity, TransactionState
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import Scene, run_of, runs_of
+from tests.catalog.scene import Scene, advance_log_start, run_of, runs_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -114,7 +114,7 @@ def test_the_last_stable_offset_stays_although_the_log_start_passes_it(scene: Sc
     topic = scene.topic()
     producer = _begin(scene, "t", topic)
     _write(scene, topic, producer)
-    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 3)
+    advance_log_start(scene.catalog.retention, topic.topic_id, 0, 3)
     _write(scene, topic, producer, 3)
     state = _state(scene, topic)
     assert (state.log_start_offset, state.last_stable_offset, state.high_watermark) == (3, 3, 6)

@@ -16,7 +16,7 @@ from core.ids import SeededIds
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from prototypes.sharded_catalog import ShardedCommits, ShardedGarbage, open_shards, sharded_name
-from tests.catalog.scene import run_of, runs_of
+from tests.catalog.scene import advance_log_start, run_of, runs_of
 from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Cluster:
     def expire(self, shard: int) -> None:
         """Remove all records of a shard's partition, as retention does."""
         key = PartitionId(self.topics[shard], 0)
-        self.catalog(shard).retention.advance_log_start(key.topic_id, key.partition, 10**9)
+        advance_log_start(self.catalog(shard).retention, key.topic_id, key.partition, 10**9)
         self.catalog(shard).retention.remove_expired(key.topic_id, key.partition)
 
     def collect(self) -> GarbageReport:

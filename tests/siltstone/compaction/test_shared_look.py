@@ -27,6 +27,7 @@ from siltstone.compaction.watcher import Watcher
 from siltstone.context import AppContext
 from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
+from tests.catalog.scene import advance_log_start
 from tests.planner.system import System
 from tests.siltstone.compaction.test_watcher import InProcessSession
 
@@ -156,7 +157,9 @@ class Operations:
 
     def delete_records(self) -> None:
         key = self.random.choice(self.keys())
-        self.system.catalog.retention.advance_log_start(key.topic_id, key.partition, self.random.randrange(9))
+        advance_log_start(
+            self.system.catalog.retention, key.topic_id, key.partition, self.random.randrange(9)
+        )
 
     def replace_topic(self) -> None:
         self.system.catalog.topics.delete("t0")
