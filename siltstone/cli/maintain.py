@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from core.outage import StartWait
     from siltstone.context import AppContext
     from siltstone.settings.configuration import Settings
+
+_SIGNAL_SECONDS: Final = 1.0
 
 
 @click.command()
@@ -85,7 +87,8 @@ def _watch(
         ):
             runner.start()
             try:
-                stopped.wait()
+                while not stopped.wait(_SIGNAL_SECONDS):
+                    pass  # Python handles a signal here that the system gave to another thread
             finally:
                 runner.stop()
         report = GarbageReport()
