@@ -205,7 +205,7 @@ def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rate
     interrupts = Interrupts()
     begin = perf_counter()
     while context.catalog.planning.backlog().ingestion_files or context.catalog.jobs.claimable():
-        interrupts.requested.wait(watcher.poll(interrupts))
+        interrupts.wait(watcher.poll(interrupts))
         done = watcher.status.run.compaction
         if done.failures:
             raise RuntimeError(f"a job failed: {done.failures[0].message}")

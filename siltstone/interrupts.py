@@ -7,6 +7,7 @@ within Spark's own code.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # A tool that signals a process and its group sends the same interrupt twice.
 _SAME_SECONDS = 1.0
+# The system may give a signal to another thread, as after a freeze. Python handles it in the main thread, and
+# only when that wakes up.
+_WAKE_SECONDS = 1.0
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
@@ -63,6 +67,14 @@ class Interrupts:
             self._shields -= 1
         if self.requested.is_set() and not self._shields:
             raise KeyboardInterrupt
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait in the main thread until a signal arrives; return False if none did in that time."""
+        until = self._clock.monotonic() + seconds
+        while not self.requested.wait(min(max(until - self._clock.monotonic(), 0), _WAKE_SECONDS)):
+            if self._clock.monotonic() >= until:
+                return False
+        return True
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         now = self._clock.monotonic()

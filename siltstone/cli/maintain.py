@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from core.outage import StartWait
     from siltstone.context import AppContext
     from siltstone.settings.configuration import Settings
-
-_SIGNAL_SECONDS: Final = 1.0
 
 
 @click.command()
@@ -83,12 +81,11 @@ def _watch(
         with (
             serve_collector(MaintenanceCollector(runner), metrics),
             contextlib.suppress(KeyboardInterrupt),
-            interrupts.shielded() as stopped,
+            interrupts.shielded(),
         ):
             runner.start()
             try:
-                while not stopped.wait(_SIGNAL_SECONDS):
-                    pass  # Python handles a signal here that the system gave to another thread
+                interrupts.wait()
             finally:
                 runner.stop()
         report = GarbageReport()

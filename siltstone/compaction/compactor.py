@@ -88,6 +88,10 @@ class CompactionRun:
             "garbage": None if self.garbage is None else self.garbage.as_dict(),
         }
 
+    def begin(self, jobs: int) -> None:
+        """Count claimed jobs, which run now."""
+        self.compaction.jobs += jobs
+
     def add(self, outcome: JobOutcome) -> None:
         """Add the outcome of one job."""
         if outcome.result is not None:
@@ -104,7 +108,6 @@ class CompactionRun:
     def end_round(self, report: CompactionReport) -> None:
         """Add what is known only of a round as a whole; its jobs have been added."""
         self.rounds += 1
-        self.compaction.jobs += report.jobs
         seconds = self.compaction.seconds
         seconds["total"] = seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
 
@@ -276,6 +279,7 @@ def _run_round(
     if not jobs:
         return False
     files = sum(len(job.spec.inputs) for job in jobs)
+    done.begin(len(jobs))
     with display.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
 
         def report_outcome(outcome: JobOutcome) -> None:

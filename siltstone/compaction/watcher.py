@@ -133,7 +133,7 @@ class Watcher:
         try:
             with self._session:
                 while True:
-                    interrupts.requested.wait(self.poll(interrupts))
+                    interrupts.wait(self.poll(interrupts))
                     with interrupts.shielded():  # a signal within the poll may have been deferred
                         pass
         except (KeyboardInterrupt, JobCancelledError):
@@ -263,6 +263,7 @@ class Watcher:
         if jobs:
             self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
         self.status.jobs_running += len(jobs)
+        self.status.run.begin(len(jobs))
         return jobs
 
     def _further_jobs(self, stopped: threading.Event, free: int) -> FoundJobs:
@@ -278,6 +279,8 @@ class Watcher:
         waiting = self._plan(max(free, 1), stopped, may_wait=False)
         self._measure_backlog()
         self.status.last_poll_ms = self._machine_clock.now_ms()
+        self._outage.succeeded()
+        self.status.outage_seconds = self._outage.seconds
         jobs = self._claim(free)
         return FoundJobs(jobs, waiting - len(jobs))
 

@@ -5,6 +5,7 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -154,3 +155,26 @@ def test_an_interrupt_while_a_kafka_client_is_made_is_not_taken_for_a_bad_proper
 
     with Interrupts(), pytest.raises(KeyboardInterrupt):
         connect(make, {"linger.ms": "5"})
+
+
+def test_a_signal_that_another_thread_receives_ends_a_wait_without_limit() -> None:
+    """The system chooses the thread; after a freeze it may be any."""
+    parked = threading.Event()
+    other = threading.Thread(target=parked.wait)
+    other.start()
+    assert other.ident is not None
+    send = threading.Timer(0.1, signal.pthread_kill, (other.ident, signal.SIGTERM))
+
+    def wait(interrupts: Interrupts) -> None:
+        with interrupts.shielded():
+            assert not interrupts.wait(0)
+            send.start()
+            assert interrupts.wait()
+
+    try:
+        with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+            wait(interrupts)
+    finally:
+        parked.set()
+        other.join()
+        send.join()
