@@ -217,12 +217,20 @@ def test_a_slot_gets_another_job_while_the_others_go_on(log: Log) -> None:
     """All slots have jobs as long as there are enough; jobs that come meanwhile run in the same round."""
     for number in range(7):
         log.add(f"topic-{number}")
-    session = InProcessSession(3, lambda _job: log.add("late") if len(session.running) == 3 else None)
+    counted: list[int] = []
+
+    def before(_job: Job) -> None:
+        counted.append(watcher.status.run.compaction.jobs)
+        if len(session.running) == 3:
+            log.add("late")
+
+    session = InProcessSession(3, before)
     watcher = log.watcher(session)
 
     assert watcher.poll(Interrupts()) == 0
 
     assert session.running == [3, 3, 3, 3, 3, 3, 2, 1]
+    assert counted == [3, 4, 5, 6, 7, 8, 8, 8]  # while the round goes on
     assert (watcher.status.run.rounds, watcher.status.run.compaction.jobs_completed) == (1, 8)
     assert watcher.status.jobs_running == 0
     assert log.is_compacted()
