@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import KafkaException, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # the library does not list it
+from confluent_kafka.cimpl import KafkaError, KafkaException, NewTopic
 
 from benchmarks.beside_kafka.load import LoadError
 from benchmarks.beside_kafka.security import PASSWORD, USER, add_user
@@ -34,6 +36,11 @@ _HEAP = ("-Xmx512m", "-Duser.language=en")
 _ADMIN_SECONDS = 60.0
 _BROKER_SETTINGS = {"log.segment.delete.delay.ms": 1000}  # otherwise deleted topics fill the disk
 _MAX_OBJECT_BYTES = 5 * 10**9
+_WITHOUT_LEADER = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 
 class Server(Protocol):
@@ -215,12 +222,32 @@ def evict_pages(server: Server) -> None:
                 os.close(descriptor)
 
 
+def _wait_for_leaders(admin: AdminClient, name: str, partitions: int) -> None:
+    wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}  # type: ignore[no-untyped-call]
+    ends_at = monotonic() + _ADMIN_SECONDS
+    while True:
+        try:
+            for offset in admin.list_offsets(wanted, request_timeout=_ADMIN_SECONDS).values():
+                offset.result(_ADMIN_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in _WITHOUT_LEADER or monotonic() > ends_at:
+                raise
+            sleep(0.05)
+        else:
+            return
+
+
 @contextmanager
 def topic(server: Server, name: str, partitions: int) -> Iterator[str]:
-    """Create a topic with the server's default settings, and delete it unless the run ends."""
+    """Create a topic with the server's default settings, and delete it unless the run ends.
+
+    All its partitions have leaders when it is yielded. A broker creates a topic before that, and then lets an
+    idempotent producer of Java that begins at once fail with OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+    """
     admin = AdminClient({"log_level": 0, **server.client_settings})
     (created,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
     created.result(_ADMIN_SECONDS)
+    _wait_for_leaders(admin, name, partitions)
 
     def delete() -> None:
         (deleted,) = admin.delete_topics([name], operation_timeout=_ADMIN_SECONDS).values()
