@@ -5,8 +5,8 @@ throughput and makes the file no larger. The open file is closed early if all of
 
 1. It has at least `min_bytes`, or a batch of a transaction. A transaction is small, and its producer waits
    for all acknowledgements before it commits.
-2. Few files are in flight. Otherwise it collects more while they are written, as in Nagle's algorithm
-   (RFC 896).
+2. Few files are in flight, and it is not small in comparison with them. Otherwise it collects more while they
+   are written, as in Nagle's algorithm (RFC 896).
 3. Little more will arrive. Either stalled producers have sent at least half of it, or nothing that matters
    has arrived for the *idle time*.
 4. The budget has a PUT left.
@@ -15,10 +15,11 @@ A producer is *stalled* if it has used up its requests in flight. This is known 
 they may have five. A producer of many bytes counts as stalled at its third, so that one file is filled while
 another is uploaded.
 
-Files are uploaded in parallel, and committed one at a time. The rule allows as many files in flight as
-keep the commits busy: one that is committed, and those that are uploaded meanwhile. More files would only
-wait for their commits, while a file that stays open collects the requests of more producers. The agent learns
-how long PUTs and commits take.
+Files are uploaded in parallel, and committed one at a time. The bytes in flight may be as many times those of
+the open file as a PUT takes longer than a commit. If all files are equal, so many are uploaded while one is
+committed. More files would only wait for their commits, while a file that stays open collects the requests of
+more producers. A small file waits for larger ones, so producers that are acknowledged at different times meet
+in one file again. The agent learns how long PUTs and commits take.
 
 The idle time is learnt from arrivals like a retransmission timeout (RFC 6298), from a mean and a mean
 deviation. After a request it is the time in which another one follows it, so a file is closed soon after the
@@ -160,6 +161,7 @@ class EarlyCloseRule:
         self._stalled: set[int] = set()
         self._stalled_bytes = 0
         self._has_transaction = False
+        self._in_flight_bytes = 0
         self._is_held_back = False
         self.held_back = 0
 
@@ -234,6 +236,7 @@ class EarlyCloseRule:
     def closed(self, size: int) -> None:
         """Record that the open file was closed with so many bytes, for any reason."""
         self._budget.add_bytes(size)
+        self._in_flight_bytes += size
         self._size = self._mark_size = 0
         self._has_transaction = False
         self._bytes.clear()
@@ -249,14 +252,17 @@ class EarlyCloseRule:
         """Record how long the commit of a file took."""
         self._commit_seconds.learn(seconds)
 
-    def _max_files(self) -> int:
-        """Return how many files in flight keep the commits busy, at most `max_files`."""
-        limit, put, commit = self._limits.max_files, self._put_seconds.value, self._commit_seconds.value
-        return limit if put >= (limit - 1) * commit else 1 + math.ceil(put / commit)
+    def _is_small_among_those_in_flight(self) -> bool:
+        """Return True if its upload would probably end before the commits of those in flight."""
+        return self._in_flight_bytes * self._commit_seconds.value > self._size * self._put_seconds.value
 
-    def acknowledged(self, now: float, requests: Mapping[int, int]) -> None:
-        """Record that a file's requests were acknowledged: their number by idempotent producer."""
+    def acknowledged(self, now: float, size: int, requests: Mapping[int, int]) -> None:
+        """Record that the requests of a closed file of `size` bytes were acknowledged, or failed.
+
+        `requests` has their number by idempotent producer.
+        """
         self._acknowledged_at = now
+        self._in_flight_bytes -= size
         for producer_id, count in requests.items():
             self._unacknowledged[producer_id] -= count
             if producer_id in self._stalled and not self._is_stalled(producer_id):
@@ -271,7 +277,7 @@ class EarlyCloseRule:
         if not self._budget.capacity or not self._size:
             return None
         is_small = self._size < limits.min_bytes and not self._has_transaction
-        if is_small or files_in_flight >= self._max_files():
+        if is_small or files_in_flight >= limits.max_files or self._is_small_among_those_in_flight():
             return None
         if self.has_stalled_producers():
             due = now

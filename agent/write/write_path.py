@@ -406,7 +406,7 @@ class WritePath:
                 del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
-            self.early_close.acknowledged(self._clock.monotonic(), flight.file.requests)
+            self.early_close.acknowledged(self._clock.monotonic(), flight.file.size, flight.file.requests)
             del flight  # releases the producers' buffers before the wait for the next file
             self._schedule()
 

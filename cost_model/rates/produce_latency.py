@@ -183,7 +183,7 @@ class _Agent:
 
     def _acknowledge(self, now: float) -> None:
         file = self._flights.popleft()
-        self._rule.acknowledged(now, {})
+        self._rule.acknowledged(now, file.size, {})
         for kind, born in file.sent:
             if born >= self._counted_from:
                 self._latencies.append(now - born)

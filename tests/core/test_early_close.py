@@ -106,7 +106,7 @@ def test_a_producer_with_a_response_is_no_longer_stalled() -> None:
     rule.closed(64 * KIB)
     send(rule, *[(0.001, 32 * KIB)] * 3, producer=7)
     assert rule.has_stalled_producers(), "two requests are in flight, three are in the open file"
-    rule.acknowledged(0.002, {7: 2})
+    rule.acknowledged(0.002, 64 * KIB, {7: 2})
     assert not rule.has_stalled_producers()
     rule.arrived(0.002, 128 * KIB, 32 * KIB, 7)
     rule.arrived(0.002, 160 * KIB, 32 * KIB, 7)
@@ -142,17 +142,32 @@ def test_a_file_is_not_due_while_others_are_in_flight() -> None:
     assert rule.due_at(0.0, 3) is None
 
 
-@pytest.mark.parametrize(("put_seconds", "files"), [(0.004, 2), (0.011, 4), (0.3, 5)])
-def test_as_many_files_are_in_flight_as_keep_the_commits_busy(put_seconds: float, files: int) -> None:
-    """One is committed, and those that are uploaded meanwhile follow it."""
-    rule = EarlyCloseRule(limits(max_files=5), 0.0)
-    send(rule, *[(0.0, 100 * KIB)] * 5, producer=7)
-    assert rule.due_at(0.0, 4) == 0.0, "nothing is learnt yet"
+@pytest.mark.parametrize(("put_seconds", "times"), [(0.004, 0.8), (0.010, 2), (0.3, 60)])
+def test_the_bytes_in_flight_are_bounded_by_those_of_the_open_file(put_seconds: float, times: float) -> None:
+    """If files are equal, one is committed while the others are uploaded."""
+    rule = EarlyCloseRule(limits(), 0.0)
+    rule.arrived(0.0, 0, 400 * KIB, None)
+    rule.closed(int(times * 1000 * KIB))
+    send(rule, *[(0.0, 200 * KIB)] * 4, producer=7)
+    rule.arrived(0.0, 999 * KIB, 199 * KIB, 7)
+    assert rule.due_at(0.0, 1) == 0.0, "nothing is learnt yet"
     for _ in range(3):
         rule.uploaded(put_seconds)
         rule.committed(0.005)
-    assert rule.due_at(0.0, files - 1) == 0.0
-    assert rule.due_at(0.0, files) is None
+    assert rule.due_at(0.0, 1) is None
+    rule.arrived(0.0, 1001 * KIB, 2 * KIB, 7)
+    assert rule.due_at(0.0, 1) == 0.0
+
+
+def test_a_small_file_waits_until_a_large_one_is_acknowledged() -> None:
+    rule = EarlyCloseRule(limits(), 0.0)
+    rule.uploaded(0.005)
+    rule.committed(0.005)
+    rule.closed(1000 * KIB)
+    send(rule, *[(0.0, 100 * KIB)] * 5, producer=7)
+    assert rule.due_at(0.0, 1) is None
+    rule.acknowledged(0.1, 1000 * KIB, {})
+    assert rule.due_at(0.1, 0) == 0.1
 
 
 def test_the_idle_time_follows_the_gaps_between_requests() -> None:
@@ -171,11 +186,11 @@ def test_after_an_acknowledgement_the_idle_time_is_that_of_a_response() -> None:
     rule = EarlyCloseRule(limits(), 0.0)
     for number in range(1, 100):
         rule.closed(1000 * KIB)
-        rule.acknowledged(number + 0.9, {})
+        rule.acknowledged(number + 0.9, 0, {})
         send(rule, (number + 0.904, 1000 * KIB))
     assert rule.idle_seconds == 0.002
     assert rule.due_at(99.904, 0) == pytest.approx(99.906)
-    rule.acknowledged(99.905, {})
+    rule.acknowledged(99.905, 0, {})
     assert rule.due_at(99.905, 0) == pytest.approx(99.905 + 1.5 * 0.004, rel=1e-5)
 
 
@@ -191,7 +206,7 @@ def test_a_long_gap_is_unlearnt_by_producers_of_one_request_at_a_time() -> None:
     assert rule.idle_seconds > 0.1
     for number in range(100, 160):
         rule.closed(100 * KIB)
-        rule.acknowledged(0.1 * number, {})
+        rule.acknowledged(0.1 * number, 0, {})
         send(rule, (0.1 * number + 0.002, 100 * KIB))
     assert rule.idle_seconds < 0.005
 
@@ -219,7 +234,7 @@ def test_files_that_wait_for_the_budget_are_counted_once() -> None:
     rule = EarlyCloseRule(limits(puts_per_second=1), 0.0)
     for number in range(3):
         send(rule, (0.0, 100 * KIB))
-        rule.acknowledged(0.0, {})
+        rule.acknowledged(0.0, 0, {})
         assert rule.take(0.1, 0) is (number == 0)
         if number:
             assert not rule.take(0.1, 0)
