@@ -249,7 +249,7 @@ class EmbeddedPostgres:
             return url
         deadline = self._clock.monotonic() + TIMEOUT_SECONDS
         while not (url := self._address_if_ready(sockets)):
-            if self._clock.monotonic() > deadline:
+            if has_server_ended(self._pgdata) or self._clock.monotonic() > deadline:
                 raise self._failed("be reached", "")
             self._clock.sleep(0.05)
         return url

@@ -16,11 +16,13 @@ import psutil
 import psycopg
 import pytest
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 from catalog.database.embedded import server as embedded
-from catalog.database.embedded.host import programs
+from catalog.database.embedded.host import has_server_ended, programs
 from catalog.database.embedded.server import EmbeddedPostgres
 from catalog.errors import EmbeddedPostgresError
+from core.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -227,6 +229,34 @@ def test_a_server_that_cannot_be_started_again_is_tried_again(
     first, second, last = logs[:3]
     assert [first["log_level"], second["log_level"], last["log_level"]] == ["error", "error", "warning"]
     assert first["reason"] == "the disk is full (free some space)"
+
+
+class _StoppedClock(SystemClock):
+    """Sleeps, but has always the same time."""
+
+    @override
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def test_a_server_that_ends_right_after_its_start_is_not_waited_for(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands still, so nothing but the end of the server ends the wait."""
+    started = EmbeddedPostgres._start_or_find
+
+    def start_and_kill(
+        self: EmbeddedPostgres, account: Account, command: Sequence[str], sockets: Path
+    ) -> str:
+        url = started(self, account, command, sockets)
+        postmaster = _postmaster(directory)
+        postmaster.kill()
+        _wait_until(lambda: has_server_ended(directory / "pgdata"))
+        return url
+
+    monkeypatch.setattr(EmbeddedPostgres, "_start_or_find", start_and_kill)
+    with pytest.raises(EmbeddedPostgresError, match="cannot be reached"):
+        EmbeddedPostgres(directory, clock=_StoppedClock()).start()
 
 
 def _wait_until(is_true: Callable[[], bool]) -> None:
