@@ -112,7 +112,7 @@ def test_an_old_primary_without_its_synchronous_standby_confirms_nothing(
     """The standby was promoted, and the old primary is isolated but runs: it cannot commit a confirmation."""
     pair = postgres_pair
     pair.set_synchronous()
-    limits = DatabaseLimits(response_seconds=1, retry_seconds=0)
+    limits = DatabaseLimits(response_seconds=1, lock_seconds=2, retry_seconds=0)
     system = start_system(pair.primary.url, limits)
     names = _leave_garbage(system)
     pair.standby.promote()
