@@ -13,6 +13,7 @@ from tests.agent.faulty_store import FaultyStore
 from tests.agent.running_agents import Agents
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from catalog.open import Catalog
@@ -33,9 +34,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, ids: Ids) -> FaultyStore:
-    """A local store with faults on demand."""
-    return FaultyStore(LocalStore(tmp_path / "objects", ids))
+def store(tmp_path: Path, ids: Ids) -> Iterator[FaultyStore]:
+    """A local store with faults on demand. It holds open directories until it is closed."""
+    opened = FaultyStore(LocalStore(tmp_path / "objects", ids))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -6,30 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.clock import SystemClock
-from object_store.local.store import LocalStore
-from tests.agent.faulty_store import FaultyStore
 from tests.agent.kafka.brokers import BrokerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The system clock. No test depends on elapsed time."""
-    return SystemClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, ids: Ids) -> FaultyStore:
-    """A local store that fails on request."""
-    return FaultyStore(LocalStore(tmp_path / "objects", ids))
+    from tests.agent.faulty_store import FaultyStore
 
 
 @pytest.fixture
