@@ -14,7 +14,7 @@ from agent.group_settings import GroupSettings
 from agent.listeners import HttpListener, KafkaListener
 from agent.local_tier_settings import LocalTierSettings
 from core.settings import Bytes, check_bounds, check_order, internal, setting
-from maintenance.settings import GarbageSettings  # noqa: TC001 - pydantic evaluates the annotations
+from maintenance.settings import MaintenanceSettings  # noqa: TC001 - pydantic evaluates the annotations
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -158,7 +158,7 @@ class AgentSettings:
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
 
     # None: this agent runs no maintenance.
-    maintenance: GarbageSettings | None = None
+    maintenance: MaintenanceSettings | None = None
 
     # Write path
     flush_interval_ms: int = setting(

@@ -30,7 +30,7 @@ from catalog.open import EmbeddedPostgres, migrate_catalog, open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.retention import expire
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig
 from planner.planner import plan
@@ -168,7 +168,7 @@ def _poll(context: AppContext) -> None:
     """Do what a watcher does in a poll without a job."""
     context.catalog.sessions.check_schema()
     assert waiting_pause(context) is None
-    planned = plan_jobs(context, _PATIENT, GarbageSettings(), slots=4, shares_looks=True)
+    planned = plan_jobs(context, _PATIENT, MaintenanceSettings(), slots=4, shares_looks=True)
     assert not planned.waiting
     assert not planned.is_elsewhere
     assert context.catalog.planning.backlog().ingestion_files == INGESTION_FILES

@@ -23,17 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
-
-import structlog
 
 from catalog.lifecycle.expiry import OwnerKind
-from core.errors import SiltstoneError
 from maintenance.listing import files_beside_objects
 from maintenance.owners import Owners, Ownership, owner_of
-from maintenance.report import GarbageReport
-from maintenance.retention import RetentionReport, expire
-from maintenance.settings import GarbageSettings
+from maintenance.report import MaintenanceReport, no_progress
+from maintenance.retention import remove_expired
+from maintenance.silence import fence_silent
 from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import require_bound
@@ -45,35 +41,26 @@ if TYPE_CHECKING:
 
     from catalog.lifecycle.expiry import InactiveOwner
     from catalog.open import Catalog
-    from catalog.transactions.lookups import TimedOutTransaction
     from core.clock import Clock
     from maintenance.report import Progress
+    from maintenance.settings import MaintenanceSettings
     from object_store.interface import ObjectInfo, ObjectStore
 
-__all__ = ["GarbageReport", "GarbageSettings", "collect_garbage"]
-
-_log = structlog.get_logger(__name__)
 OWNERS_AT_ONCE = 100
-# No agent ignores notifications of this origin.
-_NO_ORIGIN: Final = UUID(int=0)
 # Agents use extents for less than this time after their lookup, and must still ask for aborted transactions.
 _READ_MS: Final = 60_000
 
 
-def _no_progress() -> None:
-    pass
-
-
 def collect_garbage(
-    catalog: Catalog, store: ObjectStore, clock: Clock, settings: GarbageSettings
-) -> GarbageReport:
+    catalog: Catalog, store: ObjectStore, clock: Clock, settings: MaintenanceSettings
+) -> MaintenanceReport:
     """Run one round; it may be interrupted and repeated at any point, also by several processes at once.
 
     Reject a store that is not the catalog's: there every absent object would count as deleted.
     """
     require_bound(store, catalog.store_binding)
     catalog.incarnations.ensure()
-    report = GarbageReport()
+    report = MaintenanceReport()
     remove_expired(catalog, report)
     fence_silent(catalog, settings, report)
     remove_deleted_topics(catalog, settings, report)
@@ -84,70 +71,11 @@ def collect_garbage(
     return report
 
 
-def remove_expired(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
-    """Remove the extents that have expired by retention."""
-    expired = RetentionReport()
-    try:
-        expire(catalog, progress, expired)
-    finally:  # also what a round removed before it was stopped
-        report.expired_extents += expired.extents
-        report.expired_bytes += expired.size
-
-
-def fence_silent(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
-    """Mark and fence silent sessions (`catalog.lifecycle.reachability`)."""
-    fenced = catalog.sessions.fence_silent(settings.session_silence_ms, settings.fence_confirm_ms)
-    report.fenced_sessions += len(fenced)
-
-
-def abort_timed_out(catalog: Catalog, report: GarbageReport, progress: Progress = _no_progress) -> None:
-    """Abort the transactions that have lasted for longer than their timeouts, and fence their producers.
-
-    A transaction that cannot be aborted does not hold up the others; its error is raised after them.
-    """
-    failures: dict[str, SiltstoneError] = {}
-    while found := catalog.transaction_lookups.timed_out():
-        failures = {}
-        for each in found:
-            error = _abort(catalog, each, report)
-            if error is not None:
-                failures[each.transactional_id] = error
-        if len(failures) == len(found):
-            break
-        progress()
-    for failure in failures.values():
-        raise failure
-
-
-def _abort(catalog: Catalog, found: TimedOutTransaction, report: GarbageReport) -> SiltstoneError | None:
-    """Abort a transaction; return why that is not possible, or None."""
-    try:
-        ended = catalog.transactions.abort(
-            found.transactional_id, found.producer, started_ms=found.started_ms
-        )
-        catalog.commits.announce(ended.partitions, _NO_ORIGIN)
-        if ended.leaders:
-            catalog.local_transactions.announce()
-    except SiltstoneError as error:
-        _log.warning(
-            "a transaction could not be aborted",
-            transactional_id=found.transactional_id,
-            reason=str(error),
-            remedy="maintenance tries again; readers of committed records wait meanwhile",
-        )
-        return error
-    report.aborted_transactions += 1
-    return None
-
-
-def release_silent_jobs(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
-    """Mark silent job attempts, and return the jobs of those to the queue whose silence is confirmed."""
-    released = catalog.jobs.release_expired(settings.job_silence_ms, settings.fence_confirm_ms)
-    report.released_jobs += len(released)
-
-
 def remove_deleted_topics(
-    catalog: Catalog, settings: GarbageSettings, report: GarbageReport, progress: Progress = _no_progress
+    catalog: Catalog,
+    settings: MaintenanceSettings,
+    report: MaintenanceReport,
+    progress: Progress = no_progress,
 ) -> None:
     """Remove the rows of topics that were deleted `topic_delete_delay_ms` ago."""
     while removed := catalog.garbage.remove_deleted(delay_ms=settings.topic_delete_delay_ms):
@@ -159,9 +87,9 @@ def collect_dead_files(
     catalog: Catalog,
     store: ObjectStore,
     clock: Clock,
-    settings: GarbageSettings,
-    report: GarbageReport,
-    progress: Progress = _no_progress,
+    settings: MaintenanceSettings,
+    report: MaintenanceReport,
+    progress: Progress = no_progress,
 ) -> None:
     """Delete the objects that have been dead for the grace period."""
     before_ms = clock.now_ms() - settings.grace_ms
@@ -172,9 +100,9 @@ def collect_orphans(
     catalog: Catalog,
     store: ObjectStore,
     clock: Clock,
-    settings: GarbageSettings,
-    report: GarbageReport,
-    progress: Progress = _no_progress,
+    settings: MaintenanceSettings,
+    report: MaintenanceReport,
+    progress: Progress = no_progress,
 ) -> None:
     """Abort the uploads and delete the orphans of owners that have ended, and later the owners' rows."""
     # After a failover, no orphan may be deleted before the incarnation begins.
@@ -186,7 +114,7 @@ def collect_orphans(
     _clear_up_after_owners(catalog, store, settings, report, progress)
 
 
-def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageReport) -> None:
+def expire_rows(catalog: Catalog, settings: MaintenanceSettings, report: MaintenanceReport) -> None:
     """Delete idle producers, and rows that no retry needs any more; forget transactions that left nothing."""
     report.expired_producers += catalog.expiry.expire_producers(settings.producer_idle_ms)
     catalog.expiry.expire_commit_results()
@@ -200,7 +128,11 @@ def expire_rows(catalog: Catalog, settings: GarbageSettings, report: GarbageRepo
 
 
 def _sweep_uploads(
-    catalog: Catalog, store: ObjectStore, now_ms: int, settings: GarbageSettings, report: GarbageReport
+    catalog: Catalog,
+    store: ObjectStore,
+    now_ms: int,
+    settings: MaintenanceSettings,
+    report: MaintenanceReport,
 ) -> None:
     """Abort uploads that were never completed, once their owner can no longer publish them.
 
@@ -234,7 +166,7 @@ def _delete_dead_files(
     store: ObjectStore,
     before_ms: int,
     batch: int,
-    report: GarbageReport,
+    report: MaintenanceReport,
     progress: Progress,
 ) -> None:
     files = catalog.garbage.dead_files(before_ms, batch)
@@ -256,8 +188,8 @@ def _delete_dead_files(
 def _clear_up_after_owners(
     catalog: Catalog,
     store: ObjectStore,
-    settings: GarbageSettings,
-    report: GarbageReport,
+    settings: MaintenanceSettings,
+    report: MaintenanceReport,
     progress: Progress,
 ) -> None:
     """Delete the orphans of ended sessions and jobs, and later the rows of these owners.
@@ -280,8 +212,8 @@ class OrphanSweep:
 
     catalog: Catalog
     store: ObjectStore
-    settings: GarbageSettings
-    report: GarbageReport
+    settings: MaintenanceSettings
+    report: MaintenanceReport
     progress: Progress
     _layouts: tuple[Layout, ...] = ()
 

@@ -9,8 +9,12 @@ Progress = Callable[[], None]
 """Called by a task whenever it has made progress; it may raise to end the round."""
 
 
+def no_progress() -> None:
+    """Take no notice of progress."""
+
+
 @dataclass(slots=True, kw_only=True)
-class GarbageReport:
+class MaintenanceReport:
     """Counters of a round; objects that could not be deleted are retried in a later round."""
 
     expired_extents: int = 0
@@ -34,7 +38,7 @@ class GarbageReport:
         """Return the counters for reports."""
         return {name: value for name, value in asdict(self).items() if name != "gauges"}
 
-    def add(self, other: GarbageReport) -> None:
+    def add(self, other: MaintenanceReport) -> None:
         """Add the counters of a later round; its gauges replace those of this one."""
         self.gauges.update(other.gauges)
         for name, count in other.as_dict().items():

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from catalog.lifecycle.retention import RetentionRule
+from maintenance.report import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from catalog.model import PartitionId
     from catalog.open import Catalog
-    from maintenance.report import Progress
+    from maintenance.report import MaintenanceReport, Progress
 
 PARTITIONS_AT_ONCE: Final = 100
 
@@ -31,7 +32,7 @@ class RetentionReport:
 
 
 def expire(
-    catalog: Catalog, progress: Progress = lambda: None, report: RetentionReport | None = None
+    catalog: Catalog, progress: Progress = no_progress, report: RetentionReport | None = None
 ) -> RetentionReport:
     """Run one round over all topics, by the catalog's clock; add what it removes to `report`."""
     report = report or RetentionReport()
@@ -43,6 +44,16 @@ def expire(
             progress()
         page = catalog.retention.due(rules, after=page.last)
     return report
+
+
+def remove_expired(catalog: Catalog, report: MaintenanceReport, progress: Progress = no_progress) -> None:
+    """Remove the extents that have expired by retention."""
+    expired = RetentionReport()
+    try:
+        expire(catalog, progress, expired)
+    finally:  # also what a round removed before it was stopped
+        report.expired_extents += expired.extents
+        report.expired_bytes += expired.size
 
 
 def _expire_some(catalog: Catalog, due: Sequence[PartitionId], report: RetentionReport) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from core.errors import SiltstoneError
 from core.outage import Outage
-from maintenance.report import GarbageReport
+from maintenance.report import MaintenanceReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ class MaintenanceTask:
 
     name: str
     interval_seconds: float
-    run: Callable[[GarbageReport, Callable[[], None]], None]
+    run: Callable[[MaintenanceReport, Callable[[], None]], None]
 
     @property
     def lease_ms(self) -> int:
@@ -69,7 +69,7 @@ class TaskTotals:
     failures: int = 0
     is_leader: bool = False
     success_at: float | None = None
-    report: GarbageReport = field(default_factory=GarbageReport)
+    report: MaintenanceReport = field(default_factory=MaintenanceReport)
 
 
 class MaintenanceRunner:
@@ -122,12 +122,12 @@ class MaintenanceRunner:
         except SiltstoneError as error:  # they end by themselves
             _log.warning("leases of maintenance tasks could not be released", reason=str(error))
 
-    def run_once(self) -> tuple[GarbageReport, dict[str, Exception]]:
+    def run_once(self) -> tuple[MaintenanceReport, dict[str, Exception]]:
         """Run one round of each task now, without leases; return their sum, and the failures by task."""
         failures: dict[str, Exception] = {}
-        total = GarbageReport()
+        total = MaintenanceReport()
         for task in self._tasks:
-            report = GarbageReport()
+            report = MaintenanceReport()
             try:
                 task.run(report, self._check_stopped)
                 self._leases.record_success(task.name)
@@ -163,7 +163,7 @@ class MaintenanceRunner:
         if self._stopped.is_set():  # after `stop` has released all others, if this thread was slow
             self._leases.release(self.holder_id)
             raise StoppedError(task.name)
-        report = GarbageReport()
+        report = MaintenanceReport()
         try:
             task.run(report, self._progress(task))
         finally:

@@ -12,8 +12,8 @@ GRACE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageSettings:
-    """Times that maintenance waits; `docs/explanation/planner.md` has the reasons."""
+class MaintenanceSettings:
+    """Times that maintenance waits; `docs/explanation/maintenance.md` has the reasons."""
 
     grace_ms: int = internal(
         GRACE_MS, "Time that a dead file is kept; it exceeds the time that readers cache a lookup.", ge=0

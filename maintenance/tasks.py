@@ -18,13 +18,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maintenance import garbage_collection
+from maintenance.retention import remove_expired
 from maintenance.runner import MaintenanceTask
+from maintenance.silence import fence_silent, release_silent_jobs
+from maintenance.transaction_timeouts import abort_timed_out
 from object_store.binding import require_bound
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
-    from maintenance.report import GarbageReport, Progress
-    from maintenance.settings import GarbageSettings
+    from maintenance.report import MaintenanceReport, Progress
+    from maintenance.settings import MaintenanceSettings
     from object_store.interface import ObjectStore
 
 # An observation of the catalog at least every MAX_GAP_MS lets silence count.
@@ -36,34 +39,34 @@ ORPHANS_SECONDS: Final = 60.0
 
 
 def maintenance_tasks(
-    catalog: Catalog, store: ObjectStore, settings: GarbageSettings
+    catalog: Catalog, store: ObjectStore, settings: MaintenanceSettings
 ) -> list[MaintenanceTask]:
     """Return the tasks. Those that delete objects verify first that the store is the catalog's."""
 
-    def silence(report: GarbageReport, progress: Progress) -> None:
-        garbage_collection.fence_silent(catalog, settings, report)
+    def silence(report: MaintenanceReport, progress: Progress) -> None:
+        fence_silent(catalog, settings, report)
         progress()
-        garbage_collection.release_silent_jobs(catalog, settings, report)
+        release_silent_jobs(catalog, settings, report)
 
-    def retention(report: GarbageReport, progress: Progress) -> None:
-        garbage_collection.remove_expired(catalog, report, progress)
+    def retention(report: MaintenanceReport, progress: Progress) -> None:
+        remove_expired(catalog, report, progress)
 
-    def topics(report: GarbageReport, progress: Progress) -> None:
+    def topics(report: MaintenanceReport, progress: Progress) -> None:
         garbage_collection.remove_deleted_topics(catalog, settings, report, progress)
 
-    def dead_files(report: GarbageReport, progress: Progress) -> None:
+    def dead_files(report: MaintenanceReport, progress: Progress) -> None:
         require_bound(store, catalog.store_binding)
         garbage_collection.collect_dead_files(catalog, store, catalog.clock, settings, report, progress)
 
-    def orphans(report: GarbageReport, progress: Progress) -> None:
+    def orphans(report: MaintenanceReport, progress: Progress) -> None:
         require_bound(store, catalog.store_binding)
         garbage_collection.collect_orphans(catalog, store, catalog.clock, settings, report, progress)
 
-    def rows(report: GarbageReport, _progress: Progress) -> None:
+    def rows(report: MaintenanceReport, _progress: Progress) -> None:
         garbage_collection.expire_rows(catalog, settings, report)
 
-    def transactions(report: GarbageReport, progress: Progress) -> None:
-        garbage_collection.abort_timed_out(catalog, report, progress)
+    def transactions(report: MaintenanceReport, progress: Progress) -> None:
+        abort_timed_out(catalog, report, progress)
         ongoing = catalog.transaction_lookups.count_ongoing()
         report.gauges["ongoing_transactions"] = ongoing.transactions
         report.gauges["oldest_transaction_seconds"] = ongoing.oldest_ms / 1000

@@ -17,7 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from agent.app import Agent
 from agent.settings import AgentSettings
 from maintenance.runner import MaintenanceRunner
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from siltstone.compaction.watcher import WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector
@@ -67,7 +67,7 @@ def update(page: str, data_dir: Path) -> str:
 
 
 async def _agent_rows(settings: AgentSettings, context: AppContext) -> list[str]:
-    tasks = maintenance_tasks(context.catalog, context.store, settings.maintenance or GarbageSettings())
+    tasks = maintenance_tasks(context.catalog, context.store, settings.maintenance or MaintenanceSettings())
     agent = Agent(
         settings=settings,
         store=context.store,

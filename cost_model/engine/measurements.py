@@ -13,7 +13,7 @@ from cost_model.rates.steady_rates import (
     sections_per_file,
     stored_bytes_per_second,
 )
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import DEAD_FILES_SECONDS, ORPHANS_SECONDS
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ COALESCING_GAP_BYTES: Final = 64 * 1024
 LISTS_PER_JOB: Final = 2
 """Garbage collection lists a job's prefix when the job ends, and again before it deletes the job's row."""
 
-OWNER_KEEP_SECONDS: Final = GarbageSettings().owner_keep_ms / 1000
-DELETE_BATCH_OBJECTS: Final = GarbageSettings().batch
+OWNER_KEEP_SECONDS: Final = MaintenanceSettings().owner_keep_ms / 1000
+DELETE_BATCH_OBJECTS: Final = MaintenanceSettings().batch
 DAY_SECONDS: Final = 86_400
 RESPONSES_KEPT_SECONDS: Final = 3_600
 _ALMOST_ONE: Final = 1 - 1e-12

@@ -19,7 +19,7 @@ from catalog.errors import CatalogUnavailableError
 from catalog.lifecycle.expiry import OwnerKind
 from catalog.model import FileKind
 from maintenance.listing import files_beside_objects
-from maintenance.report import GarbageReport
+from maintenance.report import MaintenanceReport
 from object_store import names
 from object_store.accounting import Purpose
 from object_store.errors import ObjectNotFoundError, ObjectsNotDeletedError
@@ -49,9 +49,9 @@ class ShardedGarbage:
         self._owner_keep_ms = max(owner_keep_ms, grace_ms)
         self._batch = batch
 
-    def collect(self) -> GarbageReport:
+    def collect(self) -> MaintenanceReport:
         """Run one round in each shard that responds."""
-        report = GarbageReport()
+        report = MaintenanceReport()
         for shard in self._shards:
             try:
                 shard.catalog.expiry.expire_commit_results()
@@ -61,7 +61,7 @@ class ShardedGarbage:
                 _log.warning("a shard is away", shard=shard.number, reason=str(error))
         return report
 
-    def _collect_dead(self, shard: Shard, report: GarbageReport) -> None:
+    def _collect_dead(self, shard: Shard, report: MaintenanceReport) -> None:
         """Delete the dead files of a shard that are dead in all their other shards, too."""
         garbage = shard.catalog.garbage
         before_ms = self._before_ms(shard)
@@ -121,7 +121,7 @@ class ShardedGarbage:
             with suppress(CatalogUnavailableError):
                 self._shards[number].catalog.garbage.delete_rows(file_ids)
 
-    def _sweep(self, shard: Shard, report: GarbageReport) -> None:
+    def _sweep(self, shard: Shard, report: MaintenanceReport) -> None:
         """Void the parts in a shard that its closed sessions have left; later delete these sessions.
 
         Each session is swept twice, as in `maintenance.garbage_collection`.
@@ -140,7 +140,7 @@ class ShardedGarbage:
                     OwnerKind.SESSION, ended_for_ms, self._batch, unswept=unswept, after=owners[-1]
                 )
 
-    def _void_missing(self, shard: Shard, session: InactiveOwner, report: GarbageReport) -> bool:
+    def _void_missing(self, shard: Shard, session: InactiveOwner, report: MaintenanceReport) -> bool:
         """Void the parts of a session's objects without a row in the shard; return True if none is left."""
         is_clean = True
         prefix = names.ingestion_prefix(session.owner_id)

@@ -139,7 +139,7 @@ def _print_dry_run(settings: Settings, *, force: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"dry_run": True, **plan_report(planned, jobs)})
     else:
-        print_plan(planned, jobs, settings.garbage_settings().takeover_ms)
+        print_plan(planned, jobs, settings.maintenance_settings().takeover_ms)
 
 
 def _watch(
@@ -176,7 +176,7 @@ def _compact(settings: Settings, options: CompactionOptions, *, as_json: bool) -
     if as_json:
         emit_json({**run.as_dict(), "unfinished_jobs": job_fields(jobs, now_ms)})
     else:
-        _print(run, describe_jobs(jobs, now_ms, settings.garbage_settings().takeover_ms))
+        _print(run, describe_jobs(jobs, now_ms, settings.maintenance_settings().takeover_ms))
     return run
 
 

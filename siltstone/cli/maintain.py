@@ -10,7 +10,7 @@ import click
 from core.clock import SystemClock
 from core.quantities import count, human_bytes
 from maintenance.metrics import MaintenanceCollector
-from maintenance.report import GarbageReport
+from maintenance.report import MaintenanceReport
 from maintenance.runner import MaintenanceRunner
 from maintenance.tasks import maintenance_tasks
 from siltstone.cli.options import check_metrics_address, json_option, metrics_option, with_settings
@@ -88,7 +88,7 @@ def _watch(
                 interrupts.wait()
             finally:
                 runner.stop()
-        report = GarbageReport()
+        report = MaintenanceReport()
         for totals in runner.totals.values():
             report.add(totals.report)
     _print(report, as_json=as_json)
@@ -96,11 +96,11 @@ def _watch(
 
 
 def _runner(opened: AppContext, settings: Settings) -> MaintenanceRunner:
-    tasks = maintenance_tasks(opened.catalog, opened.store, settings.garbage_settings())
+    tasks = maintenance_tasks(opened.catalog, opened.store, settings.maintenance_settings())
     return MaintenanceRunner(tasks, opened.catalog, clock=SystemClock(), ids=opened.ids)
 
 
-def _print(report: GarbageReport, *, as_json: bool) -> None:
+def _print(report: MaintenanceReport, *, as_json: bool) -> None:
     if as_json:
         emit_json(report.as_dict())
         return
@@ -108,7 +108,7 @@ def _print(report: GarbageReport, *, as_json: bool) -> None:
     report_console().print(f"{expired} {describe_deleted(report)}")
 
 
-def describe_deleted(report: GarbageReport) -> str:
+def describe_deleted(report: MaintenanceReport) -> str:
     """Return a sentence about the deleted objects."""
     return (
         f"Deleted {count(report.dead_files, 'unreferenced file')} ({human_bytes(report.dead_bytes)}) "

@@ -49,7 +49,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
         report = plan_report(planned, jobs, explain)
         emit_json({**report, **_amplification_report(recent), **candidate_fields(candidates)})
     else:
-        print_plan(planned, jobs, settings.garbage_settings().takeover_ms, explain)
+        print_plan(planned, jobs, settings.maintenance_settings().takeover_ms, explain)
         _print_amplification(recent, explain)
         print_candidates(candidates)
 

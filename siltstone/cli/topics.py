@@ -117,7 +117,7 @@ def list_topics(settings: Settings, *, deleted: bool, as_json: bool) -> None:
 
 def _list_deleted(settings: Settings, *, as_json: bool) -> None:
     """List the deleted topics with the time until garbage collection removes their records."""
-    delay_ms = settings.garbage_settings().topic_delete_delay_ms
+    delay_ms = settings.maintenance_settings().topic_delete_delay_ms
     with open_context(settings, check_binding=False, create=False) as context:
         found = [each for each in context.catalog.topics.deleted.list() if not each.topic.is_local]
         now_ms = context.clock.now_ms()

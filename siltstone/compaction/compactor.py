@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from catalog.jobs.circuit_breaker import CompactionPause
     from catalog.model import Job
-    from maintenance.garbage_collection import GarbageReport, GarbageSettings
+    from maintenance.report import MaintenanceReport
+    from maintenance.settings import MaintenanceSettings
     from planner.planner import LookCursor
     from planner.settings import PlannerSettings
     from siltstone.console import ProgressDisplay
@@ -74,7 +75,7 @@ class CompactionRun:
     rounds: int = 0
     jobs_lost: int = 0
     pause: CompactionPause | None = None
-    garbage: GarbageReport | None = None
+    garbage: MaintenanceReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for `--json`."""
@@ -141,11 +142,11 @@ def _compact(
     interrupts: Interrupts,
 ) -> None:
     shielded = interrupts.shielded
-    planner, garbage = options.planner(settings), settings.garbage_settings()
+    planner, maintenance = options.planner(settings), settings.maintenance_settings()
     jobs: list[Job] = []
     try:
         with shielded() as cancelled:
-            waiting = _plan(context, planner, garbage, display, done, cancelled)
+            waiting = _plan(context, planner, maintenance, display, done, cancelled)
         if not waiting:
             return
         with new_session(settings) as session:
@@ -167,7 +168,7 @@ def _compact(
                     jobs = []
                     if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
                         break
-                    waiting = _plan(context, planner, garbage, display, done, cancelled)
+                    waiting = _plan(context, planner, maintenance, display, done, cancelled)
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
@@ -204,7 +205,7 @@ class PlannedJobs(NamedTuple):
 def plan_jobs(
     context: AppContext,
     planner: PlannerSettings,
-    garbage: GarbageSettings,
+    maintenance: MaintenanceSettings,
     stopped: threading.Event | None = None,
     *,
     slots: int = 1,
@@ -220,7 +221,9 @@ def plan_jobs(
     at most twice `fence_confirm_ms`. The wait ends when these jobs are released, that run sends a heartbeat,
     or `stopped` is set.
     """
-    release = partial(context.catalog.jobs.release_expired, garbage.job_silence_ms, garbage.fence_confirm_ms)
+    release = partial(
+        context.catalog.jobs.release_expired, maintenance.job_silence_ms, maintenance.fence_confirm_ms
+    )
     release()
     outcome = LookOutcome()
     waiting = _waiting(context)
@@ -228,7 +231,7 @@ def plan_jobs(
         outcome = (shared_look if shares_looks else look)(context, planner, slots, cursor, stopped)
         waiting = _waiting(context)
     pause = stopped or threading.Event()
-    looks = round(2 * garbage.fence_confirm_ms / 1000 / _LOOK_SECONDS) if may_wait else 0
+    looks = round(2 * maintenance.fence_confirm_ms / 1000 / _LOOK_SECONDS) if may_wait else 0
     for _ in range(looks):
         if waiting or not context.catalog.jobs.suspected() or pause.wait(_LOOK_SECONDS):
             break
@@ -261,13 +264,13 @@ def _release_unfinished(
 def _plan(
     context: AppContext,
     planner: PlannerSettings,
-    garbage: GarbageSettings,
+    maintenance: MaintenanceSettings,
     display: ProgressDisplay,
     done: CompactionRun,
     cancelled: threading.Event,
 ) -> int:
     with display.phase("Plan" if not done.rounds else "Plan again"):
-        planned = plan_jobs(context, planner, garbage, cancelled, slots=planner.max_look_jobs)
+        planned = plan_jobs(context, planner, maintenance, cancelled, slots=planner.max_look_jobs)
     done.add_plan(planned)
     return planned.waiting
 
@@ -291,6 +294,6 @@ def _run_round(
     return report.jobs_completed > 0
 
 
-def collect(context: AppContext, settings: Settings) -> GarbageReport:
+def collect(context: AppContext, settings: Settings) -> MaintenanceReport:
     """Delete garbage that is past the grace period."""
-    return collect_garbage(context.catalog, context.store, context.clock, settings.garbage_settings())
+    return collect_garbage(context.catalog, context.store, context.clock, settings.maintenance_settings())

@@ -198,11 +198,11 @@ class Watcher:
 
     def _plan(self, slots: int, stopped: threading.Event, *, may_wait: bool = True) -> int:
         """Plan jobs for `slots` tasks; return the number of jobs that can be claimed."""
-        garbage = self._settings.garbage_settings()
+        maintenance = self._settings.maintenance_settings()
         planned = plan_jobs(
             self._context,
             self._planner,
-            garbage,
+            maintenance,
             stopped,
             slots=slots,
             shares_looks=True,

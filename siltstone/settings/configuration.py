@@ -30,7 +30,7 @@ from catalog.database.url_check import check_url as check_catalog_url
 from core.addresses import split_address
 from core.errors import InvalidInputError
 from core.settings import Bytes, is_public, setting_name
-from maintenance.settings import GRACE_MS, GarbageSettings
+from maintenance.settings import GRACE_MS, MaintenanceSettings
 from object_store.open import check_endpoint
 from object_store.open import check_url as check_store_url
 from planner.settings import PlannerSettings
@@ -163,7 +163,7 @@ class Settings(BaseModel):
     network: ListenerSettings = Field(default_factory=ListenerSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
-    maintenance: GarbageSettings = Field(default_factory=GarbageSettings)
+    maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
 
     @field_validator("kafka", mode="before")
     @classmethod
@@ -213,7 +213,7 @@ class Settings(BaseModel):
         """URL of the object store, with the default filled in."""
         return self.object_store if self.object_store is not None else str(self.data_dir / "objects")
 
-    def garbage_settings(self) -> GarbageSettings:
+    def maintenance_settings(self) -> MaintenanceSettings:
         """Return the times of maintenance with the grace period filled in."""
         return replace(self.maintenance, grace_ms=self.grace_seconds * 1000)
 
@@ -233,7 +233,7 @@ class Settings(BaseModel):
             allow_insecure_listeners=self.network.allow_insecure_listeners,
             local_directories=self._local_directories(),
             local_root=self.data_dir / "local-logs" if self.local_dirs is None else None,
-            maintenance=self.garbage_settings() if self.maintenance_enabled else None,
+            maintenance=self.maintenance_settings() if self.maintenance_enabled else None,
         )
 
     @model_validator(mode="after")

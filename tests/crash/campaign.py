@@ -18,8 +18,9 @@ from catalog.errors import JobNotFoundError
 from catalog.model import JobState
 from maintenance.fsck import DifferenceKind
 from maintenance.fsck.run import fsck
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
 from maintenance.readopt import readopt
+from maintenance.settings import MaintenanceSettings
 from object_store.accounting import Purpose
 from object_store.names import CompactedName, parse
 from tests.crash import child_processes
@@ -428,7 +429,7 @@ class Campaign:
         for job in self.catalog.jobs.list({JobState.SUBMITTED, JobState.RUNNING}):
             self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
         readopt(self.catalog, self.store, apply=True, acknowledged_only=True)
-        no_grace = GarbageSettings(
+        no_grace = MaintenanceSettings(
             grace_ms=0,
             session_silence_ms=0,
             topic_delete_delay_ms=0,

@@ -20,8 +20,9 @@ from catalog.open import Reserve, open_catalog
 from core.clock import SystemClock
 from core.errors import SiltstoneError
 from core.ids import SystemIds
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
 from maintenance.runner import MaintenanceRunner
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from object_store.binding import verify_binding
 from object_store.open import open_store
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 GRACE_MS = 2_000
 LEASE_MS = 2_000
 MAX_JOBS = 10
-GARBAGE = GarbageSettings(
+GARBAGE = MaintenanceSettings(
     grace_ms=GRACE_MS, session_silence_ms=2_000, fence_confirm_ms=1_000, topic_delete_delay_ms=0
 )
 PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)

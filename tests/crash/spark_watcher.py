@@ -71,7 +71,7 @@ def watch(directory: str) -> None:
 
     import siltstone.cli  # noqa: PLC0415
     from catalog.open import open_catalog  # noqa: PLC0415
-    from maintenance.garbage_collection import GarbageSettings  # noqa: PLC0415
+    from maintenance.settings import MaintenanceSettings  # noqa: PLC0415
     from siltstone import context  # noqa: PLC0415
     from siltstone.compaction import compactor, watcher  # noqa: PLC0415
     from siltstone.settings import configuration  # noqa: PLC0415
@@ -88,8 +88,8 @@ def watch(directory: str) -> None:
         catalog = open_catalog(url, clock, ids, limits=limits, listen_url=listen_url)
         return instrument_catalog(catalog, points)
 
-    garbage_settings = partial(
-        GarbageSettings,
+    maintenance_settings = partial(
+        MaintenanceSettings,
         session_silence_ms=2_000,
         job_silence_ms=LEASE_MS,
         fence_confirm_ms=1_000,
@@ -104,7 +104,7 @@ def watch(directory: str) -> None:
 
     spark_settings = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
     patch.object(context, "open_catalog", open_instrumented_catalog).start()
-    patch.object(configuration.Settings, "garbage_settings", lambda _self: garbage_settings()).start()
+    patch.object(configuration.Settings, "maintenance_settings", lambda _self: maintenance_settings()).start()
     patch.object(watcher.Watcher, "_measure_backlog", measure_and_collect).start()
     patch.object(compactor, "SparkSettings", spark_settings).start()
     siltstone.cli.main()

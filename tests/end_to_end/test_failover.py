@@ -19,9 +19,11 @@ from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
 from maintenance.fsck import fsck
-from maintenance.garbage_collection import GarbageSettings, abort_timed_out, collect_garbage
+from maintenance.garbage_collection import collect_garbage
 from maintenance.readopt import Outcome, readopt
-from maintenance.report import GarbageReport
+from maintenance.report import MaintenanceReport
+from maintenance.settings import MaintenanceSettings
+from maintenance.transaction_timeouts import abort_timed_out
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 _TOPIC, _PARTITIONS = "ledger", 2
 _DEADLINE_SECONDS = 120.0
-_AT_ONCE = GarbageSettings(grace_ms=0)
+_AT_ONCE = MaintenanceSettings(grace_ms=0)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -446,7 +448,7 @@ def test_no_transaction_is_shown_in_part_after_a_failover_that_loses_its_end(clu
     assert not clients["open"].try_to(clients["open"].commit)
     for client in clients.values():
         wait_until(partial(client.try_to, client.transact))
-    abort_timed_out(cluster.catalog, GarbageReport())
+    abort_timed_out(cluster.catalog, MaintenanceReport())
     wait_until(lambda: {each.outcome for each in cluster.catalog.lost_commits.list()} == {"readopted"})
     assert not list(cluster.catalog.lost_commits.unsettled_sessions())
     expected = {f"{name} {transaction}" for name in outcomes for transaction in ("before", "after")}

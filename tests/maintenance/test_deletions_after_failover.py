@@ -13,7 +13,8 @@ from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
+from maintenance.settings import MaintenanceSettings
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres_pair import PostgresPair
 
 pytestmark = pytest.mark.integration
-_SETTINGS = GarbageSettings(grace_ms=1000, session_silence_ms=3_600_000)
+_SETTINGS = MaintenanceSettings(grace_ms=1000, session_silence_ms=3_600_000)
 _DAYS = 10 * 86_400
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from catalog.model import Exactness, PartitionId
 from maintenance.fsck import DifferenceKind, FsckReport, fsck, unique_keys
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
+from maintenance.settings import MaintenanceSettings
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError
@@ -331,14 +332,14 @@ def test_outputs_of_a_failed_job_wait_as_long_as_garbage_collection_keeps_them(p
     populated.catalog.jobs.cancel(job.spec.job_id, "a test")
     epoch = populated.catalog.incarnations.declare_restore("a test").epoch
     populated.clock.advance(100_000)
-    collect_garbage(populated.catalog, populated.store, populated.clock, GarbageSettings())
+    collect_garbage(populated.catalog, populated.store, populated.clock, MaintenanceSettings())
     report = run_fsck(populated)
     assert (report.differences, report.pending["unsettled_objects"]) == ((), written)
     populated.catalog.lost_commits.report([populated.session_id], [], epoch)
     populated.catalog.lost_commits.settle([populated.session_id])
     assert {each.kind for each in run_fsck(populated).differences} == {DifferenceKind.ORPHAN}
     populated.clock.advance(100_000)
-    collect_garbage(populated.catalog, populated.store, populated.clock, GarbageSettings())
+    collect_garbage(populated.catalog, populated.store, populated.clock, MaintenanceSettings())
     assert run_fsck(populated).differences == ()
 
 
@@ -427,7 +428,9 @@ def test_garbage_collection_during_a_check_causes_no_difference(
 ) -> None:
     """It deletes objects and rows between the page of the catalog and that of the store."""
     populated.clock.advance(61)
-    collect = partial(collect_garbage, populated.catalog, populated.store, populated.clock, GarbageSettings())
+    collect = partial(
+        collect_garbage, populated.catalog, populated.store, populated.clock, MaintenanceSettings()
+    )
     store_list = populated.store.list
 
     def collect_before_listing(prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:

@@ -16,13 +16,10 @@ from catalog.lifecycle.garbage import RETRY_PAUSES
 from catalog.model import PartitionId, ProducerStamp, RunRefusal
 from catalog.transactions.local_partitions import FirstBatch, Verification
 from core.errors import InvalidInputError
-from maintenance.garbage_collection import (
-    GarbageReport,
-    GarbageSettings,
-    abort_timed_out,
-    collect_garbage,
-    expire_rows,
-)
+from maintenance.garbage_collection import collect_garbage, expire_rows
+from maintenance.report import MaintenanceReport
+from maintenance.settings import MaintenanceSettings
+from maintenance.transaction_timeouts import abort_timed_out
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
@@ -46,12 +43,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 GRACE_S = 60
-SETTINGS = GarbageSettings(
+SETTINGS = MaintenanceSettings(
     grace_ms=GRACE_S * 1000, session_silence_ms=10 * GRACE_S * 1000, topic_delete_delay_ms=0
 )
 
 
-def collect(system: System, settings: GarbageSettings = SETTINGS) -> GarbageReport:
+def collect(system: System, settings: MaintenanceSettings = SETTINGS) -> MaintenanceReport:
     return collect_garbage(system.catalog, system.store, system.clock, settings)
 
 
@@ -72,13 +69,13 @@ def test_inputs_of_a_finished_job_are_deleted_after_the_grace_period(system: Sys
     system.run_jobs()
     before = objects(system)
     system.clock.advance(GRACE_S)
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     assert objects(system) == before
     system.clock.advance(1)
     report = collect(system)
     assert (report.dead_files, report.dead_bytes > 0, report.orphans) == (3, True, 0)
     assert [file.object_name for file in system.catalog.garbage.known_files("")] == list(objects(system))
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
 
 
 def test_files_of_an_open_job_are_never_deleted(system: System) -> None:
@@ -101,7 +98,7 @@ def test_uncommitted_objects_of_a_live_session_are_not_deleted(system: System) -
     key = PartitionId(system.topic("plain").topic_id, 0)
     commit = system.upload({key: [(b"a", b"1")]})
     system.clock.advance(5 * GRACE_S)
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     system.catalog.commits.commit(commit)
     assert len(system.read_log(key)) == 1
 
@@ -116,7 +113,7 @@ def test_uncommitted_objects_are_deleted_once_their_session_is_over(system: Syst
     system.clock.advance(11 * GRACE_S)
     if how == "silent":
         settings = replace(SETTINGS, fence_confirm_ms=5_000)
-        assert collect(system, settings) == GarbageReport()  # marks
+        assert collect(system, settings) == MaintenanceReport()  # marks
         system.clock.advance(5)
         report = collect(system, settings)
         assert (report.fenced_sessions, report.orphans) == (1, 0)
@@ -172,7 +169,7 @@ def test_a_young_orphan_is_not_deleted(system: System) -> None:
     system.upload({key: [(b"a", b"2")]})
     system.catalog.sessions.end(system.session_id)
     system.clock.advance(GRACE_S - 1)
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     system.clock.advance(2)
     assert collect(system).orphans == 1
 
@@ -206,7 +203,7 @@ def test_foreign_names_and_objects_of_unknown_owners_are_not_deleted(system: Sys
         system.put(name, [b"x"])
     system.catalog.sessions.end(system.session_id)
     system.clock.advance(10 * GRACE_S)
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     assert objects(system) == names
 
 
@@ -231,7 +228,7 @@ def test_rows_of_objects_that_could_not_be_deleted_stay(
     known = {file.object_name for file in system.catalog.garbage.known_files("")}
     assert refused[0] in known
     assert known == objects(system)
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     system.clock.advance(RETRY_PAUSES["first_pause_ms"] / 1000)
     assert collect(system).dead_files == 1
 
@@ -306,7 +303,7 @@ def test_owners_of_objects_that_cannot_be_deleted_do_not_hold_up_the_others(
         patched.setattr(system.store, "delete", refuse)
         report = collect(system)
         assert (report.orphans, report.not_deleted) == (2, 1)
-        assert collect(system) == GarbageReport()
+        assert collect(system) == MaintenanceReport()
     assert objects(system) == {denied}
     system.clock.advance(RETRY_PAUSES["first_pause_ms"] / 1000)
     assert collect(system).orphans == 1
@@ -341,7 +338,7 @@ def test_objects_are_deleted_in_batches(system: System) -> None:
         system.upload({key: [(b"a", b"1")]})
     system.catalog.sessions.end(system.session_id)
     system.clock.advance(2 * GRACE_S)
-    report = collect(system, GarbageSettings(batch=2))
+    report = collect(system, MaintenanceSettings(batch=2))
     assert (report.dead_files, report.orphans) == (3, 3)
     assert len(objects(system)) == 1
     counts = system.catalog.operation_counts()
@@ -371,7 +368,7 @@ def test_ended_owners_are_removed_with_everything_that_they_wrote(system: System
     assert system.catalog.sessions.get(system.session_id) is None
     assert len(objects(system)) == 1
     before = system.store.counts.snapshot()
-    assert collect(system) == GarbageReport()
+    assert collect(system) == MaintenanceReport()
     listed = (system.store.counts.snapshot() - before).as_dict()["gc"]["list_requests"]
     assert listed == 1  # for unfinished uploads; no prefix is listed
 
@@ -392,7 +389,7 @@ def test_a_transaction_that_cannot_be_aborted_does_not_hold_up_the_others(
         return abort(transactional_id, producer, started_ms=started_ms)
 
     monkeypatch.setattr(transactions, "abort", fail)
-    report = GarbageReport()
+    report = MaintenanceReport()
     with pytest.raises(CatalogUnavailableError):
         abort_timed_out(system.catalog, report)
     assert [each.transactional_id for each in system.catalog.transaction_lookups.timed_out()] == ["a"]
@@ -416,7 +413,7 @@ def test_every_page_of_transactions_that_timed_out_is_aborted(
             raise CatalogUnavailableError("a lock is held", remedy="retry")
         return abort(transactional_id, producer, started_ms=started_ms)
 
-    report, pages = GarbageReport(), list[int]()
+    report, pages = MaintenanceReport(), list[int]()
     monkeypatch.setattr(transactions, "abort", fail)
     monkeypatch.setattr(lookups, "timed_out", partial(lookups.timed_out, limit=2))
     with pytest.raises(CatalogUnavailableError):
@@ -442,7 +439,7 @@ def test_leaders_of_local_partitions_learn_of_an_aborted_transaction(
         else:
             catalog.transactions.add_partitions(name, producer, [key])
         system.clock.advance(2)
-        abort_timed_out(catalog, GarbageReport())
+        abort_timed_out(catalog, MaintenanceReport())
         assert announced == [True] * is_local
 
 
@@ -453,7 +450,7 @@ def test_a_round_deletes_all_idle_transactional_ids(system: System, monkeypatch:
         transactions.initialize(f"t-{number}", 1000)
     system.clock.advance(SETTINGS.transactional_id_expiration_ms / 1000)
     monkeypatch.setattr(transactions, "expire_idle", partial(transactions.expire_idle, limit=2))
-    expire_rows(system.catalog, SETTINGS, GarbageReport())
+    expire_rows(system.catalog, SETTINGS, MaintenanceReport())
     assert system.catalog.transaction_lookups.find([f"t-{number}" for number in range(5)]) == {}
 
 
@@ -463,7 +460,7 @@ def test_transactions_are_not_forgotten_while_readers_use_extents_that_they_look
     times: list[int] = []
     monkeypatch.setattr(system.catalog.transactions, "settle", times.append)
     for grace_ms in (0, 90_000):
-        expire_rows(system.catalog, replace(SETTINGS, grace_ms=grace_ms), GarbageReport())
+        expire_rows(system.catalog, replace(SETTINGS, grace_ms=grace_ms), MaintenanceReport())
     assert times == [60_000, 90_000]
 
 
@@ -666,6 +663,6 @@ def test_the_row_of_a_dead_file_without_an_object_is_removed(system: System) -> 
 
 def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(InvalidInputError):
-        GarbageSettings(grace_ms=-1)
+        MaintenanceSettings(grace_ms=-1)
     with pytest.raises(InvalidInputError):
-        GarbageSettings(batch=0)
+        MaintenanceSettings(batch=0)

@@ -23,7 +23,8 @@ from core.clock import ManualClock
 from core.errors import StaleStateError
 from core.ids import SeededIds
 from maintenance.fsck import fsck
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
+from maintenance.settings import MaintenanceSettings
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from planner.planner import plan_and_submit
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.integration
 
 GRACE_MS = 60_000
 SILENCE_MS = 300_000
-GARBAGE = GarbageSettings(
+GARBAGE = MaintenanceSettings(
     grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, fence_confirm_ms=0, topic_delete_delay_ms=0, batch=3
 )
 ROWS: st.SearchStrategy[list[Row]] = st.lists(

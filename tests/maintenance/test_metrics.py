@@ -18,7 +18,7 @@ from catalog.model import PartitionId
 from core.clock import DAY_MS
 from maintenance.metrics import MaintenanceCollector
 from maintenance.runner import MaintenanceRunner
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
-_SETTINGS: Final = GarbageSettings(fence_confirm_ms=5_000, topic_delete_delay_ms=0)
+_SETTINGS: Final = MaintenanceSettings(fence_confirm_ms=5_000, topic_delete_delay_ms=0)
 _GRACE_SECONDS: Final = _SETTINGS.grace_ms / 1000 + 1
 _SILENCE_SECONDS: Final = _SETTINGS.session_silence_ms / 1000 + 1
 _DEADLINE_SECONDS: Final = 120.0

@@ -15,8 +15,9 @@ from core.clock import DAY_MS, ManualClock
 from core.ids import SeededIds
 from maintenance.fsck.report import DifferenceKind
 from maintenance.fsck.run import fsck
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
 from maintenance.readopt import readopt
+from maintenance.settings import MaintenanceSettings
 from object_store import names
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from maintenance.fsck.report import FsckReport
 
 PLANNER = PlannerSettings(table_bytes=1 << 16, force=True)
-GARBAGE = GarbageSettings()
+GARBAGE = MaintenanceSettings()
 
 
 @dataclass

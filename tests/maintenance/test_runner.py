@@ -17,7 +17,7 @@ from core.errors import RetryableError
 from core.ids import SystemIds
 from maintenance.metrics import MaintenanceCollector
 from maintenance.runner import MaintenanceRunner, MaintenanceTask, StoppedError
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from object_store.open import open_store
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from catalog.lifecycle.leases import Lease
     from catalog.open import Catalog
     from core.clock import Clock
-    from maintenance.report import GarbageReport, Progress
+    from maintenance.report import MaintenanceReport, Progress
     from tests.fixtures.restartable import RestartablePostgres, RestartableS3
     from tests.planner.system import System
 
@@ -45,7 +45,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def task(name: str, run: Callable[[GarbageReport, Progress], None]) -> MaintenanceTask:
+def task(name: str, run: Callable[[MaintenanceReport, Progress], None]) -> MaintenanceTask:
     return MaintenanceTask(name=name, interval_seconds=0.02, run=run)
 
 
@@ -53,7 +53,7 @@ def runner(catalog: Catalog, *tasks: MaintenanceTask) -> MaintenanceRunner:
     return MaintenanceRunner(tasks, catalog, clock=CLOCK, ids=IDS)
 
 
-def count_one(report: GarbageReport, _progress: Progress) -> None:
+def count_one(report: MaintenanceReport, _progress: Progress) -> None:
     report.dead_files += 1
 
 
@@ -66,21 +66,21 @@ def restarted(
         closing(open_catalog(restartable_postgres.url, CLOCK, IDS, limits=limits)) as catalog,
         closing(open_store(restartable_s3.config, CLOCK, IDS, probe_timeout_seconds=5)) as store,
     ):
-        tasks = maintenance_tasks(catalog, store, GarbageSettings())
+        tasks = maintenance_tasks(catalog, store, MaintenanceSettings())
         yield runner(catalog, *(replace(each, interval_seconds=0.05) for each in tasks))
 
 
 def test_a_stuck_task_and_a_failing_one_do_not_hold_up_the_others(catalog: Catalog) -> None:
     release = threading.Event()
 
-    def stuck(_report: GarbageReport, progress: Progress) -> None:
+    def stuck(_report: MaintenanceReport, progress: Progress) -> None:
         release.wait(DEADLINE_SECONDS)
         progress()
 
-    def failing(_report: GarbageReport, _progress: Progress) -> None:
+    def failing(_report: MaintenanceReport, _progress: Progress) -> None:
         raise RetryableError("not today")
 
-    def broken(_report: GarbageReport, _progress: Progress) -> None:
+    def broken(_report: MaintenanceReport, _progress: Progress) -> None:
         raise ZeroDivisionError
 
     running = runner(
@@ -172,7 +172,7 @@ def test_a_round_without_progress_loses_its_lease_and_ends(catalog: Catalog, clo
 def test_a_round_of_each_task_runs_although_one_fails(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = maintenance_tasks(system.catalog, system.store, GarbageSettings())
+    tasks = maintenance_tasks(system.catalog, system.store, MaintenanceSettings())
 
     def refuse(*_: object, **__: object) -> None:
         raise RetryableError("not today")

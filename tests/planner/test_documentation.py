@@ -7,15 +7,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from maintenance.fsck.report import DifferenceKind
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from planner.settings import PlannerSettings
 from siltstone.settings.configuration import SETTINGS
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-PLANNER, OPERATIONS, TUNING, METRICS = (
+PLANNER, MAINTENANCE, OPERATIONS, TUNING, METRICS = (
     (DOCS / name).read_text()
-    for name in ("explanation/planner.md", "how-to/operate.md", "how-to/tune.md", "reference/metrics.md")
+    for name in (
+        "explanation/planner.md",
+        "explanation/maintenance.md",
+        "how-to/operate.md",
+        "how-to/tune.md",
+        "reference/metrics.md",
+    )
 )
 
 
@@ -30,19 +38,25 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_every_bound_of_the_planner_is_explained() -> None:
-    """Settings of the process are in one table, fixed bounds with their values in another."""
-    bounds = [each for kind in (PlannerSettings, GarbageSettings) for each in fields(kind)]
-    assert [each.name for each in bounds if f"`{each.name}`" not in PLANNER] == []
-    # The settings of maintenance are explained in the section about it.
-    settings = [name for cells in rows(PLANNER, "Settings") for name in names(cells[0])]
-    assert set(settings) == {each.name for each in fields(PlannerSettings) if each.name in SETTINGS}
-    fixed = {names(cells[0])[0]: int(cells[1]) for cells in rows(PLANNER, "Fixed bounds")}
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [(PlannerSettings, PLANNER), (MaintenanceSettings, MAINTENANCE)],
+    ids=["plan", "maintenance"],
+)
+def test_every_bound_is_explained(kind: type[PlannerSettings | MaintenanceSettings], page: str) -> None:
+    """Fixed bounds are in a table with their values."""
+    assert [each.name for each in fields(kind) if f"`{each.name}`" not in page] == []
+    fixed = {names(cells[0])[0]: int(cells[1]) for cells in rows(page, "Fixed bounds")}
     assert fixed == {
         each.name: each.default
-        for each in bounds
+        for each in fields(kind)
         if each.name not in SETTINGS and each.name not in {"force", "exact", "paced"}
     }
+
+
+def test_every_setting_of_the_planner_is_in_one_table() -> None:
+    settings = [name for cells in rows(PLANNER, "Settings") for name in names(cells[0])]
+    assert set(settings) == {each.name for each in fields(PlannerSettings) if each.name in SETTINGS}
 
 
 def test_settings_for_operators_exist() -> None:

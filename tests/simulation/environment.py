@@ -21,7 +21,7 @@ from agent.write.validation import validate
 from agent.write.write_path import WritePath
 from catalog.model import RunRefusal
 from core.errors import SiltstoneError
-from maintenance.garbage_collection import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from object_format.record_batch.records import encode_batch
 from planner.settings import PlannerSettings
 from tests.simulation.faults import Network
@@ -66,8 +66,8 @@ class Rules:
     seed draws them. With `transactions`, there are transactional clients, too.
     """
 
-    garbage: GarbageSettings = field(
-        default_factory=lambda: GarbageSettings(
+    garbage: MaintenanceSettings = field(
+        default_factory=lambda: MaintenanceSettings(
             grace_ms=GRACE_MS,
             session_silence_ms=SILENCE_MS,
             fence_confirm_ms=CONFIRM_MS,

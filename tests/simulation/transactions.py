@@ -16,8 +16,8 @@ from catalog.errors import CatalogUnavailableError, TransactionRefusedError
 from catalog.groups.offsets import CommitOutcome, CommittedOffset, OffsetCommit
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
-from maintenance.garbage_collection import abort_timed_out
-from maintenance.report import GarbageReport
+from maintenance.report import MaintenanceReport
+from maintenance.transaction_timeouts import abort_timed_out
 from object_format.record_batch.records import encode_batch
 from tests.planner.system import System
 
@@ -187,7 +187,7 @@ def read(task: BackgroundTask) -> None:
 
 def abort_late(task: BackgroundTask) -> None:
     """Abort the transactions that have timed out."""
-    abort_timed_out(task.catalog, GarbageReport())
+    abort_timed_out(task.catalog, MaintenanceReport())
 
 
 class TransactionalClient:

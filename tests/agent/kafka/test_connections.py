@@ -17,7 +17,7 @@ from agent.app import Agent
 from catalog.open import Reserve, open_catalog
 from core.ids import SystemIds
 from maintenance.runner import MaintenanceRunner
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.waiting import QUICK_GROUPS, until
@@ -52,7 +52,7 @@ def busy(catalog_url: str, store: FaultyStore, clock: Clock) -> Iterator[BrokerT
             clock=clock,
             ids=ids,
             maintenance=MaintenanceRunner(
-                maintenance_tasks(catalog, store, GarbageSettings()),
+                maintenance_tasks(catalog, store, MaintenanceSettings()),
                 catalog,
                 clock=clock,
                 ids=ids,

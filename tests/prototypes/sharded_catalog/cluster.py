@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from catalog.model import BatchRun, SectionResult
     from catalog.open import Catalog
-    from maintenance.report import GarbageReport
+    from maintenance.report import MaintenanceReport
 
 GRACE_MS = 60_000
 KEEP_MS = 600_000
@@ -88,7 +88,7 @@ class Cluster:
         advance_log_start(self.catalog(shard).retention, key.topic_id, key.partition, 10**9)
         self.catalog(shard).retention.remove_expired(key.topic_id, key.partition)
 
-    def collect(self) -> GarbageReport:
+    def collect(self) -> MaintenanceReport:
         """Let the grace period and all pauses pass, then run a round."""
         self.clock.advance(7 * _HOURS)
         return self.garbage.collect()

@@ -10,7 +10,7 @@ import orjson
 import psycopg
 from click.testing import CliRunner
 
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from maintenance.tasks import maintenance_tasks
 from object_store.local.store import LocalStore
 from siltstone.cli.main import cli
@@ -57,7 +57,7 @@ def test_an_agent_removes_expired_records_by_itself_and_releases_its_leases(
     old = scene.topic("old", retention_ms="1000")
     scene.commit(old, run_of(3))
     store = LocalStore(tmp_path / "unused", ids)
-    tasks = {each.name for each in maintenance_tasks(catalog, store, GarbageSettings())}
+    tasks = {each.name for each in maintenance_tasks(catalog, store, MaintenanceSettings())}
     with agent(tmp_path / "data", "--catalog", as_url(catalog_url)) as (process, _):
         until(lambda: scene.extents(old) == [])
         until(lambda: _holders(catalog_url).keys() == tasks)

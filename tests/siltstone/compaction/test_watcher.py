@@ -17,7 +17,7 @@ from catalog.model import JobState, PartitionId
 from core.clock import ManualClock, SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
-from maintenance.settings import GarbageSettings
+from maintenance.settings import MaintenanceSettings
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 TIMEOUT_SECONDS = 240
-GARBAGE = GarbageSettings()
+GARBAGE = MaintenanceSettings()
 
 
 class InProcessSession(SparkSessionManager):
@@ -302,8 +302,8 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     log: Log, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does so only after the timeout for heartbeats."""
-    at_once = GarbageSettings(fence_confirm_ms=0)
-    monkeypatch.setattr(Settings, "garbage_settings", lambda _self: at_once)
+    at_once = MaintenanceSettings(fence_confirm_ms=0)
+    monkeypatch.setattr(Settings, "maintenance_settings", lambda _self: at_once)
     log.add("flights")
     planned = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), planned._planner, GARBAGE)

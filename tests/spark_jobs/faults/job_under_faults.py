@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
-from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.garbage_collection import collect_garbage
+from maintenance.settings import MaintenanceSettings
 from object_store.binding import verify_binding
 from object_store.names import IDENTITY_NAME
 from tests.spark_jobs.reference_log import batch
@@ -63,7 +64,7 @@ class JobUnderFaults:
     def collect(self, clock: ManualClock) -> int:
         """Collect garbage and verify that only live objects are left; return the number of orphans."""
         clock.advance(61)
-        settings = GarbageSettings(unfinished_upload_ms=0)
+        settings = MaintenanceSettings(unfinished_upload_ms=0)
         collected = collect_garbage(self._catalog, self._catalog_log.store, clock, settings)
         live = {
             each.object_name
