@@ -15,7 +15,7 @@ The agent still remembers its commits then, because the next failover may lose w
 old offsets and epochs stay valid for the order: files of one epoch are compared with each other only.
 
 Each step may be repeated after an error. Batches that come after a gap are retried by their producers while
-an agent has not reported its lost commits, or while some wait (`catalog.commit.repository`).
+an agent has not reported its lost commits, or while some wait (`catalog.commit.attempt`).
 """
 
 from __future__ import annotations

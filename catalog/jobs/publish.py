@@ -1,6 +1,6 @@
 """Publication of a finished job: its outputs replace its inputs in one transaction.
 
-Locks are taken in the order of `catalog.commit.repository`: the job, its topics, their partitions, their
+Locks are taken in the order of `catalog.commit.attempt`: the job, its topics, their partitions, their
 extents, then files.
 
 - A partition whose topic was deleted meanwhile is skipped.

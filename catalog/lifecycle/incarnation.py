@@ -13,7 +13,7 @@ registration. All of them look at all four kinds of evidence:
   longer than what this process saw flushed, which excludes its last commit.
 
 After a difference no commit succeeds until a transaction has begun a new incarnation. It fences all sessions
-(see `catalog.commit.repository`: a commit locks its session), so that commits of the old history fail. The
+(see `catalog.commit.attempt`: a commit locks its session), so that commits of the old history fail. The
 operator declares a restore that leaves none of these traces (`siltstone fsck --restored`).
 
 The epoch of the incarnation is the leader epoch of all partitions in the object store. Epochs follow the

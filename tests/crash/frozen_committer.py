@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from catalog.commit import repository
+from catalog.commit import attempt
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -42,7 +42,7 @@ def main(url: str, session_id: str, topic_id: str) -> None:
     """Commit, and print what came of it."""
     clock = SystemClock()
     ids = SystemIds(clock)
-    repository._Commit._check_session = stopping_once(repository._Commit._check_session)  # type: ignore[method-assign]  # stops here
+    attempt.CommitAttempt._check_session = stopping_once(attempt.CommitAttempt._check_session)  # type: ignore[method-assign]  # stops here
     with open_catalog(url, clock, ids) as catalog:
         file = Scene(catalog, ids, UUID(session_id)).file({PartitionId(UUID(topic_id), 0): [run_of(1)]})
         try:

@@ -20,9 +20,11 @@ TARGETS: Final = {
     "commit": Target(
         (
             "catalog/commit/assignment.py",
+            "catalog/commit/attempt.py",
             "catalog/commit/bulk_assignment.py",
             "catalog/commit/columns.py",
             "catalog/commit/producers.py",
+            "catalog/commit/readoption.py",
             "catalog/commit/repository.py",
             "catalog/commit/results.py",
             "catalog/commit/sequence_gaps.py",

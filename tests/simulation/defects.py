@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from catalog.commit import assignment, sequences
-from catalog.commit import repository as commits
-from catalog.commit.repository import _Commit
+from catalog.commit import attempt as commits
+from catalog.commit.attempt import CommitAttempt
 from catalog.jobs import repository as jobs
 from catalog.jobs.publish import JobPublication
 from catalog.jobs.repository import Jobs
@@ -81,10 +81,10 @@ def _publish_late_attempts(patch: pytest.MonkeyPatch) -> None:
 def _commit_in_fenced_sessions(patch: pytest.MonkeyPatch) -> None:
     """The object may already be deleted as garbage."""
 
-    def set_time_without_check(commit: _Commit, rows: list[Row]) -> None:
+    def set_time_without_check(commit: CommitAttempt, rows: list[Row]) -> None:
         _, commit._now_ms, commit.epoch, _, commit.flushed = rows[0]
 
-    patch.setattr(_Commit, "_check_session", set_time_without_check)
+    patch.setattr(CommitAttempt, "_check_session", set_time_without_check)
 
 
 def _publish_below_the_log_start(patch: pytest.MonkeyPatch) -> None:

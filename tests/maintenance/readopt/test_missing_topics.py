@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from catalog.commit import repository as commits
+from catalog.commit import readoption
 from catalog.errors import MissingTopicsError
 from catalog.lifecycle.missing_topics import MissingTopic, find_missing_topics
 from catalog.topics import lost
@@ -147,7 +147,7 @@ def test_records_are_kept_if_the_partition_is_created_during_the_commit(
             world.catalog.topics.add_partitions("t", 3)
         return find_missing_topics(*arguments, **options)
 
-    monkeypatch.setattr(commits, "find_missing_topics", create_first)
+    monkeypatch.setattr(readoption, "find_missing_topics", create_first)
     assert readopt(world.catalog, world.store, apply=True).rejected == 0
     done = readopt(world.catalog, world.store, apply=True)
     assert (done.rejected, done.counts) == (0, {"readopted": 1})

@@ -1,0 +1,149 @@
+"""One attempt to commit a lost file again, within its transaction.
+
+It differs from another commit in its session, which must have ended, and in producers: what is missing
+between their batches is recorded and filled later (`catalog.commit.sequence_gaps`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from catalog.commit.attempt import CommitAttempt
+from catalog.commit.results import (
+    SectionOutcome,
+    appended_range,
+)
+from catalog.commit.sequence_gaps import SectionGaps, SequenceGap
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
+from catalog.errors import MissingTopicsError
+from catalog.lifecycle.lost_commits import offsets_as_json
+from catalog.lifecycle.missing_topics import find_missing_topics
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from psycopg import Cursor
+
+    from catalog.commit.bulk_assignment import LockedPartitions
+    from catalog.commit.columns import CommitRowBuilder, CommitRows
+    from catalog.commit.sequences import ProducerState
+    from catalog.database.connection import TupleRow
+    from catalog.database.pool import Transaction
+    from catalog.lifecycle.incarnation import Evidence
+    from catalog.model import FileCommit
+
+    Rows = Cursor[TupleRow]
+
+_SQL = load_queries("readoption")
+
+
+class Readoption(CommitAttempt):
+    """One attempt to commit a lost file again, inside its transaction."""
+
+    discards_unknown_topics = False
+    _required_state = "unsettled"
+    _is_readoption = True
+    _must_append = False
+
+    def __init__(
+        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
+    ) -> None:
+        super().__init__(transaction, commit, now_ms, evidence)
+        self._gap_rows: Rows | None = None
+        self._known_gaps: dict[int, list[SequenceGap]] | None = None
+        self._gaps: dict[int, SectionGaps] = {}
+
+    @override
+    def _read_gaps(self) -> None:
+        if len(self._producers):  # after the locks of the partitions, which other readoptions take, too
+            self._gap_rows = self._transaction.send(_SQL["read_gaps"], self._producers.params())
+
+    @override
+    def _gaps_of(self, index: int, first_new_producer_id: int) -> SectionGaps:
+        if self._known_gaps is None:
+            self._known_gaps = {}
+            entries = self._producers.sections
+            for number, *gap in self._gap_rows.fetchall() if self._gap_rows is not None else ():
+                self._known_gaps.setdefault(entries[number - 1], []).append(SequenceGap(*gap))
+        known = self._known_gaps.get(index, ())
+        gaps = SectionGaps(known, first_new_producer_id, must_append=self._must_append)
+        self._gaps[index] = gaps
+        return gaps
+
+    def _write_gaps(self) -> None:
+        removed = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.removed()]
+        added = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.added()]
+        for query, rows in ((_SQL["delete_gaps"], removed), (_SQL["insert_gaps"], added)):
+            if rows:
+                self._transaction.send(query, {**self._gap_params(rows), "now_ms": self._now_ms})
+
+    def _gap_params(self, rows: Sequence[tuple[int, ...]]) -> dict[str, object]:
+        indexes, producer_ids, epochs, first, last = arrays.columns(rows, 5)
+        return {
+            **self._columns.keys_at(indexes),
+            "producer_ids": arrays.bigints(producer_ids),
+            "producer_epochs": arrays.integers(epochs),
+            "first_sequences": arrays.integers(first),
+            "last_sequences": arrays.integers(last),
+        }
+
+    @override
+    def _assign(
+        self,
+        indexes: list[int],
+        locked: LockedPartitions,
+        known: dict[int, dict[int, ProducerState]],
+        builder: CommitRowBuilder,
+    ) -> dict[int, SectionOutcome]:
+        if not self.discards_unknown_topics:
+            sections = (self._commit.sections[index] for index in indexes if not locked.exists[index])
+            missing = find_missing_topics(
+                self._transaction.rows,
+                (PartitionId(each.topic_id, each.partition) for each in sections),
+                are_absent=True,
+            )
+            if missing:
+                raise MissingTopicsError(
+                    "; ".join(map(str, missing)),
+                    remedy="; ".join(each.command for each in missing),
+                )
+        return super()._assign(indexes, locked, known, builder)
+
+    @override
+    def _judge(self, assigned: dict[int, SectionOutcome]) -> dict[int, SectionOutcome]:
+        return assigned
+
+    @override
+    def _lock_session(self, params: dict[str, object]) -> Rows:
+        self._transaction.send(_SQL["adopt_session"], params)
+        return self._transaction.send(_SQL["lock_lost_session"], params)
+
+    @override
+    def _write(
+        self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
+    ) -> list[SectionOutcome]:
+        outcomes = super()._write(rows, make_outcomes)
+        self._write_gaps()
+        ranges = (
+            appended_range(section, outcome.runs)
+            for section, outcome in zip(self._commit.sections, outcomes, strict=True)
+        )
+        params = {
+            **self._file_params(),
+            "leader_epoch": self.epoch,
+            "session_id": self._commit.session_id,
+            "object_name": self._commit.object_name,
+            "new_offsets": offsets_as_json(filter(None, ranges)),
+        }
+        self._transaction.send(_SQL["record_readoption"], params)
+        return outcomes
+
+
+class AcknowledgedReadoption(Readoption):
+    """One attempt to commit a lost file again that its agent had acknowledged."""
+
+    _must_append = True
