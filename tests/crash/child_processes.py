@@ -28,6 +28,7 @@ from object_store.binding import verify_binding
 from object_store.open import open_store
 from planner.planner import plan_and_submit
 from planner.settings import PlannerSettings
+from siltstone.logging_setup import configure_logs
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.crash.fail_points import FailPoints, instrument_catalog, instrument_store
 
@@ -95,6 +96,7 @@ def _open_system(config: ChildConfig) -> Iterator[tuple[Catalog, ObjectStore, Cl
     with config.log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
+    configure_logs("info")  # as in every process of Siltstone: a full disk loses events, and fails nothing
     clock = SystemClock()
     ids = SystemIds(clock)
     points = FailPoints(config.crash)

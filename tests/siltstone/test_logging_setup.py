@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 from typing import TYPE_CHECKING
@@ -189,3 +190,22 @@ def test_refused_operations_are_logged_at_every_level(
     lines = [orjson.loads(line) for line in written.getvalue().splitlines()]
     assert [each["decision"] for each in lines] == ["denied", "allowed"][:expected]
     assert audit.logs_allowed == (level == "debug")
+
+
+class _FullDisk(io.StringIO):
+    @override
+    def write(self, text: str) -> int:
+        raise OSError(errno.EFBIG, "File too large")
+
+
+def test_an_event_that_cannot_be_written_is_lost_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error may be a file on a full disk, or a pipe without a reader."""
+    monkeypatch.setattr("sys.stderr", _FullDisk())
+    configure_logs("info")
+    log = structlog.get_logger("agent.test")
+    log.info("an event")
+    log.warning("a repeated event")
+    log.warning("a repeated event")
+    _log_a_failure()
+    logging.getLogger("a.library").error("an event of a library")
+    logging.getLogger().handlers[0].close()
