@@ -201,11 +201,11 @@ def arrive(agents: list[Connection], place: Place) -> Rates:
 def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rates:
     """Compact until no ingestion file is left."""
     settings = load_settings({"max_ingestion_age_ms": 0})
-    watcher = Watcher(context, settings, CompactionOptions(), interval_seconds=_POLL_SECONDS, session=session)
+    watcher = Watcher(context, settings, CompactionOptions(), session=session)
     interrupts = Interrupts()
     begin = perf_counter()
     while context.catalog.planning.backlog().ingestion_files or context.catalog.jobs.claimable():
-        interrupts.wait(watcher.poll(interrupts))
+        interrupts.wait(min(watcher.poll(interrupts), _POLL_SECONDS))
         done = watcher.status.run.compaction
         if done.failures:
             raise RuntimeError(f"a job failed: {done.failures[0].message}")

@@ -100,8 +100,9 @@ def run_jobs(
 ) -> CompactionReport:
     """Run claimed jobs to their end and report on them; a job that fails does not affect the others.
 
-    While jobs run, `more` is called several times a second with their number, and returns further claimed
-    jobs to run. It is called no more after Spark was lost. An exception that it raises ends the run.
+    While jobs run, `more` is called several times a second with their number, after all finished jobs were
+    published. It returns further claimed jobs to run. It is called no more after Spark was lost. An exception
+    that it raises ends the run.
 
     Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` chooses one
     way for all. `store` must mean the same to the executors. If `cancelled` is set, or the call is
@@ -156,11 +157,13 @@ class _Run:
                         heartbeats.add(jobs)
                         queries.start(self._packed(jobs, plan, limit_bytes))
                     finished = queries.next_outcome(_POLL_SECONDS)
-                    if finished is not None:
+                    if finished is None and self._cancelled.is_set():
+                        raise JobCancelledError("the run was stopped", remedy="run it again")
+                    while finished is not None:  # all of them: `more` may plan for as long as a job runs
                         self._finish(*finished)
                         heartbeats.drop(finished[0])
-                    elif self._cancelled.is_set():
-                        raise JobCancelledError("the run was stopped", remedy="run it again")
+                        ends = self._paused or not self._running
+                        finished = None if ends else queries.next_outcome(0)
                     watch.check()
                     jobs = () if self._paused else self._more(len(self._running))
                     self._add(jobs)

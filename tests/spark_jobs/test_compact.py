@@ -340,7 +340,9 @@ def test_further_jobs_run_while_others_go_on(driver: Driver, monkeypatch: pytest
     """Job 1 takes longest. The last call finds nothing while no job runs, which ends the run."""
     driver.further = [[job(3)], [], [job(4), job(5)]]
 
-    results = [succeeded(2), succeeded(3), None, succeeded(4), succeeded(5), succeeded(1)]
+    waits = None
+    results: list[Result | None] = [succeeded(2), waits, succeeded(3), waits, waits]
+    results += [succeeded(4), waits, succeeded(5), waits, succeeded(1)]
     report = driver.run(monkeypatch, [job(1), job(2)], *results)
 
     assert [each.job_id.int for each in driver.specs] == [1, 2, 3, 4, 5]
@@ -357,8 +359,17 @@ def test_an_error_of_the_supply_releases_the_jobs_that_run(
 
     monkeypatch.setattr(driver, "more", fail)
     with pytest.raises(RetryableError, match="no response"):
-        driver.run(monkeypatch, [job(1), job(2)], succeeded(2))
+        driver.run(monkeypatch, [job(1), job(2)], succeeded(2), None)
     assert driver.catalog.calls == [("complete", 2), ("release", 1)]
+
+
+def test_all_finished_jobs_are_published_before_further_ones_are_looked_for(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supply may plan for as long as a job runs."""
+    driver.run(monkeypatch, [job(1), job(2), job(3)], succeeded(2), succeeded(3), None, succeeded(1))
+
+    assert driver.running == [1, 0]
 
 
 def test_no_further_jobs_run_after_spark_was_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
