@@ -1,7 +1,7 @@
 """One attempt to commit a lost file again, within its transaction.
 
-It differs from another commit in its session, which must have ended, and in producers: what is missing
-between their batches is recorded and filled later (`catalog.commit.sequence_gaps`).
+Its session must have ended. Batches of a producer may be missing between those that the file has: the gap is
+recorded, and filled by the file that has them (`catalog.commit.sequence_gaps`).
 """
 
 from __future__ import annotations
