@@ -18,8 +18,8 @@ another is uploaded.
 Files are uploaded in parallel, and committed one at a time. The bytes in flight may be as many times those of
 the open file as a PUT takes longer than a commit. If all files are equal, so many are uploaded while one is
 committed. More files would only wait for their commits, while a file that stays open collects the requests of
-more producers. A small file waits for larger ones, so producers that are acknowledged at different times meet
-in one file again. The agent learns how long PUTs and commits take.
+more producers. A small file waits for larger ones, at most until the flush interval ends. So producers that
+are acknowledged at different times meet in one file again. The agent learns how long PUTs and commits take.
 
 The idle time is learnt from arrivals like a retransmission timeout (RFC 6298), from a mean and a mean
 deviation. After a request it is the time in which another one follows it, so a file is closed soon after the
@@ -253,7 +253,7 @@ class EarlyCloseRule:
         self._commit_seconds.learn(seconds)
 
     def _is_small_among_those_in_flight(self) -> bool:
-        """Return True if its upload would probably end before the commits of those in flight."""
+        """Return True if bytes in flight / bytes of the open file > time of a PUT / time of a commit."""
         return self._in_flight_bytes * self._commit_seconds.value > self._size * self._put_seconds.value
 
     def acknowledged(self, now: float, size: int, requests: Mapping[int, int]) -> None:

@@ -14,8 +14,8 @@ An *orphan* is an object without a file row. Its owner (session or job) must hav
 can no longer be committed. A round lists only the prefixes of owners that have ended, so its cost depends on
 the garbage and not on all stored data. Clock differences between machines do not matter.
 
-What a round reads is a proposal. Just before objects are deleted or uploads aborted, the primary confirms the
-decision in a transaction that writes (`catalog.lifecycle.deletions`).
+A round reads candidates first. Just before it deletes objects or aborts uploads, the primary confirms that it
+may, in a transaction that writes (`catalog.lifecycle.deletions`).
 """
 
 from __future__ import annotations

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from catalog.commit.attempt import CommitAttempt
-from catalog.commit.results import (
-    SectionOutcome,
-    appended_range,
-)
+from catalog.commit.results import SectionOutcome, appended_range
 from catalog.commit.sequence_gaps import SectionGaps, SequenceGap
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries

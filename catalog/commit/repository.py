@@ -8,29 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.commit.assignment import (
-    check_commit,
-)
+from catalog.commit.assignment import check_commit
 from catalog.commit.attempt import CommitAttempt
 from catalog.commit.notifications import announce
 from catalog.commit.readoption import AcknowledgedReadoption, Readoption
-from catalog.commit.results import (
-    section_results,
-)
+from catalog.commit.results import section_results
 from catalog.database.pool import Reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from psycopg import Cursor
-
-    from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Incarnations
     from catalog.model import FileCommit, PartitionId, SectionResult
-
-    Rows = Cursor[TupleRow]
 
 
 class Commits:
@@ -72,8 +63,8 @@ class Commits:
         The rules of an ordinary commit apply: batches of idempotent producers that the log has already are
         dropped, and sections of deleted topics are rejected. With `acknowledged`, a batch is appended also if
         batches before it are missing, or if its producer has begun another epoch since: its producer has the
-        acknowledgement and does not send it again. What is missing then is recorded, and appended by a later
-        readoption that has it (`catalog.commit.sequence_gaps`).
+        acknowledgement and does not send it again. The catalog records which sequence numbers are missing. A
+        later readoption that has them appends them (`catalog.commit.sequence_gaps`).
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be

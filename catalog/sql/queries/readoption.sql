@@ -8,7 +8,7 @@ FROM (
 ON CONFLICT DO NOTHING;
 
 -- name: lock_lost_session
--- Do the same as `lock_session` for the readoption of a file. The state is 'unsettled' if the session can commit
+-- Do the same as `lock_session` of commit.sql, for the readoption of a file. The state is 'unsettled' if the session can commit
 -- nothing, and its objects are kept.
 SELECT CASE WHEN s.state <> 'active' AND s.unsettled IS NOT NULL THEN 'unsettled' ELSE s.state END AS state,
        coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
