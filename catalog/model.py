@@ -202,6 +202,14 @@ class OffsetRange(NamedTuple):
     end_offset: int
 
 
+class RefusedRun(NamedTuple):
+    """Run of a producer that the commit of its file refused; `first_offset` is that within the section."""
+
+    topic_id: str
+    partition: int
+    first_offset: int
+
+
 class Endpoint(NamedTuple):
     """Address of a broker for the clients of one listener."""
 

@@ -1,8 +1,8 @@
 """The commits that this agent acknowledged recently, to compare with the catalog after a failover.
 
-Bounds: the last 30 minutes, 20,000 files, 100,000 sections and 20,000 topics. The catalog stores the results
-of a commit for an hour, so a younger commit that it does not know is lost. Of the topics, those are forgotten
-first whose last acknowledged commit is the oldest.
+Bounds: the last 30 minutes, 20,000 files, 100,000 sections and refused runs, and 20,000 topics. The catalog
+stores the results of a commit for an hour, so a younger commit that it does not know is lost. Of the topics,
+those are forgotten first whose last acknowledged commit is the oldest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from catalog.commit.results import appended_range
+from catalog.commit.results import appended_range, refused_runs
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _MAX_CLOCK_ERROR_SECONDS: Final = 300.0
 class _Entry(NamedTuple):
     commit: AcknowledgedCommit
     topic_ids: Sequence[UUID]  # with acknowledged batches, also if all of these are duplicates
-    sections: int
+    sections: int  # and refused runs
     at: float
 
 
@@ -62,6 +62,7 @@ class AcknowledgedCommits:
         for topic_id in topic_ids:
             if (topic := file.topics.get(topic_id)) is not None:
                 self._remember(topic)
+        refused = tuple(refused_runs(commit, results))
         self._number += 1
         remembered = AcknowledgedCommit(
             file_id=commit.file_id,
@@ -70,10 +71,12 @@ class AcknowledgedCommits:
             number=self._number,
             offsets=tuple(filter(None, ranges)),
             epoch=max((each.leader_epoch for each in results if each.leader_epoch >= 0), default=None),
+            refused=refused,
         )
         now = self._clock.monotonic()
-        self._entries.append(_Entry(remembered, topic_ids, len(commit.sections), now))
-        self._sections += len(commit.sections)
+        sections = len(commit.sections) + len(refused)
+        self._entries.append(_Entry(remembered, topic_ids, sections, now))
+        self._sections += sections
         while self._entries and (
             len(self._entries) > MAX_FILES
             or self._sections > MAX_SECTIONS

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 
 _NO_PRODUCERS: Final[Mapping[int, ProducerState]] = {}
+_REFUSED_BEFORE: Final = RunResult(
+    refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="the lost commit of this file had refused it, too"
+)
 
 
 def _refuse_nothing(_stamp: ProducerStamp) -> RunResult | None:
@@ -84,6 +87,7 @@ def assign_section(
     *,
     failed_producers: Collection[tuple[int, int]] = (),
     gaps: SectionGaps | None = None,
+    refused: Collection[int] = (),
     refuse: Callable[[ProducerStamp], RunResult | None] = _refuse_nothing,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
@@ -91,7 +95,8 @@ def assign_section(
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
     `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. A readoption gives
     the partition's `gaps`: they say which runs are appended after a gap, or behind what their producers sent
-    since. `refuse` checks transactional runs.
+    since. It also gives the first offsets of the runs that the lost commit had `refused`. `refuse` checks
+    transactional runs.
     """
     if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
         (run,) = runs
@@ -105,6 +110,9 @@ def assign_section(
         stamp = run.producer
         count = run.offset_count
         if stamp is not None:
+            if refused and run.first_offset in refused:
+                results.append(_REFUSED_BEFORE)
+                continue
             if stamp.is_transactional and (refusal := refuse(stamp)) is not None:
                 results.append(refusal)
                 continue

@@ -37,7 +37,7 @@ from catalog.model import FileKind, RunRefusal, RunResult
 from catalog.rows import format_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from psycopg import Cursor
 
@@ -138,6 +138,10 @@ class CommitAttempt:
         """Return the gaps in the sequences of a section's producers, if this is a readoption."""
         return None
 
+    def _refused_in(self, _section: SectionCommit) -> Collection[int]:
+        """Return the first offsets of the runs that the lost commit refused, if this is a readoption."""
+        return ()
+
     def _earlier_outcomes(
         self, results: list[TupleRow], partitions: list[TupleRow]
     ) -> tuple[list[SectionOutcome], int] | None:
@@ -193,6 +197,7 @@ class CommitAttempt:
                 first_new_producer_id,
                 failed_producers=self._commit.failed_producers,
                 gaps=self._gaps_of(index, first_new_producer_id),
+                refused=self._refused_in(section),
                 refuse=partial(self._transactional.refuse, index),
             )
             if self._transactional:

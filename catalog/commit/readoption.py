@@ -21,7 +21,7 @@ from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from psycopg import Cursor
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Transaction
     from catalog.lifecycle.incarnation import Evidence
-    from catalog.model import FileCommit
+    from catalog.model import FileCommit, RefusedRun, SectionCommit
 
     Rows = Cursor[TupleRow]
 
@@ -41,15 +41,25 @@ _SQL = load_queries("readoption")
 class Readoption(CommitAttempt):
     """One attempt to commit a lost file again, inside its transaction."""
 
-    discards_unknown_topics = False
     _required_state = "unsettled"
     _is_readoption = True
     _must_append = False
 
     def __init__(
-        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
+        self,
+        transaction: Transaction,
+        commit: FileCommit,
+        now_ms: int | None,
+        evidence: Evidence,
+        *,
+        refused: Iterable[RefusedRun] = (),
+        discards_unknown_topics: bool = False,
     ) -> None:
         super().__init__(transaction, commit, now_ms, evidence)
+        self._discards_unknown_topics = discards_unknown_topics
+        self._refused: dict[tuple[str, int], set[int]] = {}
+        for topic_id, partition, first_offset in refused:
+            self._refused.setdefault((topic_id, partition), set()).add(first_offset)
         self._gap_rows: Rows | None = None
         self._known_gaps: dict[int, list[SequenceGap]] | None = None
         self._gaps: dict[int, SectionGaps] = {}
@@ -70,6 +80,10 @@ class Readoption(CommitAttempt):
         gaps = SectionGaps(known, first_new_producer_id, must_append=self._must_append)
         self._gaps[index] = gaps
         return gaps
+
+    @override
+    def _refused_in(self, section: SectionCommit) -> Collection[int]:
+        return self._refused.get((str(section.topic_id), section.partition), ())
 
     def _write_gaps(self) -> None:
         removed = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.removed()]
@@ -96,7 +110,7 @@ class Readoption(CommitAttempt):
         known: dict[int, dict[int, ProducerState]],
         builder: CommitRowBuilder,
     ) -> dict[int, SectionOutcome]:
-        if not self.discards_unknown_topics:
+        if not self._discards_unknown_topics:
             sections = (self._commit.sections[index] for index in indexes if not locked.exists[index])
             missing = find_missing_topics(
                 self._transaction.rows,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Incarnations
-    from catalog.model import FileCommit, PartitionId, SectionResult
+    from catalog.model import FileCommit, PartitionId, RefusedRun, SectionResult
 
 
 class Commits:
@@ -56,7 +56,12 @@ class Commits:
         return results
 
     def readopt(
-        self, commit: FileCommit, *, acknowledged: bool = False, discard_unknown_topics: bool = False
+        self,
+        commit: FileCommit,
+        *,
+        acknowledged: bool = False,
+        refused: Iterable[RefusedRun] = (),
+        discard_unknown_topics: bool = False,
     ) -> tuple[SectionResult, ...]:
         """Commit a file again whose commit was lost, behind the log ends; return the results by section.
 
@@ -64,7 +69,9 @@ class Commits:
         dropped, and sections of deleted topics are rejected. With `acknowledged`, a batch is appended also if
         batches before it are missing, or if its producer has begun another epoch since: its producer has the
         acknowledgement and does not send it again. The catalog records which sequence numbers are missing. A
-        later readoption that has them appends them (`catalog.commit.sequence_gaps`).
+        later readoption that has them appends them (`catalog.commit.sequence_gaps`). `refused` are the runs
+        that the lost commit refused. Their producers may have sent them again in later files, behind those
+        that were missing, so this readoption refuses them, too.
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
@@ -76,8 +83,14 @@ class Commits:
         kind = AcknowledgedReadoption if acknowledged else Readoption
 
         def work(transaction: Transaction) -> tuple[SectionResult, ...]:
-            attempt = kind(transaction, commit, self._database.injected_now_ms, self._incarnations.evidence)
-            attempt.discards_unknown_topics = discard_unknown_topics
+            attempt = kind(
+                transaction,
+                commit,
+                self._database.injected_now_ms,
+                self._incarnations.evidence,
+                refused=refused,
+                discards_unknown_topics=discard_unknown_topics,
+            )
             outcomes, committed_ms = attempt.run()
             return section_results(outcomes, commit, committed_ms, with_extents=False)
 

@@ -27,7 +27,7 @@ import orjson
 
 from catalog.commit.assignment import extents_of_section
 from catalog.errors import InvalidCommitError
-from catalog.model import Extent, FileKind, OffsetRange, RunRefusal, RunResult, SectionResult
+from catalog.model import Extent, FileKind, OffsetRange, RefusedRun, RunRefusal, RunResult, SectionResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -227,6 +227,17 @@ def appended_range(section: SectionCommit, results: Sequence[RunResult]) -> Offs
     if not appended:
         return None
     return OffsetRange(str(section.topic_id), section.partition, appended[0][0], appended[-1][1])
+
+
+def refused_runs(commit: FileCommit, results: Sequence[SectionResult]) -> Iterator[RefusedRun]:
+    """Yield the runs of producers that a commit refused.
+
+    A run without a producer is refused only if its topic or partition does not exist.
+    """
+    for section, result in zip(commit.sections, results, strict=True):
+        for run, done in zip(section.runs, result.runs, strict=True):
+            if done.refusal is not None and run.producer is not None:
+                yield RefusedRun(str(section.topic_id), section.partition, run.first_offset)
 
 
 def section_results(

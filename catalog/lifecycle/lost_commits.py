@@ -20,7 +20,7 @@ import orjson
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.lifecycle.missing_topics import find_missing_topics
-from catalog.model import OffsetRange
+from catalog.model import OffsetRange, RefusedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +48,8 @@ class AcknowledgedCommit:
     """Commit that an agent acknowledged; `number` is its order within the agent.
 
     `epoch` is that of the commit, None if no section of it has a partition. All commits of an epoch belong to
-    one history, so their offsets can be compared; those of two epochs cannot.
+    one history, so their offsets can be compared; those of two epochs cannot. `refused` are the runs of
+    producers that the commit refused.
     """
 
     file_id: UUID
@@ -57,6 +58,7 @@ class AcknowledgedCommit:
     number: int
     offsets: Sequence[OffsetRange]
     epoch: int | None = None
+    refused: Sequence[RefusedRun] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class LostCommit:
 
     `old_offsets` is empty if no agent reported them; the commit may then never have been acknowledged.
     `epoch` is that of the report, and `committed_epoch` that of the commit: None if it is not known, for
-    example because an agent of an earlier release reported it.
+    example because an agent of an earlier release reported it. Such a report also names no `refused` runs.
     """
 
     file_id: UUID
@@ -79,6 +81,7 @@ class LostCommit:
     outcome: str | None = None
     detail: str | None = None
     committed_epoch: int | None = None
+    refused: Sequence[RefusedRun] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ class LostCommits:
             "object_names": [each.object_name for each in lost],
             "numbers": arrays.bigints([each.number for each in lost]),
             "old_offsets": [offsets_as_json(each.offsets) for each in lost],
+            "refused": [orjson.dumps([tuple(run) for run in each.refused]).decode() for each in lost],
             "epoch": epoch,
             "committed_epochs": arrays.integers([-1 if each.epoch is None else each.epoch for each in lost]),
         }
@@ -297,6 +301,7 @@ def _lost_from_row(row: Row) -> LostCommit:
         outcome=row.outcome,
         detail=row.detail,
         committed_epoch=row.committed_epoch,
+        refused=tuple(RefusedRun(*each) for each in orjson.loads(row.refused)),
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.lifecycle.lost_commits import LostCommit
-    from catalog.model import OffsetRange
+    from catalog.model import OffsetRange, RefusedRun
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
 
@@ -47,7 +47,8 @@ class LostFile:
     """File to commit again. `acknowledged` is None if that is unknown; `old_offsets` are empty then.
 
     `committed_epoch` is the epoch in which the file was committed, None if that is unknown. `found_epoch` is
-    a later one, in which the file was reported or found. `number` is its order within its session.
+    a later one, in which the file was reported or found. `number` is its order within its session. `refused`
+    are the runs that its commit refused.
     `was_unreadable`: an earlier attempt could not read it.
     """
 
@@ -60,6 +61,7 @@ class LostFile:
     found_epoch: int = 0
     number: int = 0
     was_unreadable: bool = False
+    refused: Sequence[RefusedRun] = ()
 
     def with_outcome(self, outcome: Outcome, **details: Any) -> ReadoptedFile:  # noqa: ANN401  # any field
         """Return the file for a report."""
@@ -91,6 +93,7 @@ def _lost_file_of(commit: LostCommit) -> LostFile:
         found_epoch=commit.epoch,
         number=commit.number,
         was_unreadable=commit.outcome is not None,
+        refused=commit.refused,
     )
 
 

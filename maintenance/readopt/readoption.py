@@ -48,7 +48,10 @@ def readopt_file(
         is_kept = bool(lost.acknowledged) and not gives_up
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message, is_kept=is_kept)
     results = catalog.commits.readopt(
-        commit, acknowledged=bool(lost.acknowledged), discard_unknown_topics=discard_unknown_topics
+        commit,
+        acknowledged=bool(lost.acknowledged),
+        refused=lost.refused,
+        discard_unknown_topics=discard_unknown_topics,
     )
     return _readopted(lost, commit, results)
 
@@ -63,20 +66,23 @@ def _read(store: ObjectStore, lost: LostFile) -> FileCommit:
 
 def _readopted(lost: LostFile, commit: FileCommit, results: Sequence[SectionResult]) -> ReadoptedFile:
     records = duplicates = rejected = rejected_acknowledged = 0
+    refused = frozenset(lost.refused)
     old_offsets = {(each.topic_id, each.partition): each for each in lost.old_offsets}
     reasons: dict[OffsetRange, str] = {}
     new_offsets: list[OffsetRange] = []
     for section, result in zip(commit.sections, results, strict=True):
         appended = appended_range(section, result.runs)
         new_offsets += [] if appended is None else [appended]
-        old = old_offsets.get((str(section.topic_id), section.partition))
+        key = (str(section.topic_id), section.partition)
+        old = old_offsets.get(key)
         for run, done in zip(section.runs, result.runs, strict=True):
             records += run.record_count
             duplicates += run.record_count * done.duplicate
             if done.refusal is not None:
                 rejected += run.record_count
                 # A transaction is aborted as a whole: its end was lost, too.
-                if old is not None and not (run.producer is not None and run.producer.is_transactional):
+                is_transactional = run.producer is not None and run.producer.is_transactional
+                if old is not None and not is_transactional and (*key, run.first_offset) not in refused:
                     rejected_acknowledged += run.record_count
                     reasons.setdefault(old, f"{done.refusal.value}: {done.detail}")
     if reasons:

@@ -8,15 +8,15 @@ WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.file_id = requested.file_id)
 -- name: report_lost_commits
 -- Record lost commits; those that are recorded already get the agent's knowledge. An unreadable one is tried again.
 INSERT INTO lost_commits AS l (
-    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, committed_epoch
+    file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets, committed_epoch, refused
 )
 SELECT (%(file_ids)s::uuid[])[i], %(epoch)s, (%(session_ids)s::uuid[])[i], (%(object_names)s::text[])[i],
        (%(numbers)s::bigint[])[i], true, %(now_ms)s, (%(old_offsets)s::text[])[i]::json,
-       nullif((%(committed_epochs)s::integer[])[i], -1)
+       nullif((%(committed_epochs)s::integer[])[i], -1), (%(refused)s::text[])[i]::json
 FROM generate_subscripts(%(numbers)s::bigint[], 1) AS i
 ON CONFLICT (file_id) DO UPDATE
 SET acknowledged = true, number = excluded.number, old_offsets = excluded.old_offsets,
-    committed_epoch = coalesce(excluded.committed_epoch, l.committed_epoch),
+    committed_epoch = coalesce(excluded.committed_epoch, l.committed_epoch), refused = excluded.refused,
     outcome = CASE WHEN l.outcome = 'unreadable' AND NOT l.given_up THEN NULL ELSE l.outcome END;
 
 -- name: adopt_sessions
@@ -108,7 +108,7 @@ WHERE unsettled = 'unverified' AND heartbeat_ms > (SELECT max(heartbeat_ms) FROM
 -- Return a page of the lost commits in the order of their files; if requested, only those that wait, or those and the
 -- unreadable ones that were acknowledged and are not given up.
 SELECT file_id, epoch, session_id, object_name, number, acknowledged, found_ms, old_offsets::text AS old_offsets,
-       outcome, new_offsets::text AS new_offsets, detail, committed_epoch
+       outcome, new_offsets::text AS new_offsets, detail, committed_epoch, refused::text AS refused
 FROM lost_commits
 WHERE (session_id, number, file_id) > (%(after_session)s, %(after_number)s, %(after_file)s)
   AND (outcome IS NULL OR NOT %(waiting)s

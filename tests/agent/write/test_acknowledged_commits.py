@@ -17,6 +17,8 @@ from catalog.model import (
     BatchRun,
     FileCommit,
     OffsetRange,
+    ProducerStamp,
+    RefusedRun,
     RunRefusal,
     RunResult,
     SectionCommit,
@@ -49,9 +51,12 @@ def _commit(
     topic_id: UUID = _TOPIC,
     partitions: int | None = None,
     last: RunResult | None = None,
+    producer: ProducerStamp | None = None,
 ) -> None:
     """Acknowledge a commit; the agent knows the topic if `partitions` is set."""
-    run = BatchRun(first_offset=0, offset_count=3, record_count=3, min_timestamp=1, max_timestamp=1)
+    run = BatchRun(
+        first_offset=0, offset_count=3, record_count=3, min_timestamp=1, max_timestamp=1, producer=producer
+    )
     commit = FileCommit(
         file_id=UUID(int=number),
         object_name=f"object {number}",
@@ -99,6 +104,19 @@ def test_it_is_bounded_by_age_files_and_sections(monkeypatch: pytest.MonkeyPatch
     assert [each.file_id.int for each in memory.recent()] == [4, 5]
     clock.advance(MAX_AGE_SECONDS + 1)
     assert memory.recent() == []
+
+
+def test_refused_runs_of_producers_are_remembered_within_the_bound_of_sections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acknowledged_commits, "MAX_SECTIONS", 4)
+    memory = AcknowledgedCommits(ManualClock())
+    stamp = ProducerStamp(producer_id=5, producer_epoch=0, base_sequence=9)
+    for number, producer in enumerate((None, stamp, None)):
+        _commit(memory, number, producer=producer)
+    assert [each.refused for each in memory.recent()] == [(), (RefusedRun(str(_TOPIC), 0, 0),), ()]
+    _commit(memory, 3, producer=stamp)
+    assert [each.file_id.int for each in memory.recent()] == [2, 3]
 
 
 def test_it_remembers_the_topics_of_commits_with_the_most_partitions() -> None:

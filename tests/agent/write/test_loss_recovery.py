@@ -201,6 +201,26 @@ def test_files_of_a_producer_that_moved_between_agents_are_readopted_in_order(wo
         assert result.runs[0].base_offset == sequence * _RECORDS
 
 
+def test_a_batch_that_the_lost_commit_refused_is_not_readopted_before_those_that_it_lacked(
+    world: World,
+) -> None:
+    """Its producer sent it again, behind them: one order is acknowledged."""
+    topic = world.catalog.topics.create("t", 1, {})
+    agent = world.agent()
+    for number in (0, 2, 1, 2):  # the first 2 has a gap before it
+        agent.write(topic, number * _RECORDS)
+    expected = [0, _RECORDS, 2 * _RECORDS]
+    assert world.log(topic) == expected
+    for _ in range(2):
+        world.lose_commits()
+        world.begin_epoch()
+        recover_all([agent])
+        assert world.log(topic) == expected
+    assert agent.readopted() == [8, 2 * len(expected) * _RECORDS]
+    rejected = agent.metrics.registry.get_sample_value("siltstone_readoption_rejected_records_total")
+    assert rejected == 0
+
+
 def test_a_failover_during_a_recovery_does_not_change_the_order(world: World) -> None:
     """One agent has reported its later commit before the second failover, the other one reports after it."""
     topic = world.catalog.topics.create("t", 1, {})

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from catalog.commit.results import refused_runs
 from catalog.errors import SessionFencedError
 from catalog.lifecycle.expiry import InactiveOwner, OwnerKind
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
-from catalog.model import OffsetRange, PartitionId, RunRefusal
+from catalog.model import OffsetRange, PartitionId, RefusedRun, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
@@ -30,7 +31,7 @@ from tests.fixtures.postgres import PATIENT
 from tests.object_format.segment_file.samples import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from random import Random
 
@@ -43,12 +44,16 @@ _PARTITIONS = 2
 
 
 class Batch(NamedTuple):
-    """A batch of a commit: partition, records, and the producer (None: not idempotent)."""
+    """A batch of a commit: partition, records, and the producer (None: not idempotent).
+
+    A retry repeats the producer's last batch. The batch before an early one is missing, so it is refused.
+    """
 
     partition: int
     records: int
     producer: int | None
     is_retry: bool
+    is_early: bool
 
 
 _COMMITS = st.lists(
@@ -58,6 +63,7 @@ _COMMITS = st.lists(
             st.integers(0, _PARTITIONS - 1),
             st.integers(1, 4),
             st.sampled_from([None, 5, 6]),
+            st.booleans(),
             st.booleans(),
         ),
         min_size=1,
@@ -77,9 +83,9 @@ class Log:
         self._sequences: dict[tuple[int, int], tuple[int, int]] = {}
 
     def file(self, batches: list[Batch]) -> FileCommit:
-        """Return a file. A retry repeats the producer's last batch; all others continue its sequence."""
+        """Return a file with these batches."""
         sections: dict[PartitionId, list] = {}  # type: ignore[type-arg]  # of runs
-        for partition, records, producer, is_retry in batches:
+        for partition, records, producer, is_retry, is_early in batches:
             stamp = None
             count = records
             if producer is not None:
@@ -87,6 +93,8 @@ class Log:
                 first, length = self._sequences.get(key, (0, 0))
                 if is_retry and length:
                     count = length
+                elif is_early:
+                    first += length + 1
                 else:
                     first, length = first + length, records
                     self._sequences[key] = (first, records)
@@ -94,6 +102,11 @@ class Log:
             runs = sections.setdefault(PartitionId(self.topic.topic_id, partition), [])
             runs.append(run_of(count, producer=stamp))
         return self.scene.file(sections)
+
+    def refused(self, file: FileCommit, results: Sequence[SectionResult]) -> list[RefusedRun]:
+        """Return the runs that the commit of the same file to another log has refused."""
+        runs = refused_runs(file, results)
+        return [RefusedRun(str(self.topic.topic_id), partition, first) for _, partition, first in runs]
 
     def state(self) -> object:
         """Return what readers, producers and the planner see of the log, without ids and epochs."""
@@ -142,21 +155,23 @@ def appended(results: tuple[SectionResult, ...]) -> list[int]:
 def test_a_readopted_log_equals_one_that_lost_nothing(
     catalogs: tuple[Catalog, Catalog], numbers: Iterator[int]
 ) -> None:
-    """Offsets, sequence numbers and duplicates are the same; repeated calls change nothing."""
+    """Offsets, sequence numbers, duplicates and refusals are the same; repeated calls change nothing."""
 
-    @given(_COMMITS, st.integers(0, 8), st.integers(0, 2))
-    def check(commits: list[list[Batch]], kept: int, repeated: int) -> None:
+    @given(_COMMITS, st.integers(0, 8), st.integers(0, 2), st.booleans())
+    def check(commits: list[list[Batch]], kept: int, repeated: int, acknowledged: bool) -> None:
         number = next(numbers)
         ids = SeededIds(number + 10, ManualClock())
         whole, lossy = (Log(catalog, ids, number) for catalog in catalogs)
-        results = [whole.scene.catalog.commits.commit(whole.file(batches)) for batches in commits]
+        known = [whole.file(batches) for batches in commits]
+        results = [whole.scene.catalog.commits.commit(file) for file in known]
         files = [lossy.file(batches) for batches in commits]
         for file in files[:kept]:
             lossy.scene.catalog.commits.commit(file)
         lossy.scene.catalog.incarnations.declare_restore("a test")
         for at, file in enumerate(files[kept:], kept):
             for _ in range(1 + repeated):
-                done = lossy.scene.catalog.commits.readopt(file)
+                refused = lossy.refused(known[at], results[at])
+                done = lossy.scene.catalog.commits.readopt(file, acknowledged=acknowledged, refused=refused)
                 assert appended(done) == appended(results[at])
         assert lossy.state() == whole.state()
         lossy.scene.catalog.lost_commits.settle([lossy.scene.session_id])
