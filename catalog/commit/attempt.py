@@ -59,7 +59,6 @@ _MAX_EXPIRED: Final = 4
 class CommitAttempt:
     """One attempt at a commit, inside its transaction."""
 
-    _required_state = "active"
     _is_readoption = False
 
     def __init__(
@@ -158,15 +157,18 @@ class CommitAttempt:
         locked = LockedPartitions(partitions, len(self._commit.sections), self.epoch)
         return decode_outcomes(sections, self._commit, locked.log_start_offsets), committed_ms
 
+    def _may_commit(self, state: str) -> bool:
+        return state == "active"
+
     def _check_session(self, rows: list[TupleRow]) -> None:
-        """Raise SessionFencedError unless the session is active; take time and epoch from the same row.
+        """Raise SessionFencedError unless the session may commit; take time and epoch from the same row.
 
         CatalogReplacedError: the server continues on another history of commits than the session's.
         """
         if not rows:
             raise fenced_error(self._commit.session_id, "unknown")
         state, self._now_ms, self.epoch, is_current, self.flushed = rows[0]
-        if state != self._required_state:
+        if not self._may_commit(state):
             raise fenced_error(self._commit.session_id, state)
         if not is_current:
             raise replaced_error(

@@ -41,7 +41,6 @@ _SQL = load_queries("readoption")
 class Readoption(CommitAttempt):
     """One attempt to commit a lost file again, inside its transaction."""
 
-    _required_state = "unsettled"
     _is_readoption = True
     _must_append = False
 
@@ -60,6 +59,7 @@ class Readoption(CommitAttempt):
         self._refused: dict[tuple[str, int], set[int]] = {}
         for topic_id, partition, first_offset in refused:
             self._refused.setdefault((topic_id, partition), set()).add(first_offset)
+        self._unsettled: Rows | None = None
         self._gap_rows: Rows | None = None
         self._known_gaps: dict[int, list[SequenceGap]] | None = None
         self._gaps: dict[int, SectionGaps] = {}
@@ -131,7 +131,12 @@ class Readoption(CommitAttempt):
     @override
     def _lock_session(self, params: dict[str, object]) -> Rows:
         self._transaction.send(_SQL["adopt_session"], params)
-        return self._transaction.send(_SQL["lock_lost_session"], params)
+        self._unsettled = self._transaction.send(_SQL["lock_unsettled"], params)
+        return super()._lock_session(params)
+
+    @override
+    def _may_commit(self, state: str) -> bool:
+        return state != "active" and self._unsettled is not None and bool(self._unsettled.fetchall())
 
     @override
     def _write(

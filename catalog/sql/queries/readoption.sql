@@ -7,21 +7,11 @@ FROM (
 ) AS clock
 ON CONFLICT DO NOTHING;
 
--- name: lock_lost_session
--- Do the same as `lock_session` of commit.sql, for the readoption of a file. The state is 'unsettled' if the session can commit
--- nothing, and its objects are kept.
-SELECT CASE WHEN s.state <> 'active' AND s.unsettled IS NOT NULL THEN 'unsettled' ELSE s.state END AS state,
-       coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
-       c.epoch,
-       c.is_current AND c.inserted >= %(flushed)s AND (
-           %(last_commit)s::uuid IS NULL
-           OR EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = %(last_commit)s::uuid)
-           OR EXISTS (SELECT FROM files AS f WHERE f.file_id = %(last_commit)s::uuid)
-       ) AS is_current,
-       c.flushed
-FROM sessions AS s CROSS JOIN current_incarnation AS c
-WHERE s.session_id = %(session_id)s
-FOR SHARE OF s;
+-- name: lock_unsettled
+-- Lock the session if its objects are kept: until the readoption ends, the session is not settled.
+SELECT session_id FROM sessions
+WHERE session_id = %(session_id)s AND unsettled IS NOT NULL
+FOR SHARE;
 
 -- name: record_readoption
 -- Record that a lost file was committed again.
