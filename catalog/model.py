@@ -203,7 +203,7 @@ class OffsetRange(NamedTuple):
 
 
 class RefusedRun(NamedTuple):
-    """Run of a producer that the commit of its file refused; `first_offset` is that within the section."""
+    """Run that the commit of its file refused; `first_offset` is that within the section."""
 
     topic_id: str
     partition: int

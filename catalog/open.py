@@ -105,7 +105,7 @@ class Catalog:
         self.circuit_breaker = CircuitBreaker(database)
         self.retention = Retention(database)
         self.expiry = Expiry(database)
-        self.lost_commits = LostCommits(database)
+        self.lost_commits = LostCommits(database, self.incarnations)
         self.leases = Leases(database)
         self.deletions = Deletions(database, self.incarnations)
         self.repair = Repair(database)

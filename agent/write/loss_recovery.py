@@ -31,6 +31,8 @@ from catalog.model import PartitionId
 from catalog.topics.lost import Restored
 from core.errors import RetryableError, SiltstoneError
 from maintenance.readopt import Outcome, readopt_file, reported_files
+from object_store.binding import require_bound
+from object_store.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,8 @@ _IDS_PER_QUERY: Final = 5_000
 _POLL_SECONDS: Final = 0.2
 MAX_WAIT_SECONDS: Final = 10.0
 """Time for which an agent waits until the others have reported. They may still report later."""
+MAX_FILE_SECONDS: Final = 60.0
+"""Time for which an agent tries to read a lost file while the store responds to other requests."""
 
 
 class LossRecovery:
@@ -84,9 +88,10 @@ class LossRecovery:
         complete = await self._compare(incarnation, sessions) if sessions else set()
         await self._wait_for_others()
         if self._automatic:
-            await self._readopt_reported()
+            await self._readopt_reported(incarnation.epoch)
         if sessions:
-            await self._pool.run(partial(self._catalog.lost_commits.settle, sorted(complete)))
+            settle = partial(self._catalog.lost_commits.settle, sorted(complete), incarnation.epoch)
+            await self._pool.run(settle)
             self._acknowledged.recovered(self._compared - complete)
 
     async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> set[UUID]:
@@ -181,20 +186,42 @@ class LossRecovery:
             else "run `siltstone fsck --readopt`, then `siltstone fsck --readopt --apply`",
         )
 
-    async def _readopt_reported(self) -> None:
-        for lost in await self._pool.run(partial(reported_files, self._catalog)):
-            # Another agent may have committed it meanwhile. If both try at once, the second gets the result.
-            if await self._pool.run(partial(self._catalog.lost_commits.unknown, [lost.file_id])):
-                await self._readopt(lost)
+    async def _readopt_reported(self, epoch: int) -> None:
+        """Commit all reported files again; after a minute, leave those to the operator that cannot be read.
 
-    async def _readopt(self, lost: LostFile) -> None:
+        One object that cannot be read does not hold up all agents for ever; a store that is away does.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + MAX_FILE_SECONDS
+        waiting = await self._pool.run(partial(reported_files, self._catalog))
+        failed: dict[UUID, StoreUnavailableError] = {}
+        while waiting:
+            failed.clear()
+            for lost in waiting:
+                # Another agent may have committed it. If both try at once, the second gets the result.
+                if await self._pool.run(partial(self._catalog.lost_commits.unknown, [lost.file_id])):
+                    try:
+                        await self._readopt(lost, epoch)
+                    except StoreUnavailableError as error:
+                        failed[lost.file_id] = error
+            waiting = [lost for lost in waiting if lost.file_id in failed]
+            if waiting:
+                await self._pool.run(partial(require_bound, self._store, self._catalog.store_binding))
+                if loop.time() >= until:
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
+        for lost in waiting:
+            _log_left(lost, failed[lost.file_id])
+
+    async def _readopt(self, lost: LostFile, epoch: int) -> None:
         """Commit a lost file again; if that can never succeed, leave it to the operator."""
+        readopt = partial(readopt_file, self._catalog, self._store, lost, epoch=epoch)
         try:
-            done = await self._pool.run(partial(readopt_file, self._catalog, self._store, lost))
+            done = await self._pool.run(readopt)
         except (RetryableError, CatalogReplacedError):
             raise  # the whole recovery is repeated, after another failover with another incarnation
         except SiltstoneError as error:
-            _log.error("a lost file is not committed again", object=lost.object_name, reason=str(error))
+            _log_left(lost, error)
             return
         self._count(done)
 
@@ -225,6 +252,10 @@ class LossRecovery:
 def _is_changed(topic: Topic, found: Topic | None) -> bool:
     """Return True if the catalog lacks a topic, or has it with fewer partitions or by another name."""
     return found is None or found.partition_count < topic.partition_count or found.name != topic.name
+
+
+def _log_left(lost: LostFile, error: SiltstoneError) -> None:
+    _log.error("a lost file is not committed again", object=lost.object_name, reason=str(error))
 
 
 def _log_topics(topics: Sequence[RestoredTopic]) -> None:

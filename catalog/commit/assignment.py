@@ -16,7 +16,7 @@ from catalog.model import RunRefusal, RunResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from catalog.commit.sequence_gaps import SectionGaps
+    from catalog.commit.sequence_gaps import OpenedGaps
     from catalog.commit.sequences import ProducerState
     from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 
@@ -86,19 +86,19 @@ def assign_section(
     first_new_producer_id: int,
     *,
     failed_producers: Collection[tuple[int, int]] = (),
-    gaps: SectionGaps | None = None,
+    gaps: OpenedGaps | None = None,
     refused: Collection[int] = (),
     refuse: Callable[[ProducerStamp], RunResult | None] = _refuse_nothing,
 ) -> SectionAssignment:
     """Assign offsets from `log_end_offset` on to the runs, in order.
 
     `producers` has the partition's producer states by id. No state of a producer with an id of at least
-    `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. A readoption gives
-    the partition's `gaps`: they say which runs are appended after a gap, or behind what their producers sent
-    since. It also gives the first offsets of the runs that the lost commit had `refused`. `refuse` checks
-    transactional runs.
+    `first_new_producer_id` has expired. `failed_producers` are those of the `FileCommit`. `gaps` note
+    what a run skips; those of a readoption say which runs are appended after a gap, or behind what their
+    producers sent since. A readoption also gives the first offsets of the runs that the lost commit had
+    `refused`. `refuse` checks transactional runs.
     """
-    if len(runs) == 1 and runs[0].producer is None:  # the usual section; a commit may have thousands
+    if len(runs) == 1 and runs[0].producer is None and not refused:  # the usual one of thousands
         (run,) = runs
         return SectionAssignment(
             (RunResult(base_offset=log_end_offset),), log_end_offset + run.offset_count, _NO_PRODUCERS
@@ -109,10 +109,10 @@ def assign_section(
     for run in runs:
         stamp = run.producer
         count = run.offset_count
+        if refused and run.first_offset in refused:
+            results.append(_REFUSED_BEFORE)
+            continue
         if stamp is not None:
-            if refused and run.first_offset in refused:
-                results.append(_REFUSED_BEFORE)
-                continue
             if stamp.is_transactional and (refusal := refuse(stamp)) is not None:
                 results.append(refusal)
                 continue

@@ -21,6 +21,7 @@ from catalog.commit.assignment import (
 )
 from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
 from catalog.commit.columns import CommitRowBuilder, SectionColumns, StampedProducers
+from catalog.commit.file_gaps import FileGaps
 from catalog.commit.results import (
     SectionOutcome,
     decode_outcomes,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from catalog.commit.bulk_assignment import BulkAssignment
     from catalog.commit.columns import CommitRows
-    from catalog.commit.sequence_gaps import SectionGaps
+    from catalog.commit.sequence_gaps import OpenedGaps
     from catalog.commit.sequences import ProducerState
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Transaction
@@ -59,20 +60,32 @@ _MAX_EXPIRED: Final = 4
 class CommitAttempt:
     """One attempt at a commit, inside its transaction."""
 
-    _is_readoption = False
-
     def __init__(
-        self, transaction: Transaction, commit: FileCommit, now_ms: int | None, evidence: Evidence
+        self,
+        transaction: Transaction,
+        commit: FileCommit,
+        now_ms: int | None,
+        evidence: Evidence,
+        *,
+        is_recovering: bool = False,
     ) -> None:
+        """Take the file, an injected time, and what this process knows of the history.
+
+        `is_recovering` says that lost files may be readopted behind this commit.
+        """
         self._transaction = transaction
         self._commit = commit
         self._injected_now_ms = now_ms
         self._evidence = evidence
+        self._is_recovering = is_recovering
+        self._awaiting: Rows | None = None
+        self._awaits: bool | None = None
         self._now_ms = 0
         self.epoch = -1
         self.flushed = 0
         self._columns = SectionColumns(commit.sections)
         self._producers = StampedProducers(commit.sections, self._columns)
+        self._gaps = FileGaps(self._columns, self._producers)
         self._transactional = TransactionalRuns(
             commit.sections if self._producers.have_transactions else (), self._columns
         )
@@ -117,10 +130,9 @@ class CommitAttempt:
             added = send(_SQL["read_transaction_partitions"], self._transactional.partition_params())
         producers = send(_SQL["read_producers"], self._producers.params()) if len(self._producers) else None
         self._read_gaps()
-        # built while the server takes the locks
-        single_runs = SingleRuns(
-            self._commit.sections, self._commit.failed_producers, with_producers=not self._is_readoption
-        )
+        if self._is_recovering:
+            self._awaiting = send(_SQL["awaits_readoption"], self._awaiting_params())
+        single_runs = self._single_runs()  # built while the server takes the locks
         self._transaction.wait()
         if transactions is not None and added is not None:
             self._transactional.take(transactions.fetchall(), added.fetchall())
@@ -130,12 +142,30 @@ class CommitAttempt:
         """Send the statement whose result `_check_session` examines."""
         return self._transaction.send(_SQL["lock_session"], params)
 
+    def _single_runs(self) -> SingleRuns:
+        """Return the sections that need no special treatment."""
+        return SingleRuns(
+            self._commit.sections, self._commit.failed_producers, accepts_expired=not self._is_recovering
+        )
+
+    def _awaiting_params(self) -> dict[str, object]:
+        return {"now_ms": self._injected_now_ms, "period_ms": REPORT_PERIOD_MS}
+
+    def _awaits_readoption(self) -> bool:
+        """Return True if lost commits of producers may still be readopted soon."""
+        if self._awaits is None:
+            if self._awaiting is None:
+                self._awaiting = self._transaction.send(_SQL["awaits_readoption"], self._awaiting_params())
+                self._transaction.wait()
+            ((self._awaits,),) = self._awaiting.fetchall()
+        return bool(self._awaits)
+
     def _read_gaps(self) -> None:
         """Send the statement that reads gaps, if this is a readoption."""
 
-    def _gaps_of(self, _index: int, _first_new_producer_id: int) -> SectionGaps | None:
-        """Return the gaps in the sequences of a section's producers, if this is a readoption."""
-        return None
+    def _gaps_of(self, index: int, _first_new_producer_id: int) -> OpenedGaps | None:
+        """Return the gaps in the sequences of a section's producers, if they are to be recorded."""
+        return self._gaps.opened(index) if self._is_recovering else None
 
     def _refused_in(self, _section: SectionCommit) -> Collection[int]:
         """Return the first offsets of the runs that the lost commit refused, if this is a readoption."""
@@ -184,6 +214,7 @@ class CommitAttempt:
     ) -> dict[int, SectionOutcome]:
         """Assign offsets to the sections at `indexes` one by one; return their outcomes."""
         no_producers: dict[int, ProducerState] = {}
+        must_wait = bool(indexes) and self._may_lack_earlier_batches()
         outcomes: dict[int, SectionOutcome] = {}
         for index in indexes:
             section = self._commit.sections[index]
@@ -196,7 +227,7 @@ class CommitAttempt:
                 section.runs,
                 log_end_offset,
                 known.get(index, no_producers),
-                first_new_producer_id,
+                0 if must_wait else first_new_producer_id,
                 failed_producers=self._commit.failed_producers,
                 gaps=self._gaps_of(index, first_new_producer_id),
                 refused=self._refused_in(section),
@@ -217,6 +248,17 @@ class CommitAttempt:
             )
         return outcomes
 
+    def _may_lack_earlier_batches(self) -> bool:
+        """Return True if a producer without a state must begin with 0, although its state may have expired.
+
+        Its last batches may be among the lost ones. After the first minute of an epoch it waits no longer:
+        their readoption appends them behind.
+        """
+        known = self._evidence.incarnation
+        if not self._is_recovering or known is None:
+            return False
+        return self._now_ms - known.started_ms < REPORT_PERIOD_MS and self._awaits_readoption()
+
     def _record_transactions(self, index: int, section: SectionCommit, results: Sequence[RunResult]) -> None:
         for run, result in zip(section.runs, results, strict=True):
             stamp, is_appended = run.producer, result.refusal is None and not result.duplicate
@@ -232,8 +274,7 @@ class CommitAttempt:
         )
         if not has_gap:
             return assigned
-        params = {"since_ms": self._now_ms - REPORT_PERIOD_MS}
-        if not self._transaction.rows(_SQL["awaits_readoption"], params)[0].awaits:
+        if not self._awaits_readoption():
             return assigned
         return {
             index: outcome._replace(runs=tuple(map(waiting_for_readoption, outcome.runs)))
@@ -261,6 +302,7 @@ class CommitAttempt:
             send(_SQL["insert_extents"], {**file_params, **rows.extent_params()})
         if rows.has_producers:
             send(_SQL["write_producers"], {**file_params, **rows.producer_params()})
+        self._gaps.write(self._transaction, self._now_ms)
         self._write_file(rows, encoded)
         return outcomes
 

@@ -82,7 +82,11 @@ class BulkAssignment(NamedTuple):
 
 
 class SingleRuns:
-    """Columns of the sections of a file that have one run; if requested, only of runs without a producer."""
+    """Columns of the sections of a file that have one run; if requested, only of runs without a producer.
+
+    Sections whose index is `excluded` are left out. Without `accepts_expired`, a producer that has no state
+    must begin with 0, although it may have expired.
+    """
 
     def __init__(
         self,
@@ -90,12 +94,14 @@ class SingleRuns:
         failed_producers: Collection[tuple[int, int]] = (),
         *,
         with_producers: bool = True,
+        accepts_expired: bool = True,
+        excluded: Collection[int] = (),
     ) -> None:
         self._sections = len(sections)
         runs = [
             (index, run.offset_count, run.record_count, run.min_timestamp, run.max_timestamp)
             for index, section in enumerate(sections)
-            if len(section.runs) == 1
+            if len(section.runs) == 1 and index not in excluded
             for run in section.runs
             if run.producer is None or (with_producers and not run.producer.is_transactional)
         ]
@@ -109,8 +115,8 @@ class SingleRuns:
             and not stamp.is_transactional
         ]
         self._stamps = columns(stamps, 4)
-        self._may_have_expired = np.ones(len(stamps), dtype=np.bool_)
-        if failed_producers:
+        self._may_have_expired = np.full(len(stamps), accepts_expired)
+        if failed_producers and accepts_expired:
             self._may_have_expired[:] = [stamp[1:3] not in failed_producers for stamp in stamps]
 
     def assign(

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from catalog.commit.attempt import CommitAttempt
+from catalog.commit.bulk_assignment import SingleRuns
 from catalog.commit.results import SectionOutcome, appended_range
-from catalog.commit.sequence_gaps import SectionGaps, SequenceGap
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import MissingTopicsError
+from catalog.lifecycle.incarnation import epoch_ended_error
 from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from psycopg import Cursor
 
     from catalog.commit.bulk_assignment import LockedPartitions
     from catalog.commit.columns import CommitRowBuilder, CommitRows
+    from catalog.commit.sequence_gaps import SectionGaps
     from catalog.commit.sequences import ProducerState
     from catalog.database.connection import TupleRow
     from catalog.database.pool import Transaction
@@ -36,12 +38,12 @@ if TYPE_CHECKING:
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("readoption")
+_LOST = load_queries("lost_commits")
 
 
 class Readoption(CommitAttempt):
     """One attempt to commit a lost file again, inside its transaction."""
 
-    _is_readoption = True
     _must_append = False
 
     def __init__(
@@ -52,55 +54,33 @@ class Readoption(CommitAttempt):
         evidence: Evidence,
         *,
         refused: Iterable[RefusedRun] = (),
+        required_epoch: int | None = None,
         discards_unknown_topics: bool = False,
     ) -> None:
         super().__init__(transaction, commit, now_ms, evidence)
+        self._required_epoch = required_epoch
         self._discards_unknown_topics = discards_unknown_topics
         self._refused: dict[tuple[str, int], set[int]] = {}
         for topic_id, partition, first_offset in refused:
             self._refused.setdefault((topic_id, partition), set()).add(first_offset)
         self._unsettled: Rows | None = None
-        self._gap_rows: Rows | None = None
-        self._known_gaps: dict[int, list[SequenceGap]] | None = None
-        self._gaps: dict[int, SectionGaps] = {}
+
+    @override
+    def _single_runs(self) -> SingleRuns:
+        excluded = {index for index, section in enumerate(self._commit.sections) if self._refused_in(section)}
+        return SingleRuns(self._commit.sections, with_producers=False, excluded=excluded)
 
     @override
     def _read_gaps(self) -> None:
-        if len(self._producers):  # after the locks of the partitions, which other readoptions take, too
-            self._gap_rows = self._transaction.send(_SQL["read_gaps"], self._producers.params())
+        self._gaps.read(self._transaction)
 
     @override
     def _gaps_of(self, index: int, first_new_producer_id: int) -> SectionGaps:
-        if self._known_gaps is None:
-            self._known_gaps = {}
-            entries = self._producers.sections
-            for number, *gap in self._gap_rows.fetchall() if self._gap_rows is not None else ():
-                self._known_gaps.setdefault(entries[number - 1], []).append(SequenceGap(*gap))
-        known = self._known_gaps.get(index, ())
-        gaps = SectionGaps(known, first_new_producer_id, must_append=self._must_append)
-        self._gaps[index] = gaps
-        return gaps
+        return self._gaps.of_readoption(index, first_new_producer_id, must_append=self._must_append)
 
     @override
     def _refused_in(self, section: SectionCommit) -> Collection[int]:
         return self._refused.get((str(section.topic_id), section.partition), ())
-
-    def _write_gaps(self) -> None:
-        removed = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.removed()]
-        added = [(index, *gap) for index, gaps in self._gaps.items() for gap in gaps.added()]
-        for query, rows in ((_SQL["delete_gaps"], removed), (_SQL["insert_gaps"], added)):
-            if rows:
-                self._transaction.send(query, {**self._gap_params(rows), "now_ms": self._now_ms})
-
-    def _gap_params(self, rows: Sequence[tuple[int, ...]]) -> dict[str, object]:
-        indexes, producer_ids, epochs, first, last = arrays.columns(rows, 5)
-        return {
-            **self._columns.keys_at(indexes),
-            "producer_ids": arrays.bigints(producer_ids),
-            "producer_epochs": arrays.integers(epochs),
-            "first_sequences": arrays.integers(first),
-            "last_sequences": arrays.integers(last),
-        }
 
     @override
     def _assign(
@@ -130,9 +110,16 @@ class Readoption(CommitAttempt):
 
     @override
     def _lock_session(self, params: dict[str, object]) -> Rows:
-        self._transaction.send(_SQL["adopt_session"], params)
+        adopted = {"session_ids": arrays.uuids([self._commit.session_id])}
+        self._transaction.send(_LOST["adopt_silent_sessions"], adopted)
         self._unsettled = self._transaction.send(_SQL["lock_unsettled"], params)
         return super()._lock_session(params)
+
+    @override
+    def _check_session(self, rows: list[TupleRow]) -> None:
+        super()._check_session(rows)
+        if self._required_epoch is not None and self._required_epoch != self.epoch:
+            raise epoch_ended_error(self._required_epoch, self.epoch)
 
     @override
     def _may_commit(self, state: str) -> bool:
@@ -143,7 +130,6 @@ class Readoption(CommitAttempt):
         self, rows: CommitRows, make_outcomes: Callable[[], list[SectionOutcome]]
     ) -> list[SectionOutcome]:
         outcomes = super()._write(rows, make_outcomes)
-        self._write_gaps()
         ranges = (
             appended_range(section, outcome.runs)
             for section, outcome in zip(self._commit.sections, outcomes, strict=True)

@@ -42,7 +42,11 @@ class Commits:
 
         def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], CommitAttempt, int]:
             attempt = CommitAttempt(
-                transaction, commit, self._database.injected_now_ms, self._incarnations.evidence
+                transaction,
+                commit,
+                self._database.injected_now_ms,
+                self._incarnations.evidence,
+                is_recovering=self._incarnations.is_recovering,
             )
             outcomes, committed_ms = attempt.run()
             # The server processes the last statements while the results are built.
@@ -61,6 +65,7 @@ class Commits:
         *,
         acknowledged: bool = False,
         refused: Iterable[RefusedRun] = (),
+        epoch: int | None = None,
         discard_unknown_topics: bool = False,
     ) -> tuple[SectionResult, ...]:
         """Commit a file again whose commit was lost, behind the log ends; return the results by section.
@@ -75,7 +80,8 @@ class Commits:
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
-        repeated. SessionFencedError: the session may still commit, or was settled. MissingTopicsError: the
+        repeated. SessionFencedError: the session may still commit, or was settled. CatalogReplacedError:
+        `epoch`, in which the file was found to be lost, has ended. MissingTopicsError: the
         creation of a topic or of its partitions was lost, too. With `discard_unknown_topics`, their sections
         are rejected instead.
         """
@@ -89,6 +95,7 @@ class Commits:
                 self._database.injected_now_ms,
                 self._incarnations.evidence,
                 refused=refused,
+                required_epoch=epoch,
                 discards_unknown_topics=discard_unknown_topics,
             )
             outcomes, committed_ms = attempt.run()

@@ -230,13 +230,10 @@ def appended_range(section: SectionCommit, results: Sequence[RunResult]) -> Offs
 
 
 def refused_runs(commit: FileCommit, results: Sequence[SectionResult]) -> Iterator[RefusedRun]:
-    """Yield the runs of producers that a commit refused.
-
-    A run without a producer is refused only if its topic or partition does not exist.
-    """
+    """Yield the runs that a commit refused."""
     for section, result in zip(commit.sections, results, strict=True):
         for run, done in zip(section.runs, result.runs, strict=True):
-            if done.refusal is not None and run.producer is not None:
+            if done.refusal is not None:
                 yield RefusedRun(str(section.topic_id), section.partition, run.first_offset)
 
 

@@ -122,6 +122,11 @@ class Incarnations:
             return Evidence(known, flushed, None)
         return Evidence(known, flushed, last.file_id, last.committed_ms)
 
+    @property
+    def is_recovering(self) -> bool:
+        """Return True if lost commits may still be readopted, as of the last heartbeat of this process."""
+        return self.backlog.unsettled_sessions > 0
+
     def warning(self) -> str | None:
         """Return what an operator must decide, or None."""
         if not self.backlog.waiting_commits:
@@ -191,6 +196,13 @@ class Incarnations:
         if reason is not None:
             raise replaced_error(reason)
         return row
+
+    def require(self, transaction: Transaction, epoch: int) -> None:
+        """Raise CatalogReplacedError unless `epoch` is current; it stays so until the transaction ends."""
+        transaction.send(_SQL["hold_incarnation"])
+        current = self.check(transaction).epoch
+        if current != epoch:
+            raise epoch_ended_error(epoch, current)
 
     def adopt(self, row: Row) -> Incarnation:
         """Remember the incarnation and the WAL position of a row that `lock` or `check` returned."""
@@ -273,6 +285,14 @@ def replaced_error(reason: str) -> CatalogReplacedError:
     """Return the error for an operation on a server that continues on another history."""
     return CatalogReplacedError(
         f"the catalog continues on another history of commits: {reason}", remedy="register a new session"
+    )
+
+
+def epoch_ended_error(epoch: int, current: int) -> CatalogReplacedError:
+    """Return the error for an operation that began in an epoch that has ended."""
+    return CatalogReplacedError(
+        f"the catalog continues on another history of commits: epoch {current} has begun since epoch {epoch}",
+        remedy="begin the operation again",
     )
 
 

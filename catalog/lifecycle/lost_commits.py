@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
     from catalog.lifecycle.missing_topics import MissingTopic
     from catalog.model import PartitionId
 
@@ -96,8 +97,9 @@ class UnsettledSession:
 class LostCommits:
     """Lost commits of a catalog; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def unknown(self, file_ids: Sequence[UUID]) -> frozenset[UUID]:
         """Return those of the files that were committed within the last hour and are unknown now."""
@@ -113,6 +115,7 @@ class LostCommits:
         """Record that the agent of these sessions has compared its commits, and the lost ones.
 
         The objects of the lost ones are kept from now on, even if their sessions were settled before.
+        CatalogReplacedError: `epoch` has ended, so the commits were compared with another history.
         """
         params = {
             "session_ids": arrays.uuids(each.session_id for each in lost),
@@ -127,6 +130,7 @@ class LostCommits:
         owners = {"session_ids": arrays.uuids(sorted(sessions))}
 
         def work(transaction: Transaction) -> None:
+            self._incarnations.require(transaction, epoch)
             now_ms = transaction.now_ms()
             transaction.send(_SQL["adopt_sessions"], {**owners, "now_ms": now_ms})
             if lost:
@@ -155,15 +159,17 @@ class LostCommits:
         rows = self._database.read("lost_commits.heartbeat_ages", _SQL["heartbeat_ages"], params)
         return {row.session_id: row.age_ms for row in rows}
 
-    def settle(self, sessions: Sequence[UUID]) -> int:
+    def settle(self, sessions: Sequence[UUID], epoch: int) -> int:
         """Let garbage collection delete the orphans of sessions; return the number of these sessions.
 
         Sessions are left out in which lost commits wait, or acknowledged ones are unreadable and not given
-        up.
+        up. CatalogReplacedError: `epoch`, in which their objects were judged, has ended: the new history may
+        lack what was readopted.
         """
         params = {"session_ids": arrays.uuids(sorted(sessions))}
 
         def work(transaction: Transaction) -> int:
+            self._incarnations.require(transaction, epoch)
             return transaction.count(_SQL["settle"], {**params, "now_ms": transaction.now_ms()})
 
         return self._database.transact("lost_commits.settle", work)

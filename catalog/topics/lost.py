@@ -25,7 +25,6 @@ from psycopg.types.json import Jsonb
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import CatalogReplacedError, CatalogUnavailableError
-from catalog.lifecycle.incarnation import replaced_error
 from catalog.lifecycle.lost_commits import REPORT_PERIOD_MS
 from catalog.rows import topic_from_row
 from catalog.topics.names import MAX_NAME_LENGTH, collision_key
@@ -93,9 +92,7 @@ class LostTopics:
     def _restore(
         self, transaction: Transaction, *, topics: Sequence[Topic], epoch: int
     ) -> list[RestoredTopic]:
-        current = self._incarnations.check(transaction).epoch
-        if current != epoch:
-            raise replaced_error(f"epoch {current} has begun since epoch {epoch}")
+        self._incarnations.require(transaction, epoch)
         params = _columns(topics)
         transaction.send(_SQL["lock_restoration"])
         known = {row.topic_id: row for row in transaction.rows(_SQL["lock_topics"], params)}

@@ -25,7 +25,12 @@ _MAX_LOGGED: Final = 20
 
 
 def readopt_file(
-    catalog: Catalog, store: ObjectStore, lost: LostFile, *, discard_unknown_topics: bool = False
+    catalog: Catalog,
+    store: ObjectStore,
+    lost: LostFile,
+    *,
+    epoch: int,
+    discard_unknown_topics: bool = False,
 ) -> ReadoptedFile:
     """Commit a lost file again, or record that its object cannot be read; may be repeated.
 
@@ -33,7 +38,8 @@ def readopt_file(
     up if an earlier attempt could not read it, and its object is missing now.
 
     Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
-    UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. MissingTopicsError:
+    UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. CatalogReplacedError:
+    `epoch`, in which the file was found to be lost, has ended. MissingTopicsError:
     the catalog lacks a topic of the file, or its partition. With `discard_unknown_topics`, their records are
     rejected instead, which is final.
     """
@@ -51,6 +57,7 @@ def readopt_file(
         commit,
         acknowledged=bool(lost.acknowledged),
         refused=lost.refused,
+        epoch=epoch,
         discard_unknown_topics=discard_unknown_topics,
     )
     return _readopted(lost, commit, results)

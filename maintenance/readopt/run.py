@@ -47,10 +47,11 @@ def readopt(
 
     With `acknowledged_only`, files that no agent reported as acknowledged become garbage. `on_progress` gets
     the numbers of files that are done and of all files. If a file needs a newer Siltstone, settle nothing and
-    raise UnsupportedFormatError.
+    raise UnsupportedFormatError. CatalogReplacedError: the catalog failed over meanwhile, so the rest is to
+    be found again.
     """
     require_bound(store, catalog.store_binding)
-    catalog.incarnations.ensure()
+    epoch = catalog.incarnations.ensure().epoch
     report = ReadoptReport(applied=apply)
     lost_files = LostFiles(catalog, store)
     found = lost_files.find()
@@ -60,6 +61,7 @@ def readopt(
         _judge,
         catalog,
         store,
+        epoch=epoch,
         apply=apply,
         acknowledged_only=acknowledged_only,
         discard_unknown_topics=discard_unknown_topics,
@@ -69,8 +71,8 @@ def readopt(
         if on_progress is not None:
             on_progress(done, len(found))
     if apply:
-        catalog.lost_commits.report(sorted(lost_files.sessions), (), catalog.incarnations.current().epoch)
-        report.settled_sessions = catalog.lost_commits.settle(sorted(lost_files.sessions))
+        catalog.lost_commits.report(sorted(lost_files.sessions), (), epoch)
+        report.settled_sessions = catalog.lost_commits.settle(sorted(lost_files.sessions), epoch)
         catalog.incarnations.ensure()  # the backlog that metrics show
     return report
 
@@ -95,6 +97,7 @@ def _judge(
     store: ObjectStore,
     lost: LostFile,
     *,
+    epoch: int,
     apply: bool,
     acknowledged_only: bool,
     discard_unknown_topics: bool,
@@ -107,7 +110,9 @@ def _judge(
         if lost.was_unreadable:  # an agent of an earlier release may have settled its session
             catalog.lost_commits.keep(lost.session_id)
         try:
-            return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
+            return readopt_file(
+                catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics
+            )
         except MissingTopicsError:
             catalog.lost_commits.keep_waiting(
                 lost.file_id, lost.session_id, lost.object_name, lost.found_epoch

@@ -336,7 +336,7 @@ def test_outputs_of_a_failed_job_wait_as_long_as_garbage_collection_keeps_them(p
     report = run_fsck(populated)
     assert (report.differences, report.pending["unsettled_objects"]) == ((), written)
     populated.catalog.lost_commits.report([populated.session_id], [], epoch)
-    populated.catalog.lost_commits.settle([populated.session_id])
+    populated.catalog.lost_commits.settle([populated.session_id], epoch)
     assert {each.kind for each in run_fsck(populated).differences} == {DifferenceKind.ORPHAN}
     populated.clock.advance(100_000)
     collect_garbage(populated.catalog, populated.store, populated.clock, MaintenanceSettings())

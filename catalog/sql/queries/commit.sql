@@ -33,7 +33,12 @@ FOR KEY SHARE OF s;
 -- Return whether a gap in a producer's sequence may still be filled: acknowledged commits wait to be readopted, or an
 -- agent that lived when the incarnation began may still report some.
 SELECT EXISTS (SELECT FROM lost_commits WHERE outcome IS NULL AND acknowledged)
-    OR EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms > %(since_ms)s) AS awaits;
+    OR EXISTS (
+        SELECT FROM sessions
+        WHERE unsettled = 'unverified'
+          AND closed_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+              - %(period_ms)s::bigint
+    ) AS awaits;
 
 -- name: lock_transactions
 -- Lock the transactional ids of a commit's producers, in the order that every transaction uses, so that no transaction

@@ -2,6 +2,10 @@
 -- Lock the incarnation, so that only one process at a time may start a new one.
 SELECT epoch FROM catalog_incarnation FOR UPDATE;
 
+-- name: hold_incarnation
+-- Let no new incarnation begin before the end of the transaction.
+SELECT epoch FROM catalog_incarnation FOR SHARE;
+
 -- name: read_incarnation
 -- Return the incarnation, the server's identity and WAL positions, whether the catalog knows a commit (true without
 -- one), the time before which a commit may have been forgotten, and the numbers of unsettled sessions and of lost

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent.cluster.commits import CommittedSection
 
 _TOPIC = UUID(int=9)
+_STAMP = ProducerStamp(producer_id=5, producer_epoch=0, base_sequence=9)
 
 
 @dataclass
@@ -53,7 +54,10 @@ def _commit(
     last: RunResult | None = None,
     producer: ProducerStamp | None = None,
 ) -> None:
-    """Acknowledge a commit; the agent knows the topic if `partitions` is set."""
+    """Acknowledge a commit; the agent knows the topic if `partitions` is set.
+
+    The first run of each section is a duplicate. That of a producer is rejected.
+    """
     run = BatchRun(
         first_offset=0, offset_count=3, record_count=3, min_timestamp=1, max_timestamp=1, producer=producer
     )
@@ -69,6 +73,7 @@ def _commit(
         ),
     )
     rejected = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="")
+    duplicate = RunResult(base_offset=2, duplicate=True)
     results = [
         SectionResult(
             topic_id=topic_id,
@@ -76,7 +81,7 @@ def _commit(
             log_start_offset=0,
             high_watermark=10,
             leader_epoch=0,
-            runs=(rejected, last or RunResult(base_offset=7)),
+            runs=(duplicate if producer is None else rejected, last or RunResult(base_offset=7)),
         )
         for each in range(sections)
     ]
@@ -106,16 +111,15 @@ def test_it_is_bounded_by_age_files_and_sections(monkeypatch: pytest.MonkeyPatch
     assert memory.recent() == []
 
 
-def test_refused_runs_of_producers_are_remembered_within_the_bound_of_sections(
+def test_refused_runs_are_remembered_within_the_bound_of_sections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(acknowledged_commits, "MAX_SECTIONS", 4)
     memory = AcknowledgedCommits(ManualClock())
-    stamp = ProducerStamp(producer_id=5, producer_epoch=0, base_sequence=9)
-    for number, producer in enumerate((None, stamp, None)):
+    for number, producer in enumerate((None, _STAMP, None)):
         _commit(memory, number, producer=producer)
     assert [each.refused for each in memory.recent()] == [(), (RefusedRun(str(_TOPIC), 0, 0),), ()]
-    _commit(memory, 3, producer=stamp)
+    _commit(memory, 3, producer=_STAMP)
     assert [each.file_id.int for each in memory.recent()] == [2, 3]
 
 
@@ -148,7 +152,7 @@ def test_it_remembers_the_topics_of_duplicates_and_not_of_rejected_batches() -> 
     assert memory.recent()[0].offsets == ()
     assert list(memory.topics_of(memory.recent())) == [_TOPIC]
     rejected = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="")
-    _commit(memory, 2, partitions=1, last=rejected)
+    _commit(memory, 2, partitions=1, last=rejected, producer=_STAMP)
     assert memory.topics_of(memory.recent()[1:]) == {}
 
 

@@ -20,6 +20,7 @@ from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.errors import CorruptDataError, FatalError
 from maintenance.readopt import readopt_file
+from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from tests.catalog.scene import Scene, run_of
 
@@ -134,7 +135,7 @@ def test_forgotten_commits_are_known_if_the_oldest_remembered_one_is(
     assert found.outcome == "unreadable"
     assert agent.unsettled() == [agent.scene.session_id], "the object is kept"
     lost_commits.mark_unreadable(found.file_id, found.session_id, found.object_name, "", gives_up=True)
-    assert lost_commits.settle([found.session_id]) == 1
+    assert lost_commits.settle([found.session_id], agent.scene.catalog.incarnations.current().epoch) == 1
 
 
 def test_an_agent_asks_once_for_others_if_there_are_none(
@@ -158,7 +159,7 @@ def test_another_failover_during_the_recovery_repeats_all_of_it(
     """The next recovery compares the same commits again, because the report may be lost, too."""
     file = agent.acknowledge(lost=True)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_options: object) -> None:
         raise CatalogReplacedError("the server changed")
 
     with monkeypatch.context() as patch:
@@ -192,6 +193,46 @@ def test_a_loss_is_counted_and_logged_once(agent: _Agent) -> None:
     ]
 
 
+@pytest.mark.parametrize("failures", [3, 1_000_000])
+def test_an_object_that_cannot_be_read_does_not_hold_up_the_agent_for_ever(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """The agent tries again, and then leaves the file to the operator."""
+    first, second = (agent.acknowledge(lost=True) for _ in range(2))
+    attempts = 0
+
+    def fail_for_first(*arguments: object, **options: object) -> object:
+        nonlocal attempts
+        if arguments[2].file_id == first.file_id:  # type: ignore[attr-defined]  # a LostFile
+            attempts += 1
+            if attempts <= failures:
+                raise StoreUnavailableError("an input/output error")
+        return readopt_file(*arguments, **options)  # type: ignore[arg-type]  # the same ones
+
+    monkeypatch.setattr(loss_recovery, "readopt_file", fail_for_first)
+    monkeypatch.setattr(loss_recovery, "_POLL_SECONDS", 0.001)
+    if failures > 3:
+        monkeypatch.setattr(loss_recovery, "MAX_FILE_SECONDS", 0.01)
+    agent.recover()
+    outcomes = {each.file_id: each.outcome for each in agent.scene.catalog.lost_commits.list()}
+    is_left = failures > 3
+    assert outcomes == {first.file_id: None if is_left else "unreadable", second.file_id: "unreadable"}
+    assert agent.unsettled() == [agent.scene.session_id]
+
+
+def test_a_store_that_is_away_holds_up_the_recovery(agent: _Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery is repeated, and no file is left to the operator."""
+    agent.acknowledge(lost=True)
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise StoreUnavailableError("no route to host")
+
+    monkeypatch.setattr(loss_recovery, "readopt_file", fail)
+    monkeypatch.setattr(loss_recovery, "require_bound", fail)
+    with pytest.raises(StoreUnavailableError):
+        agent.recover()
+
+
 @pytest.mark.parametrize("error", [FatalError, CorruptDataError])
 def test_a_file_that_can_never_be_committed_does_not_hold_up_the_agent(
     agent: _Agent, monkeypatch: pytest.MonkeyPatch, error: type[FatalError]
@@ -199,10 +240,10 @@ def test_a_file_that_can_never_be_committed_does_not_hold_up_the_agent(
     """It waits for the operator, its object is kept, and the files after it are committed again."""
     first, second = (agent.acknowledge(lost=True) for _ in range(2))
 
-    def fail_for_first(*arguments: object) -> object:
+    def fail_for_first(*arguments: object, **options: object) -> object:
         if arguments[2].file_id == first.file_id:  # type: ignore[attr-defined]  # a LostFile
             raise error("a defect")
-        return readopt_file(*arguments)  # type: ignore[arg-type]  # the same ones
+        return readopt_file(*arguments, **options)  # type: ignore[arg-type]  # the same ones
 
     monkeypatch.setattr(loss_recovery, "readopt_file", fail_for_first)
     agent.recover()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from catalog.commit import sequence_gaps
 from catalog.commit.assignment import assign_section
-from catalog.commit.sequence_gaps import SectionGaps, SequenceGap
+from catalog.commit.sequence_gaps import OpenedGaps, SectionGaps, SequenceGap
 from catalog.commit.sequences import SEQUENCES
-from catalog.model import BatchRun, ProducerStamp
+from catalog.model import BatchRun, ProducerStamp, RunRefusal
 
 if TYPE_CHECKING:
     import pytest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from catalog.model import RunResult
 
 _ID = 7
+_MANY = 1_000_000
 
 
 class Partition:
@@ -31,8 +32,12 @@ class Partition:
         self.end = 0
         self._first_new_producer_id = first_new_producer_id
 
-    def commit(self, sequence: int, count: int) -> RunResult:
-        return self._append(None, sequence, count, 0)
+    def commit(self, sequence: int, count: int, *, epoch: int = 0, records_gaps: bool = False) -> RunResult:
+        gaps = OpenedGaps() if records_gaps else None
+        result = self._append(gaps, sequence, count, epoch)
+        if gaps is not None:
+            self.gaps |= gaps.added()
+        return result
 
     def readopt(self, sequence: int, count: int, *, epoch: int = 0, acknowledged: bool = True) -> RunResult:
         gaps = SectionGaps(self.gaps, self._first_new_producer_id, must_append=acknowledged)
@@ -43,15 +48,16 @@ class Partition:
         return result
 
     def missing(self, epoch: int = 0) -> set[int]:
-        """Return the sequence numbers in gaps."""
-        return {
-            (gap.first + each) % SEQUENCES
-            for gap in self.gaps
-            if gap.producer_epoch == epoch
-            for each in range((gap.last - gap.first) % SEQUENCES + 1)
-        }
+        """Return the sequence numbers in gaps; of a gap behind the end of an epoch only the first one."""
+        found = set()
+        for gap in self.gaps:
+            length = (gap.last - gap.first) % SEQUENCES + 1
+            numbers = range(length if length < _MANY else 1)
+            if gap.producer_epoch == epoch:
+                found |= {(gap.first + each) % SEQUENCES for each in numbers}
+        return found
 
-    def _append(self, gaps: SectionGaps | None, sequence: int, count: int, epoch: int) -> RunResult:
+    def _append(self, gaps: OpenedGaps | None, sequence: int, count: int, epoch: int) -> RunResult:
         stamp = ProducerStamp(producer_id=_ID, producer_epoch=epoch, base_sequence=sequence % SEQUENCES)
         run = BatchRun(
             first_offset=0,
@@ -126,9 +132,56 @@ def test_each_epoch_has_its_gaps() -> None:
     partition = Partition()
     partition.readopt(2, 1)
     partition.readopt(4, 1, epoch=1)
-    assert (partition.missing(), partition.missing(1)) == ({0, 1}, {0, 1, 2, 3})
+    assert (partition.missing(), partition.missing(1)) == ({0, 1, 3}, {0, 1, 2, 3})
     assert partition.readopt(1, 1).base_offset == 2
-    assert (partition.missing(), partition.missing(1)) == ({0}, {0, 1, 2, 3})
+    assert (partition.missing(), partition.missing(1)) == ({0, 3}, {0, 1, 2, 3})
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=8),
+    st.data(),
+    st.sampled_from([0, SEQUENCES - 10]),
+    st.booleans(),
+)
+def test_lost_batches_of_an_earlier_epoch_are_appended_once(
+    counts: list[int], data: st.DataObject, begin: int, by_readoption: bool
+) -> None:
+    """Their producer has begun another epoch behind them, and their agent may not have reported them."""
+    batches = [(begin + sum(counts[:each]), count) for each, count in enumerate(counts)]
+    kept = data.draw(st.integers(1, len(batches)))
+    partition = Partition(first_new_producer_id=_ID + 1 if begin else 0)
+    for batch in batches[:kept]:
+        assert partition.commit(*batch).refusal is None
+    if by_readoption:
+        assert partition.readopt(0, 1, epoch=1).refusal is None
+    else:
+        assert partition.commit(0, 1, epoch=1, records_gaps=True).refusal is None
+    there = set(batches[:kept])
+    for batch, acknowledged in data.draw(
+        st.lists(st.tuples(st.sampled_from(batches), st.booleans()), max_size=20)
+    ):
+        result = partition.readopt(*batch, acknowledged=acknowledged)
+        assert (result.refusal is None and not result.duplicate) is (batch not in there), batch
+        there.add(batch)
+    assert partition.commit(1, 1, epoch=1).refusal is None
+
+
+def test_an_ordinary_commit_appends_no_batch_in_a_gap() -> None:
+    partition = Partition()
+    partition.commit(0, 1)
+    partition.commit(0, 1, epoch=1, records_gaps=True)
+    refused = partition.commit(1, 1, records_gaps=True)
+    assert refused.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+    assert partition.missing() == {1}
+
+
+def test_a_producer_whose_state_may_have_expired_leaves_a_gap() -> None:
+    """Its last batches may be in the log, so only acknowledged ones are appended."""
+    partition = Partition(first_new_producer_id=_ID + 1)
+    assert partition.commit(4, 1, records_gaps=True).base_offset == 0
+    assert partition.missing() == {0, 1, 2, 3}
+    assert partition.readopt(3, 1, acknowledged=False).refusal is not None
+    assert partition.readopt(3, 1).base_offset == 1
 
 
 def test_the_gaps_of_a_producer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_objects_of_lost_commits_that_wait_are_no_orphans(scene: Scene, catalog_
         number=1,
         offsets=(),
     )
-    catalog.lost_commits.report([scene.session_id], [lost], 1)
+    catalog.lost_commits.report([scene.session_id], [lost], catalog.incarnations.current().epoch)
     with psycopg.connect(catalog_url) as connection:
         connection.execute("UPDATE siltstone.sessions SET unsettled = NULL")
     names = [waiting.object_name, other.object_name]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from catalog.errors import CatalogReplacedError
 from maintenance.readopt import readopt, readopt_file, run
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
@@ -41,12 +42,12 @@ def test_files_of_an_unknown_session_are_found_again(world: World, monkeypatch: 
     done: list[LostFile] = []
 
     def fail_after_one(
-        catalog: Catalog, store: ObjectStore, lost: LostFile, *, discard_unknown_topics: bool
+        catalog: Catalog, store: ObjectStore, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
     ) -> ReadoptedFile:
         if done:
             raise KeyboardInterrupt
         done.append(lost)
-        return readopt_file(catalog, store, lost, discard_unknown_topics=discard_unknown_topics)
+        return readopt_file(catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "readopt_file", fail_after_one)
@@ -58,3 +59,30 @@ def test_files_of_an_unknown_session_are_found_again(world: World, monkeypatch: 
     assert readopt(world.catalog, world.store, apply=True).counts == {"readopted": 2}
     assert world.end(topic) == 9
     assert not world.catalog.lost_commits.is_any_unsettled()
+
+
+def test_a_failover_during_a_run_settles_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new history may lack what the run committed before, so all files are to be found again."""
+    topic = world.catalog.topics.create("t", 1, {})
+    agent = world.agent()
+    for number in range(2):
+        agent.write(topic, 3 * number)
+        world.tick()
+    world.lose_commits()
+    world.begin_epoch()
+
+    def fail_over_after_one(
+        catalog: Catalog, store: ObjectStore, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
+    ) -> ReadoptedFile:
+        done = readopt_file(catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
+        world.lose_commits()
+        world.begin_epoch()
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "readopt_file", fail_over_after_one)
+        with pytest.raises(CatalogReplacedError):
+            readopt(world.catalog, world.store, apply=True)
+    assert world.catalog.lost_commits.is_any_unsettled()
+    assert readopt(world.catalog, world.store, apply=True).counts == {"readopted": 2}
+    assert world.end(topic) == 6

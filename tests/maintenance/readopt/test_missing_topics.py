@@ -128,12 +128,13 @@ def test_the_error_names_what_to_do(world: World) -> None:
         if each.missing_topics[0].partition_count == 3
     )
     file = LostFile(file_id=UUID(int=1), session_id=UUID(int=2), object_name=name, acknowledged=True)
+    epoch = world.catalog.incarnations.current().epoch
     with pytest.raises(MissingTopicsError, match=r"'t' has fewer than 3 partitions .*add-partitions t"):
-        readopt_file(world.catalog, world.store, file)
+        readopt_file(world.catalog, world.store, file, epoch=epoch)
     world.execute("DELETE FROM partitions", "DELETE FROM topics")
     command = f"siltstone topics create NAME --partitions 3 --id {topic.topic_id}"
     with pytest.raises(MissingTopicsError, match=f"does not know topic {topic.topic_id} .{command}"):
-        readopt_file(world.catalog, world.store, file)
+        readopt_file(world.catalog, world.store, file, epoch=epoch)
 
 
 def test_records_are_kept_if_the_partition_is_created_during_the_commit(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from catalog.commit.results import refused_runs
-from catalog.errors import SessionFencedError
+from catalog.errors import CatalogReplacedError, SessionFencedError
 from catalog.lifecycle.expiry import InactiveOwner, OwnerKind
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import OffsetRange, PartitionId, RefusedRun, RunRefusal
@@ -174,7 +174,9 @@ def test_a_readopted_log_equals_one_that_lost_nothing(
                 done = lossy.scene.catalog.commits.readopt(file, acknowledged=acknowledged, refused=refused)
                 assert appended(done) == appended(results[at])
         assert lossy.state() == whole.state()
-        lossy.scene.catalog.lost_commits.settle([lossy.scene.session_id])
+        lossy.scene.catalog.lost_commits.settle(
+            [lossy.scene.session_id], lossy.scene.catalog.incarnations.current().epoch
+        )
         recorded = {each.file_id for each in lossy.scene.catalog.lost_commits.list()}
         assert recorded >= {file.file_id for file in files[kept:]}
 
@@ -195,6 +197,8 @@ def test_only_files_of_closed_and_unsettled_sessions_are_readopted(scene: Scene)
     assert appended(scene.catalog.commits.readopt(file)) == [0]
     with pytest.raises(SessionFencedError):
         scene.catalog.sessions.heartbeat(scene.session_id)
+    (unsettled,) = scene.catalog.lost_commits.unsettled_sessions()
+    assert not unsettled.is_reported, "any other object of the session may be acknowledged, too"
 
 
 def as_acknowledged(file: FileCommit) -> AcknowledgedCommit:
@@ -228,8 +232,10 @@ def test_a_gap_that_a_readoption_may_fill_is_retried(scene: Scene) -> None:
         return first.runs[0].refusal
 
     assert send(20) is RunRefusal.AWAITS_READOPTION, "nothing is reported"
-    scene.catalog.lost_commits.report([scene.session_id], [as_acknowledged(lost)], 1)
-    scene.catalog.lost_commits.report([older.session_id], [], 1)
+    scene.catalog.lost_commits.report(
+        [scene.session_id], [as_acknowledged(lost)], scene.catalog.incarnations.current().epoch
+    )
+    scene.catalog.lost_commits.report([older.session_id], [], scene.catalog.incarnations.current().epoch)
     assert send(20) is RunRefusal.AWAITS_READOPTION, "a lost commit waits"
     scene.catalog.commits.readopt(lost, acknowledged=True)
     assert send(30) is RunRefusal.OUT_OF_ORDER_SEQUENCE
@@ -306,6 +312,94 @@ def test_what_is_missing_before_an_acknowledged_batch_is_recorded_until_it_is_re
         (result,) = scene.catalog.commits.readopt(file, acknowledged=acknowledged)
         assert appended((result,)) == expected
         assert gaps_of(catalog_url) == [(5, 0, 0, 6), (5, 0, 15, 19), (6, 2, 0, 3)]
+
+
+def test_batches_behind_the_end_of_an_epoch_are_readopted_after_their_producer_began_another(
+    scene: Scene, catalog_url: str
+) -> None:
+    """An agent died with them, so nothing says that its producer has their acknowledgement."""
+    topic = scene.topic()
+    key = PartitionId(topic.topic_id, 0)
+    scene.commit(topic, run_of(5, producer=(5, 0, 0)))
+    lost, again = (scene.file({key: [run_of(5, producer=(5, 0, 5))]}) for _ in range(2))
+    first = scene.file({key: [run_of(5, producer=(5, 0, 0))]})
+    scene.catalog.incarnations.declare_restore("a test")
+    after = Scene.set_up(scene.catalog, scene.ids)
+    after.commit(topic, run_of(1, producer=(5, 1, 0)), run_of(1, producer=(6, 0, 0)))
+    assert [gap[:3] for gap in gaps_of(catalog_url)] == [(5, 0, 5)]
+    assert appended(scene.catalog.commits.readopt(lost)) == [7]
+    assert appended(scene.catalog.commits.readopt(again, acknowledged=True)) == [-1]
+    assert appended(scene.catalog.commits.readopt(first, acknowledged=True)) == [-1]
+    assert after.commit(topic, run_of(1, producer=(5, 1, 1))).runs[0].refusal is None
+    epoch = scene.catalog.incarnations.current().epoch
+    scene.catalog.lost_commits.settle([scene.session_id], epoch)
+    scene.catalog.incarnations.ensure()
+    after.commit(topic, run_of(1, producer=(6, 1, 0)))
+    assert {gap[0] for gap in gaps_of(catalog_url)} == {5}, "nothing may be readopted any more"
+
+
+def let_states_expire(url: str) -> None:
+    """Let all producers be older than the states that the partitions have kept."""
+    with psycopg.connect(url) as connection:
+        connection.execute(b"UPDATE siltstone.partitions SET first_new_producer_id = 1000")
+
+
+def test_a_producer_whose_state_may_have_expired_waits_for_its_lost_batches(
+    scene: Scene, clock: ManualClock, catalog_url: str
+) -> None:
+    """After a minute it waits no longer, and its lost batches are appended behind."""
+    topic = scene.topic()
+    key = PartitionId(topic.topic_id, 0)
+    let_states_expire(catalog_url)
+    lost = scene.file({key: [run_of(2, producer=(5, 0, 40))]})
+    scene.catalog.incarnations.declare_restore("a test")
+    after = Scene.set_up(scene.catalog, scene.ids)
+    refusals = []
+    for _ in range(2):
+        refusals.append(after.commit(topic, run_of(1, producer=(5, 0, 42))).runs[0].refusal)
+        clock.advance(60)
+    assert refusals == [RunRefusal.AWAITS_READOPTION, None]
+    assert appended(scene.catalog.commits.readopt(lost, acknowledged=True)) == [1]
+    assert after.commit(topic, run_of(1, producer=(5, 0, 43))).runs[0].refusal is None
+
+
+def test_a_producer_whose_state_may_have_expired_waits_only_if_batches_may_be_lost(
+    scene: Scene, catalog_url: str
+) -> None:
+    topic = scene.topic()
+    let_states_expire(catalog_url)
+    scene.catalog.incarnations.declare_restore("a test")
+    after = Scene.set_up(scene.catalog, scene.ids)
+    epoch = scene.catalog.incarnations.current().epoch
+    scene.catalog.lost_commits.report([scene.session_id], [], epoch)
+    assert after.commit(topic, run_of(1, producer=(5, 0, 42))).runs[0].refusal is None
+
+
+def test_a_refused_run_without_a_producer_is_not_readopted(scene: Scene) -> None:
+    """The deletion of its topic, because of which it was refused, is lost, too."""
+    topic = scene.topic(partitions=2)
+    keys = [PartitionId(topic.topic_id, each) for each in range(2)]
+    lost = scene.file({key: [run_of(3)] for key in keys})
+    scene.catalog.incarnations.declare_restore("a test")
+    refused = [RefusedRun(str(topic.topic_id), 1, 0)]
+    done = scene.catalog.commits.readopt(lost, acknowledged=True, refused=refused)
+    assert appended(done) == [0, -1]
+
+
+def test_nothing_is_readopted_or_settled_for_an_epoch_that_has_ended(scene: Scene) -> None:
+    """The new history may lack what was readopted, and what was judged in the one before."""
+    catalog, topic = scene.catalog, scene.topic()
+    file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    catalog.incarnations.declare_restore("another one")
+    for call in (
+        lambda: catalog.commits.readopt(file, epoch=epoch),
+        lambda: catalog.lost_commits.report([scene.session_id], [], epoch),
+        lambda: catalog.lost_commits.settle([scene.session_id], epoch),
+    ):
+        with pytest.raises(CatalogReplacedError, match=f"has begun since epoch {epoch}.*begin the operation"):
+            call()
+    assert catalog.lost_commits.is_any_unsettled()
 
 
 def test_gaps_are_removed_with_their_topic_and_expire(
@@ -444,7 +538,9 @@ def test_the_operator_waits_for_agents_that_live(scene: Scene, clock: Clock, *, 
     def note(agents: int) -> None:
         waiting.append(agents)
         if reports and len(waiting) == 3:
-            scene.catalog.lost_commits.report([scene.session_id], [], 1)
+            scene.catalog.lost_commits.report(
+                [scene.session_id], [], scene.catalog.incarnations.current().epoch
+            )
 
     scene.catalog.incarnations.declare_restore("a test")
     wait_for_agents(scene.catalog, clock, 10_000, note)
@@ -457,14 +553,16 @@ def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
     scene.catalog.incarnations.declare_restore("a test")
     for _ in range(2):
-        scene.catalog.lost_commits.report([scene.session_id], [as_acknowledged(file)], 1)
-        scene.catalog.lost_commits.settle([scene.session_id])
+        scene.catalog.lost_commits.report(
+            [scene.session_id], [as_acknowledged(file)], scene.catalog.incarnations.current().epoch
+        )
+        scene.catalog.lost_commits.settle([scene.session_id], scene.catalog.incarnations.current().epoch)
     assert scene.catalog.lost_commits.is_any_unsettled()
     assert [each.is_reported for each in scene.catalog.lost_commits.unsettled_sessions()] == [True]
     scene.catalog.incarnations.ensure()
     assert scene.catalog.incarnations.backlog == (1, 1)
     scene.catalog.commits.readopt(file)
-    scene.catalog.lost_commits.settle([scene.session_id])
+    scene.catalog.lost_commits.settle([scene.session_id], scene.catalog.incarnations.current().epoch)
     assert not scene.catalog.lost_commits.is_any_unsettled()
     scene.catalog.incarnations.ensure()
     assert scene.catalog.incarnations.backlog == (0, 0)
@@ -482,14 +580,16 @@ def test_a_file_of_a_newer_format_waits_for_an_agent_that_can_read_it(scene: Sce
     file = scene.file({PartitionId(scene.topic().topic_id, 0): [run_of(3)]})
     file = replace(file, object_name=ingestion_name(file.session_id, file.file_id))
     catalog.incarnations.declare_restore("a test")
-    catalog.lost_commits.report([scene.session_id], [as_acknowledged(file)], 1)
+    catalog.lost_commits.report(
+        [scene.session_id], [as_acknowledged(file)], catalog.incarnations.current().epoch
+    )
     newer = bytearray(write_file([]).data)
     newer[20:22] = b"\x00\x02"
     store = LocalStore(tmp_path, scene.ids)
     store.put(file.object_name, [newer], purpose=Purpose.INGEST)
     (lost,) = reported_files(catalog)
     with pytest.raises(UnsupportedFormatError, match="format version 2"):
-        readopt_file(catalog, store, lost)
+        readopt_file(catalog, store, lost, epoch=catalog.incarnations.current().epoch)
     assert [each.file_id for each in catalog.lost_commits.list(waiting=True)] == [file.file_id]
 
 
@@ -501,7 +601,7 @@ def test_lost_commits_are_listed_page_by_page_and_kept_for_90_days(
     scene.catalog.incarnations.declare_restore("a test")
     reported = [replace(as_acknowledged(file), number=number) for number, file in enumerate(files)]
     lost_commits = scene.catalog.lost_commits
-    lost_commits.report([scene.session_id], reported, 1)
+    lost_commits.report([scene.session_id], reported, scene.catalog.incarnations.current().epoch)
     monkeypatch.setattr("catalog.lifecycle.lost_commits._PAGE", 2)
     assert [each.file_id for each in lost_commits.list()] == [file.file_id for file in files]
     for file in files[:3]:
@@ -529,7 +629,7 @@ def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Sc
     topic = scene.topic()
     file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
     catalog.incarnations.declare_restore("a test")
-    catalog.lost_commits.settle([scene.session_id])
+    catalog.lost_commits.settle([scene.session_id], catalog.incarnations.current().epoch)
     assert not list(catalog.lost_commits.unsettled_sessions())
 
     def confirmed() -> frozenset[str]:
@@ -546,7 +646,7 @@ def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Sc
         number=1,
         offsets=(),
     )
-    catalog.lost_commits.report([], [lost], 1)
+    catalog.lost_commits.report([], [lost], catalog.incarnations.current().epoch)
     assert confirmed() == frozenset()
     owner = InactiveOwner(kind=OwnerKind.SESSION, owner_id=scene.session_id, closed_ms=0)
     assert catalog.expiry.delete_owners([owner]) == 0

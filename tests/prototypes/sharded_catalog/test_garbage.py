@@ -157,7 +157,9 @@ def test_a_session_with_lost_commits_voids_nothing_in_that_shard(cluster: Cluste
     assert cluster.exists(file)
     (part,) = (each for each in cluster.commits.parts_of(file) if each.shard.number == 1)
     cluster.catalog(1).commits.readopt(part.commit)
-    cluster.catalog(1).lost_commits.settle([cluster.session_id])
+    cluster.catalog(1).lost_commits.settle(
+        [cluster.session_id], cluster.catalog(1).incarnations.current().epoch
+    )
     cluster.collect()
     assert cluster.exists(file)
     assert len(cluster.records(1)) == 1
@@ -176,13 +178,13 @@ def test_a_part_is_voided_only_if_its_session_has_closed_and_lost_nothing(cluste
     lost = AcknowledgedCommit(
         file_id=file.file_id, session_id=file.session_id, object_name=file.object_name, number=1, offsets=()
     )
-    shard.catalog.lost_commits.report([file.session_id], [lost], 0)
+    shard.catalog.lost_commits.report([file.session_id], [lost], shard.catalog.incarnations.current().epoch)
     assert not void()
     shard.catalog.lost_commits.mark_unreadable(
         file.file_id, file.session_id, file.object_name, "a test", gives_up=True
     )
     assert not void()
-    shard.catalog.lost_commits.settle([file.session_id])
+    shard.catalog.lost_commits.settle([file.session_id], shard.catalog.incarnations.current().epoch)
     assert cluster.rows(1) == []
     assert void()
     assert cluster.rows(1) == [file.file_id]

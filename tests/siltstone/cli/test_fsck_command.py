@@ -79,7 +79,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
         number=1,
         offsets=[OffsetRange(str(commit.sections[0].topic_id), 0, 5, 8)],
     )
-    catalog.lost_commits.report([scene.session_id], [lost], 1)
+    catalog.lost_commits.report([scene.session_id], [lost], catalog.incarnations.current().epoch)
     shown = fsck("--readopt", *where)
     assert commit.object_name in shown.stdout.splitlines()
     assert "t-0: 5 to 7" in shown.stdout
