@@ -168,6 +168,14 @@ class JobPublication:
         for row in locked:
             key = PartitionId(row.topic_id, row.partition)
             plan = plans[key]
+            if plan.reaches_log_start and plan.base_offset > row.log_start_offset:
+                # A tombstone was dropped above older records. It takes a failover that lost a log start.
+                raise JobInputsChangedError(
+                    f"job {self._spec.job_id}: topic {plan.topic_name}, partition {key.partition} has "
+                    f"records from offset {row.log_start_offset} on, and the job expected none before "
+                    f"{plan.base_offset}",
+                    remedy="fail the job; the planner will plan the remaining extents again",
+                )
             clean_to = row.first_dirty_offset
             if _is_cleaning(plan):
                 clean_to = max(clean_to, plan.upper_offset)

@@ -170,8 +170,11 @@ class Scene:
         """Return all extents of a partition."""
         return self.catalog.extents.from_offset(topic.topic_id, partition, offset, max_extents=10_000)
 
-    def spec(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
-        """Return a job that deduplicates these extents, which are contiguous in each partition."""
+    def spec(self, extents: Sequence[Extent], *, reaches_log_start: bool | None = None) -> JobSpec:
+        """Return a job that deduplicates these extents, which are contiguous in each partition.
+
+        It knows whether the partition has older records, unless `reaches_log_start` says something else.
+        """
         by_file: dict[UUID, list[Extent]] = {}
         for extent in extents:
             by_file.setdefault(extent.file_id, []).append(extent)
@@ -194,6 +197,11 @@ class Scene:
             inputs=inputs,
             partitions=(),
         )
+        by_partition = inputs_by_partition(spec)
+        states = {
+            PartitionId(state.topic_id, state.partition): state
+            for state in self.catalog.topics.states(list(by_partition))
+        }
         return JobSpec(
             job_id=spec.job_id,
             created_ms=1,
@@ -210,23 +218,27 @@ class Scene:
                     cleanup_policy="compact",
                     compression_type="producer",
                     deduplicate=True,
-                    reaches_log_start=reaches_log_start,
+                    reaches_log_start=(
+                        group[0].base_offset <= states[key].log_start_offset
+                        if reaches_log_start is None
+                        else reaches_log_start
+                    ),
                     base_offset=group[0].base_offset,
                     upper_offset=group[-1].last_offset + 1,
                     delete_retention_ms=0,
                 )
-                for key, group in sorted(inputs_by_partition(spec).items())
+                for key, group in sorted(by_partition.items())
             ),
         )
 
-    def submitted(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
+    def submitted(self, extents: Sequence[Extent], *, reaches_log_start: bool | None = None) -> JobSpec:
         """Submit a job over these extents."""
         spec = self.spec(extents, reaches_log_start=reaches_log_start)
         self.catalog.jobs.submit(spec)
         return spec
 
     def claimed(
-        self, extents: Sequence[Extent], *, reaches_log_start: bool = True, exact: bool = False
+        self, extents: Sequence[Extent], *, reaches_log_start: bool | None = None, exact: bool = False
     ) -> Job:
         """Submit and claim a job over these extents; no other job may be submitted."""
         self.catalog.jobs.submit(

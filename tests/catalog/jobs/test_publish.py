@@ -200,6 +200,17 @@ def test_outputs_have_the_dirtiness_and_the_commit_time_of_their_inputs(
     assert [extent.committed_ms for extent in after] == [extent.committed_ms for extent in before]
 
 
+def test_a_plan_of_a_history_that_lost_older_records_is_not_published(scene: Scene) -> None:
+    """A failover has lost the new log start. Tombstones were dropped of keys that have records again."""
+    topic = scene.topic(cleanup_policy="compact")
+    for _ in range(2):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic)[1:], reaches_log_start=True)
+    with pytest.raises(JobInputsChangedError, match="records from offset 0 on"):
+        scene.catalog.jobs.complete(scene.result(job))
+    assert len(scene.extents(topic)) == 2
+
+
 def test_a_missing_input_is_found_behind_partitions_of_deleted_topics(scene: Scene, catalog_url: str) -> None:
     deleted, kept = scene.topic("deleted"), scene.topic("kept")
     for topic in (deleted, kept):
