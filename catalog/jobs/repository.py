@@ -130,8 +130,10 @@ class Jobs:
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Claim up to `limit` submitted jobs, oldest first; each gets a new attempt_id.
 
-        A job whose processes have died twice is claimed alone: any of those that ran at once may have killed
-        them. During a pause of compaction, none is claimed; then one, whose outcome decides about the pause.
+        `application_id` names the driver, the same in all its claims. A job whose processes have died twice
+        is claimed alone: any of those that ran at once may have killed them. So a driver gets it only while
+        it runs no other job, and gets no other job while it runs this one. During a pause of compaction, none
+        is claimed; then one, whose outcome decides about the pause, by a driver that runs no other job.
         """
         if not 1 <= limit <= _MAX_CLAIMED:
             raise InvalidInputError(
@@ -161,10 +163,15 @@ class Jobs:
             "is_suspected": False,
             "min_deaths": _MIN_DEATHS_ALONE,
         }
+        (own,) = transaction.rows(_SQL["count_own"], usual)
+        if own.suspects:
+            return []
         if pause is None:
-            alone = transaction.rows(_SQL["claim"], {**usual, "is_suspected": True, "limit": 1})
-            return alone or transaction.rows(_SQL["claim"], usual)
-        if not is_due(pause, now_ms):
+            alone = {**usual, "is_suspected": True, "limit": 1}
+            if not own.jobs and (suspect := transaction.rows(_SQL["claim"], alone)):
+                return suspect
+            return transaction.rows(_SQL["claim"], usual)
+        if own.jobs or not is_due(pause, now_ms):
             return []
         probe = transaction.rows(_SQL["claim"], {**usual, "is_probe": True, "limit": 1})
         for job in probe:

@@ -144,6 +144,7 @@ def _compact(
     shielded = interrupts.shielded
     planner, maintenance = options.planner(settings), settings.maintenance_settings()
     jobs: list[Job] = []
+    application_id = new_application_id(context)
     try:
         with shielded() as cancelled:
             waiting = _plan(context, planner, maintenance, display, done, cancelled)
@@ -163,7 +164,7 @@ def _compact(
             )
             while waiting:
                 with shielded() as cancelled:
-                    jobs = claim_jobs(context, planner.max_look_jobs)
+                    jobs = claim_jobs(context, application_id, planner.max_look_jobs)
                     progressed = _run_round(partial(run, cancelled=cancelled), jobs, display, done)
                     jobs = []
                     if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
@@ -246,10 +247,14 @@ def _waiting(context: AppContext) -> int:
     return context.catalog.jobs.claimable(is_probe=is_paused)
 
 
-def claim_jobs(context: AppContext, limit: int) -> list[Job]:
-    """Claim up to `limit` jobs of the queue; none if other runs have claimed them."""
-    # An application that claims twice gets the same jobs again, so each claim has its own application id.
-    return context.catalog.jobs.claim(f"siltstone-{context.ids.new_uuid()}", limit)
+def new_application_id(context: AppContext) -> str:
+    """Return the name under which a driver claims all its jobs."""
+    return f"siltstone-{context.ids.new_uuid()}"
+
+
+def claim_jobs(context: AppContext, application_id: str, limit: int) -> list[Job]:
+    """Claim up to `limit` jobs of the queue; none if other drivers have claimed them."""
+    return context.catalog.jobs.claim(application_id, limit)
 
 
 def _release_unfinished(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 MAX_JOBS: Final = 1000
-"""Further jobs of one round. It then ends, so that its report stays small."""
+"""Further jobs of one round. It then ends: its report stays small, and a job that must run alone can run."""
 
 
 class FoundJobs(NamedTuple):
@@ -30,8 +30,9 @@ class FoundJobs(NamedTuple):
 class JobSupply:
     """Supply of one round. `find` returns jobs for a number of free slots, or plans ahead for 0 of them.
 
-    After a search that found nothing, the next one is `rest_seconds` later. An error of `find` ends the
-    supply, so that the running jobs can end; `check` raises it afterwards.
+    After a search that found nothing, the next one is `rest_seconds` later. So it is if the free slots get
+    none of the waiting jobs, because these may have to wait until no other job runs. An error of `find` ends
+    the supply, so that the running jobs can end; `check` raises it afterwards.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class JobSupply:
         except SiltstoneError as error:
             self._error = error
             return ()
-        if not jobs and not self._waiting:
+        if not jobs and (free or not self._waiting):
             self._rests_until = self._clock.monotonic() + self._rest_seconds()
         self._given += len(jobs)
         return jobs

@@ -36,6 +36,7 @@ from siltstone.compaction.compactor import (
     CompactionRun,
     check_session,
     claim_jobs,
+    new_application_id,
     new_session,
     plan_jobs,
 )
@@ -110,6 +111,7 @@ class Watcher:
     ) -> None:
         self.status = WatcherStatus()
         self._context = context
+        self._application_id = new_application_id(context)
         self._settings = settings
         self._options = options
         self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
@@ -259,7 +261,7 @@ class Watcher:
         return min(self._session.slots, self._planner.max_look_jobs)
 
     def _claim(self, limit: int) -> list[Job]:
-        jobs = claim_jobs(self._context, limit) if limit else []
+        jobs = claim_jobs(self._context, self._application_id, limit) if limit else []
         if jobs:
             self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
         self.status.jobs_running += len(jobs)

@@ -109,6 +109,12 @@ FROM jobs
 WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
 ORDER BY sequence;
 
+-- name: count_own
+-- Count the jobs that a driver runs, and those among them whose processes have died several times.
+SELECT count(*) AS jobs, count(*) FILTER (WHERE deaths >= %(min_deaths)s) AS suspects
+FROM jobs
+WHERE state = 'running' AND application_id = %(application_id)s;
+
 -- name: claim
 -- Claim submitted jobs, oldest first; skip jobs that another driver has locked, that have to wait, or whose
 -- specification this process cannot read. Jobs whose processes have died several times are claimed separately, by the

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 EXPIRED = "StoreAccessError"
 
 
-def submit(scene: Scene, count: int) -> None:
+def submit(scene: Scene, count: int, topic_name: str = "t") -> None:
     """Submit jobs with one file each."""
-    topic = scene.topic(partitions=count)
+    topic = scene.topic(topic_name, partitions=count)
     for partition in range(count):
         scene.commit(topic, run_of(5), partition=partition)
         scene.submitted(scene.extents(topic, partition))
 
 
-def claim(scene: Scene, limit: int = 100) -> list[Job]:
-    """Claim jobs as a new driver does."""
-    return scene.catalog.jobs.claim("a driver", limit)
+def claim(scene: Scene, limit: int = 100, driver: str = "a driver") -> list[Job]:
+    """Claim jobs for a driver."""
+    return scene.catalog.jobs.claim(driver, limit)
 
 
 def fault(scene: Scene, job: Job, error: str = EXPIRED, *, died: bool = False) -> BackOff:
@@ -187,6 +187,65 @@ def test_the_job_that_kills_its_driver_is_found_among_others(scene: Scene, manua
     assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 5
     (found,) = scene.catalog.quarantine.list()
     assert found.file_id == killer.spec.inputs[0].file_id
+
+
+def test_a_driver_that_claims_while_jobs_run_gets_no_second_suspect(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    """It claims for free slots, again and again. Only the file of the job that kills drivers is suspected."""
+    submit(scene, 6)
+    (killer,) = claim(scene, 1)
+    together: list[int] = []
+    while running := [killer] if not together else claim(scene, 2):
+        while more := claim(scene, 2):
+            running += more
+        together.append(len(running))
+        if killer.spec.job_id in {each.spec.job_id for each in running}:
+            kill_drivers(scene, manual_clock)
+        else:
+            for job in running:
+                complete(scene, job)
+    assert together[:2] == [6, 6]
+    assert set(together[2:]) == {1}
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 5
+    (found,) = scene.catalog.quarantine.list()
+    assert found.file_id == killer.spec.inputs[0].file_id
+
+
+def test_a_suspect_waits_until_its_driver_has_no_other_job(scene: Scene, manual_clock: ManualClock) -> None:
+    """Jobs that are not suspected go on. Another driver runs the next suspect at the same time."""
+    submit(scene, 2)
+    first, second = (each.spec.job_id for each in claim(scene))
+    kill_drivers(scene, manual_clock)
+    assert len(claim(scene)) == 2
+    kill_drivers(scene, manual_clock)
+    submit(scene, 3, "later")
+
+    (alone,) = claim(scene, driver="one")
+    (other,) = claim(scene, driver="two")
+    assert [each.spec.job_id for each in (alone, other)] == [first, second]
+    assert claim(scene, driver="one") == claim(scene, driver="two") == []
+    complete(scene, other)
+    (running,) = claim(scene, 1, driver="two")
+    assert alone.attempt_id is not None
+    scene.catalog.jobs.release(first, alone.attempt_id)
+    assert first not in {each.spec.job_id for each in claim(scene, driver="two")}
+    (alone,) = claim(scene, driver="one")
+    assert alone.spec.job_id == first
+    assert running.spec.job_id != first
+
+
+def test_a_probe_runs_alone_in_its_driver(scene: Scene, manual_clock: ManualClock) -> None:
+    """Otherwise the death of the driver could be the fault of its other jobs."""
+    submit(scene, 6)
+    others = claim(scene, 1)
+    for job in claim(scene, FAILURES, driver="another"):
+        fault(scene, job)
+    manual_clock.advance(60)
+
+    assert claim(scene) == []
+    complete(scene, others[0])
+    assert scene.catalog.circuit_breaker.pause() is None
 
 
 def test_only_failures_in_a_row_of_one_class_and_disjoint_inputs_count(scene: Scene) -> None:

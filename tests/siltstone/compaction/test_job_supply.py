@@ -57,6 +57,18 @@ def test_a_search_that_found_nothing_is_repeated_after_a_rest() -> None:
     assert queue.searches == [2, 2]
 
 
+def test_a_search_that_may_claim_no_waiting_job_is_repeated_after_a_rest() -> None:
+    """Jobs that killed a driver wait until no other job runs."""
+    queue = Queue()
+    supply = queue.supply()
+    supply._find = lambda free: FoundJobs((), queue.find(free).waiting + 1)
+
+    assert [len(supply.more(running)) for running in (1, 1, 1)] == [0, 0, 0]
+    queue.clock.advance(REST_SECONDS)
+    assert not supply.more(2)
+    assert queue.searches == [2, 1]
+
+
 def test_a_session_that_grows_gets_more_jobs_and_one_that_shrinks_none() -> None:
     queue = Queue(jobs=100)
     supply = queue.supply()

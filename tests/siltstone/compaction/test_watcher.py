@@ -307,7 +307,7 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     log.add("flights")
     planned = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), planned._planner, GARBAGE)
-    assert len(claim_jobs(log.context(), 10)) == 1  # by a run that sends no heartbeats
+    assert len(claim_jobs(log.context(), "a driver", 10)) == 1  # by a run that sends no heartbeats
     watcher = log.watcher(InProcessSession(1))
 
     assert watcher.poll(Interrupts()) > 0
@@ -317,6 +317,24 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
         connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (GARBAGE.job_silence_ms + 1,))
     assert watcher.poll(Interrupts()) == 0
     assert log.is_compacted()
+
+
+def test_jobs_that_may_have_killed_a_driver_run_one_after_the_other(log: Log, catalog_url: str) -> None:
+    """A watcher that looks for further jobs meanwhile gets none."""
+    for name in ("flights", "weather", "trains"):
+        log.add(name)
+    further: list[int] = []
+    session = InProcessSession(
+        2, lambda _job: further.append(len(watcher._further_jobs(threading.Event(), 1).jobs))
+    )
+    watcher = log.watcher(session)
+    plan_jobs(log.context(), watcher._planner, GARBAGE, slots=3)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE jobs SET deaths = 2")
+    while not watcher.poll(Interrupts()):
+        pass
+    assert log.is_compacted()
+    assert (session.running, further) == ([1, 1, 1], [0, 0, 0])
 
 
 def test_planning_waits_until_the_silence_of_a_run_is_confirmed(log: Log, clock: Clock) -> None:
@@ -339,7 +357,7 @@ def test_planning_waits_until_the_silence_of_a_run_is_confirmed(log: Log, clock:
         log.add(name)
     planner = log.watcher(InProcessSession(1))._planner
     plan_jobs(log.context(), planner, GARBAGE)
-    dead, heard = claim_jobs(log.context(), 10)
+    dead, heard = claim_jobs(log.context(), "a driver", 10)
     clock.advance((GARBAGE.job_silence_ms + 1) / 1000)
     planned = plan_jobs(log.context(), planner, GARBAGE, Looks())
     assert planned.waiting == 1
@@ -415,7 +433,7 @@ def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
     log.add("flights")
     watcher = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), watcher._planner, GARBAGE)
-    (job,) = claim_jobs(log.context(), 1)
+    (job,) = claim_jobs(log.context(), "a driver", 1)
     assert job.attempt_id is not None
     files = [each.file_id for each in job.spec.inputs]
     log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum differs", suspects=files)
