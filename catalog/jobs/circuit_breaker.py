@@ -3,8 +3,12 @@
 An expired token or a full disk makes every job fail, with any input. Once `FAILURES` jobs with disjoint
 inputs have failed in a row with errors of one class, and none of the failures is proof against a file, no
 driver claims a job until a pause is over. One job may run then, the *probe*. If it fails, a longer pause
-follows. Any completed job ends the pause: waiting jobs become claimable at once, and their faults are
-forgotten, because the environment caused them.
+follows. Any completed job ends the pause: waiting jobs become claimable at once, because the environment
+caused their faults.
+
+A job that goes on failing after such a pause is itself the cause, and must not hold up the others. So its
+faults are not forgotten. With `OWN_FAULTS` of them, the job keeps its own back-off when a pause ends, and its
+further faults cause no pause. Deaths always count, because a job that has died too often fails.
 
 A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
 drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("circuit_breaker")
 FAILURES: Final = 3
 """Number of jobs that must fail alike."""
+OWN_FAULTS: Final = 3
+"""Number of faults from which on a job probably causes them itself."""
 SILENT_DRIVER: Final = "SilentDriver"
 """Class of the failures of drivers that have stopped sending heartbeats."""
 FIRST_PAUSE_MS: Final = 60_000
@@ -75,7 +81,7 @@ class CircuitBreaker:
 
     def reset(self) -> bool:
         """End a pause, because its cause was removed; return False if there is none."""
-        return self._database.transact("circuit_breaker.reset", partial(_forget, keeps_deaths=False))
+        return self._database.transact("circuit_breaker.reset", partial(_forget, is_reset=True))
 
 
 def is_due(pause: CompactionPause, now_ms: int) -> bool:
@@ -96,9 +102,20 @@ def set_probe(transaction: Transaction, attempt_id: UUID) -> None:
 
 
 def record_failure(
-    transaction: Transaction, job_id: UUID, attempt_id: UUID, error: str, message: str
+    transaction: Transaction,
+    job_id: UUID,
+    attempt_id: UUID,
+    error: str,
+    message: str,
+    *,
+    is_own: bool = False,
 ) -> CompactionPause | None:
-    """Record that an open job failed without proof against a file; return the pause, if there is one."""
+    """Record that an open job failed without proof against a file; return the pause, if there is one.
+
+    With `is_own`, the job itself is the cause: it causes no pause, but it may be the probe of one.
+    """
+    if is_own and lock_pause(transaction) is None:
+        return None
     now_ms = transaction.now_ms()
     params: dict[str, object] = {"error": error, "message": message[:_MAX_MESSAGE], "now_ms": now_ms}
     transaction.send(_SQL["insert"], params)
@@ -141,14 +158,18 @@ def record_success(transaction: Transaction) -> bool:
     """Record that a job was completed; return True if this ends a pause."""
     if not transaction.rows(_SQL["find"]):  # almost always
         return False
-    return _forget(transaction, keeps_deaths=True)
+    return _forget(transaction, is_reset=False)
 
 
-def _forget(transaction: Transaction, *, keeps_deaths: bool) -> bool:
-    """Forget all failures; return True if this ends a pause. `keeps_deaths` concerns those of drivers."""
+def _forget(transaction: Transaction, *, is_reset: bool) -> bool:
+    """Forget the failures in a row; return True if this ends a pause. With `is_reset`, forget all faults."""
     ended = [row for row in transaction.rows(_SQL["delete"]) if row.pauses]
     for row in ended:
-        params = {"keeps_deaths": keeps_deaths and row.error == SILENT_DRIVER}
+        params = {
+            "is_reset": is_reset,
+            "keeps_deaths": not is_reset and row.error == SILENT_DRIVER,
+            "own_faults": OWN_FAULTS,
+        }
         transaction.send(_SQL["end_back_off"], params)
     return bool(ended)
 

@@ -29,6 +29,7 @@ from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import ExtentsUnavailableError, JobNotFoundError, JobSupersededError
 from catalog.jobs.circuit_breaker import (
+    OWN_FAULTS,
     BackOff,
     is_due,
     lock_pause,
@@ -223,7 +224,8 @@ class Jobs:
             if not rows:
                 return BackOff(released=False, pause=None)
             (job,) = rows
-            pause = record_failure(transaction, job_id, attempt_id, error, reason)
+            is_own = not died and job.faults >= OWN_FAULTS
+            pause = record_failure(transaction, job_id, attempt_id, error, reason, is_own=is_own)
             if died and job.deaths + 1 >= MAX_DEATHS:
                 self._suspect_all(transaction, read_spec(job.spec), attempt_id, reason)
                 return BackOff(released=False, pause=pause)

@@ -40,12 +40,15 @@ UPDATE compaction_breaker SET probe_attempt_id = %(attempt_id)s;
 DELETE FROM compaction_breaker RETURNING error, pauses;
 
 -- name: end_back_off
--- Make waiting jobs claimable at once, and forget faults that were not theirs, and deaths unless they may be.
+-- Make waiting jobs claimable at once, except those that have failed often, and forget deaths unless they may be theirs.
+-- After a reset by an operator, forget everything.
 UPDATE jobs
-SET not_before_ms = 0, faults = 0, deaths = CASE WHEN %(keeps_deaths)s THEN deaths ELSE 0 END
+SET not_before_ms = 0, faults = CASE WHEN %(is_reset)s THEN 0 ELSE faults END,
+    deaths = CASE WHEN %(keeps_deaths)s THEN deaths ELSE 0 END
 WHERE job_id IN (
     SELECT job_id FROM jobs
-    WHERE state = 'submitted' AND (not_before_ms > 0 OR deaths > 0)
+    WHERE state = 'submitted' AND (not_before_ms > 0 OR deaths > 0 OR faults > 0)
+      AND (faults < %(own_faults)s OR %(is_reset)s)
     ORDER BY sequence
     FOR UPDATE SKIP LOCKED
 );

@@ -169,8 +169,8 @@ SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms 
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
 -- name: count_deaths
--- Return how many attempts of a running job ended with the death of a process; lock the job.
-SELECT deaths, spec::text AS spec FROM jobs
+-- Return how many attempts of a running job ended with the death of a process, and how many with a fault; lock the job.
+SELECT deaths, faults, spec::text AS spec FROM jobs
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s
 FOR UPDATE;
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, SILENT_DRIVER
+from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, OWN_FAULTS, SILENT_DRIVER
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import JobState, PartitionId
 from core.clock import ManualClock
@@ -133,6 +134,88 @@ def test_one_probe_decides_whether_compaction_continues(scene: Scene, manual_clo
     assert len({probe.spec.job_id for probe in probes}) == 3
     assert scene.catalog.circuit_breaker.pause() is None
     assert (scene.catalog.jobs.claimable(), len(claim(scene))) == (4, 4)
+
+
+@dataclass
+class BrokenJobs:
+    """Three jobs that always fail, among others that succeed; `paused` counts the pauses that began."""
+
+    scene: Scene
+    clock: ManualClock
+    died: bool
+    paused: int = 0
+    job_ids: frozenset[UUID] = frozenset()
+
+    def run(self, rounds: int) -> None:
+        """Run all jobs that can be claimed, with a new one in each round."""
+        submit(self.scene, 3)
+        self.job_ids = frozenset(each.spec.job_id for each in self.scene.catalog.jobs.list())
+        for number in range(rounds):
+            submit(self.scene, 1, f"topic-{number}")
+            pause = self.scene.catalog.circuit_breaker.pause()
+            self.clock.advance(3600 if pause is None else (pause.not_before_ms - self.clock.now_ms()) / 1000)
+            while jobs := claim(self.scene):
+                self._finish(jobs)
+
+    def _finish(self, jobs: list[Job]) -> None:
+        """Let jobs succeed or fail; after a pause has begun, release the others, as a driver does."""
+        paused = False
+        for job in jobs:
+            assert job.attempt_id is not None
+            if paused:
+                self.scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+            elif job.spec.job_id in self.job_ids:
+                paused = fault(self.scene, job, died=self.died).pause is not None
+                self.paused += paused
+            else:
+                complete(self.scene, job)
+
+
+def test_jobs_that_always_fail_do_not_pause_compaction_again_and_again(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    """In the end they wait for an hour after each failure, and the others run meanwhile."""
+    broken = BrokenJobs(scene, manual_clock, died=False)
+
+    broken.run(30)
+
+    assert broken.paused == OWN_FAULTS
+    assert scene.catalog.circuit_breaker.pause() is None
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 30
+    waiting = [scene.catalog.jobs.get(each).not_before_ms for each in broken.job_ids]
+    assert waiting == [manual_clock.now_ms() + 3_600_000] * 3
+    assert scene.catalog.quarantine.list() == []
+
+
+def test_jobs_that_always_kill_their_workers_are_found_in_spite_of_pauses(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    broken = BrokenJobs(scene, manual_clock, died=True)
+
+    broken.run(30)
+
+    assert {scene.catalog.jobs.get(each).state for each in broken.job_ids} == {JobState.FAILED}
+    assert {each.job_id for each in scene.catalog.quarantine.list()} == broken.job_ids
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 30
+
+
+def test_all_jobs_can_run_as_soon_as_a_long_outage_is_over(scene: Scene, manual_clock: ManualClock) -> None:
+    """Each of them has failed so often that its own faults could be the reason."""
+    submit(scene, 3)
+    for job in claim(scene):
+        fault(scene, job)
+    for _ in range(4 * OWN_FAULTS):
+        pause = scene.catalog.circuit_breaker.pause()
+        assert pause is not None
+        manual_clock.advance((pause.not_before_ms - manual_clock.now_ms()) / 1000)
+        (probe,) = claim(scene)
+        fault(scene, probe)
+    manual_clock.advance(3600)
+    (probe,) = claim(scene)
+    complete(scene, probe)
+
+    assert scene.catalog.circuit_breaker.pause() is None
+    assert len(claim(scene)) == 2
 
 
 def test_a_probe_whose_driver_dies_is_replaced(scene: Scene, manual_clock: ManualClock) -> None:
