@@ -98,10 +98,19 @@ class Results:
         raise AssertionError(f"attempt {attempt_id} at job {job_id}: {reason}")
 
     def back_off(
-        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+        self,
+        job_id: UUID,
+        attempt_id: UUID,
+        *,
+        error: str,
+        reason: str,
+        died: bool = False,
+        session_lost: bool = False,
     ) -> BackOff:
         """End the benchmark."""
-        raise AssertionError(f"attempt {attempt_id} at job {job_id}: {error}: {reason} ({died=})")
+        raise AssertionError(
+            f"attempt {attempt_id} at job {job_id}: {error}: {reason} ({died=}, {session_lost=})"
+        )
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """End the benchmark."""

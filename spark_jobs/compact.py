@@ -7,13 +7,15 @@ it ends, in one of these ways:
 - A file is proven to be corrupt, or the log has changed: the job fails.
 - A worker died, or the environment failed: the job returns to the queue and waits there. If unrelated jobs
   fail alike, the catalog pauses compaction, and the run stops.
-- The run was interrupted, or Spark is gone: the job returns to the queue at once.
+- Spark was lost while the job ran: the same, and from the second time on the job runs alone, because one of
+  the jobs may have ended Spark.
+- The run was interrupted, or the cluster runs no task: the job returns to the queue at once.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -24,6 +26,7 @@ from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
 from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import CompactionReport, CutFile, JobFailure
 from spark_jobs.session.executor_watch import ExecutorWatch
+from spark_jobs.session.spark_session import gone_sessions_named
 from spark_jobs.session.worker_memory import fit_table, worker_limit_bytes
 from spark_jobs.settings import DEFAULT_WAIT_SECONDS
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
@@ -57,7 +60,14 @@ class JobBook(Pulse, Protocol):
         """Fail the job; `suspects` are the files that are proven to be corrupt."""
 
     def back_off(
-        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+        self,
+        job_id: UUID,
+        attempt_id: UUID,
+        *,
+        error: str,
+        reason: str,
+        died: bool = False,
+        session_lost: bool = False,
     ) -> BackOff:
         """Return the job to the queue after a fault, unless its processes died too often."""
 
@@ -109,7 +119,8 @@ def run_jobs(
     interrupted, Spark's tasks are stopped, unfinished jobs return to the catalog's queue, and
     JobCancelledError (or the interrupt) is raised. The same happens, with NoExecutorError, if the cluster
     runs no task for `executor_wait_seconds`. If the catalog pauses compaction, unfinished jobs return to the
-    queue, and the report is returned.
+    queue, and the report is returned. If the session is found dead, SparkUnavailableError is raised, and the
+    unfinished jobs wait in the queue.
     """
     run = _Run(book, clock, more, progress, cancelled or threading.Event())
     return run.run(spark, jobs, store, ids, plan, executor_wait_seconds)
@@ -151,6 +162,7 @@ class _Run:
                 Heartbeats(self._book) as heartbeats,
                 ExecutorWatch(spark, self._clock, executor_wait_seconds) as watch,
                 JobQueries(spark, store, tag=f"siltstone-{ids.new_uuid()}") as queries,
+                self._backing_off_if_lost(),
             ):
                 while jobs or (self._running and not self._paused):
                     if jobs:
@@ -171,6 +183,18 @@ class _Run:
             self._release_rest()
         self._report.seconds["total"] = self._clock.monotonic() - begin
         return self._report
+
+    @contextmanager
+    def _backing_off_if_lost(self) -> Iterator[None]:
+        """Back off the jobs that run if the session is found dead: one of them may have ended it."""
+        try:
+            with gone_sessions_named():
+                yield
+        except SparkUnavailableError as error:
+            for job in self._running.values():
+                self._give_back(job, JobFailure.of(job.spec.job_id, error))
+            self._running.clear()
+            raise
 
     def _add(self, jobs: Sequence[Job]) -> None:
         self._running |= {job.spec.job_id: job for job in jobs}
@@ -224,12 +248,20 @@ class _Run:
             suspects = [] if failure.file_id is None else [UUID(failure.file_id)]
             self._book.fail(job_id, attempt_id, failure.message, suspects=suspects)
             return False
-        if failure.error == SparkUnavailableError.__name__:
+        session_lost = failure.error == SparkUnavailableError.__name__
+        if session_lost:
             self._more = no_more  # they would fail alike
+        if session_lost and self._cancelled.is_set():  # the signal ended Java, too
             self._book.release(job_id, attempt_id)
             return True
-        died = failure.error == WorkerDiedError.__name__
-        done = self._book.back_off(job_id, attempt_id, error=failure.error, reason=failure.message, died=died)
+        done = self._book.back_off(
+            job_id,
+            attempt_id,
+            error=failure.error,
+            reason=failure.message,
+            died=failure.error == WorkerDiedError.__name__,
+            session_lost=session_lost,
+        )
         self._paused = self._paused or done.pause is not None
         return done.released
 

@@ -108,13 +108,13 @@ def record_failure(
     error: str,
     message: str,
     *,
-    is_own: bool = False,
+    may_pause: bool = True,
 ) -> CompactionPause | None:
     """Record that an open job failed without proof against a file; return the pause, if there is one.
 
-    With `is_own`, the job itself is the cause: it causes no pause, but it may be the probe of one.
+    Without `may_pause`, the failure causes no pause, but a probe has failed all the same.
     """
-    if is_own and lock_pause(transaction) is None:
+    if not may_pause and lock_pause(transaction) is None:
         return None
     now_ms = transaction.now_ms()
     params: dict[str, object] = {"error": error, "message": message[:_MAX_MESSAGE], "now_ms": now_ms}

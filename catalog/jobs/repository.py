@@ -10,6 +10,7 @@ An attempt that does not complete ends in one of these ways:
 - The environment failed (credentials, store, disk, memory, versions): the job waits, longer with each fault.
   The circuit breaker counts it (`catalog.jobs.circuit_breaker`).
 - A process died: the same, but after `MAX_DEATHS` deaths the job fails, and all its files are suspected.
+- Spark was lost: the job waits, too. Any job of the driver may have ended Spark, so the job runs alone later.
 - An input file is proven to be corrupt: the job fails, and this file is suspected.
 - The log has changed: the job fails, and no file is suspected. The planner plans again.
 
@@ -202,19 +203,28 @@ class Jobs:
         )
 
     def back_off(
-        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+        self,
+        job_id: UUID,
+        attempt_id: UUID,
+        *,
+        error: str,
+        reason: str,
+        died: bool = False,
+        session_lost: bool = False,
     ) -> BackOff:
         """Return a job to the queue after a fault of its environment.
 
         The job waits longer with each fault. `error` is the class of the error, which the circuit breaker
         compares. With `died`, a process died that worked on the job: after `MAX_DEATHS` of them the job fails
-        and all its files are suspected. Nothing happens if the attempt does not own the job.
+        and all its files are suspected. With `session_lost`, Spark was lost with all jobs of the driver: from
+        the second time on the job is claimed alone, but no file is suspected. This causes no pause of
+        compaction, because a driver tests its next session before it claims. Nothing happens if the attempt
+        does not own the job.
         """
         params = {
             "job_id": job_id,
             "attempt_id": attempt_id,
             "failure": reason,
-            "deaths": int(died),
             "min_backoff_ms": _MIN_BACKOFF_MS,
             "max_backoff_ms": _MAX_BACKOFF_MS,
         }
@@ -224,12 +234,14 @@ class Jobs:
             if not rows:
                 return BackOff(released=False, pause=None)
             (job,) = rows
-            is_own = not died and job.faults >= OWN_FAULTS
-            pause = record_failure(transaction, job_id, attempt_id, error, reason, is_own=is_own)
+            may_pause = died or not (session_lost or job.faults >= OWN_FAULTS)
+            pause = record_failure(transaction, job_id, attempt_id, error, reason, may_pause=may_pause)
             if died and job.deaths + 1 >= MAX_DEATHS:
                 self._suspect_all(transaction, read_spec(job.spec), attempt_id, reason)
                 return BackOff(released=False, pause=pause)
-            transaction.send(_SQL["back_off"], {**params, "now_ms": transaction.now_ms()})
+            is_death = died or (session_lost and job.deaths < _MIN_DEATHS_ALONE)
+            deaths = job.deaths + is_death
+            transaction.send(_SQL["back_off"], {**params, "deaths": deaths, "now_ms": transaction.now_ms()})
             return BackOff(released=True, pause=pause)
 
         return self._database.transact("jobs.back_off", work)

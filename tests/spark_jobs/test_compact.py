@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
 
 from catalog.jobs.circuit_breaker import BackOff, CompactionPause
 from catalog.model import Job, JobPartition, JobResult, JobSpec, JobState
@@ -100,12 +102,20 @@ class RecordingCatalog:
         self._record("suspect" if suspects else "fail", job_id)
 
     def back_off(
-        self, job_id: UUID, attempt_id: UUID, *, error: str, reason: str, died: bool = False
+        self,
+        job_id: UUID,
+        attempt_id: UUID,
+        *,
+        error: str,
+        reason: str,
+        died: bool = False,
+        session_lost: bool = False,
     ) -> BackOff:
         assert error
         assert reason
         assert attempt_id.int == 100 + job_id.int
-        self._record("count death" if died else "back off", job_id)
+        call = "lose" if session_lost else "back off"
+        self._record("count death" if died else call, job_id)
         return BackOff(released=True, pause=self.pause)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
@@ -139,6 +149,7 @@ class Driver:
     """The jobs that the tasks received."""
     further: list[list[Job]] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
     def more(self, running: int) -> list[Job]:
         self.running.append(running)
@@ -182,6 +193,7 @@ class Driver:
             ids=SeededIds(1, self.clock),
             more=self.more,
             progress=self.outcomes.append,
+            cancelled=self.cancelled,
         )
 
 
@@ -271,7 +283,7 @@ def test_gets_per_file_exclude_files_that_one_pass_reads(
         (ZeroDivisionError("a bug"), "back off", "fatal", True),
         (CorruptDataError("some file"), "back off", "corrupt", True),
         (WorkerDiedError("killed"), "count death", "retryable", True),
-        (SparkUnavailableError("gone"), "release", "retryable", True),
+        (SparkUnavailableError("gone"), "lose", "retryable", True),
         (CorruptFileError("this file", file_id=UUID(int=9)), "suspect", "corrupt", False),
         (StaleStateError("changed"), "fail", "stale", False),
     ],
@@ -379,8 +391,31 @@ def test_no_further_jobs_run_after_spark_was_lost(driver: Driver, monkeypatch: p
         monkeypatch, [job(1), job(2)], None, failed(1, SparkUnavailableError("gone")), succeeded(2)
     )
 
-    assert driver.catalog.calls == [("release", 1), ("complete", 2)]
+    assert driver.catalog.calls == [("lose", 1), ("complete", 2)]
     assert (report.jobs, driver.running) == (2, [2])
+
+
+def test_jobs_that_run_when_spark_is_lost_wait_before_they_run_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may have ended it, and would end the next session at once."""
+    with pytest.raises(SparkUnavailableError, match="gone"):
+        driver.run(monkeypatch, [job(1), job(2), job(3)], succeeded(2), Py4JError("Java is gone"))
+
+    assert driver.catalog.calls == [("complete", 2), ("lose", 1), ("lose", 3)]
+
+
+def test_a_signal_that_ends_java_too_releases_the_jobs(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager sends it to all processes of a watcher."""
+    driver.cancelled.set()
+    with pytest.raises(SparkUnavailableError):
+        driver.run(
+            monkeypatch, [job(1), job(2)], failed(1, SparkUnavailableError("gone")), Py4JError("Java is gone")
+        )
+
+    assert driver.catalog.calls == [("release", 1), ("release", 2)]
 
 
 def test_a_pause_of_compaction_releases_the_jobs_that_still_run(

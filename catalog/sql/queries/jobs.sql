@@ -163,7 +163,7 @@ WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 -- Make a running job claimable again after a pause that doubles with each fault.
 UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL,
-    failure = %(failure)s, deaths = deaths + %(deaths)s, faults = faults + 1,
+    failure = %(failure)s, deaths = %(deaths)s, faults = faults + 1,
     not_before_ms = %(now_ms)s::bigint
         + least(%(max_backoff_ms)s::bigint, %(min_backoff_ms)s::bigint * (1 << least(faults, 20)))
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;

@@ -39,10 +39,17 @@ def claim(scene: Scene, limit: int = 100, driver: str = "a driver") -> list[Job]
     return scene.catalog.jobs.claim(driver, limit)
 
 
-def fault(scene: Scene, job: Job, error: str = EXPIRED, *, died: bool = False) -> BackOff:
+def fault(
+    scene: Scene, job: Job, error: str = EXPIRED, *, died: bool = False, session_lost: bool = False
+) -> BackOff:
     assert job.attempt_id is not None
     return scene.catalog.jobs.back_off(
-        job.spec.job_id, job.attempt_id, error=error, reason=f"{error}: renew the token", died=died
+        job.spec.job_id,
+        job.attempt_id,
+        error=error,
+        reason=f"{error}: renew the token",
+        died=died,
+        session_lost=session_lost,
     )
 
 
@@ -197,6 +204,48 @@ def test_jobs_that_always_kill_their_workers_are_found_in_spite_of_pauses(
     assert {scene.catalog.jobs.get(each).state for each in broken.job_ids} == {JobState.FAILED}
     assert {each.job_id for each in scene.catalog.quarantine.list()} == broken.job_ids
     assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 30
+
+
+def lose_session(scene: Scene, jobs: list[Job]) -> None:
+    """Report that Spark was lost while these jobs ran."""
+    for job in jobs:
+        fault(scene, job, "SparkUnavailableError", session_lost=True)
+
+
+def test_a_job_that_ends_every_session_holds_up_no_other(scene: Scene, manual_clock: ManualClock) -> None:
+    """It waits longer each time, and runs alone from the second time on. No file is suspected."""
+    submit(scene, 6)
+    killer = claim(scene)[2].spec.job_id
+    lose_session(scene, scene.catalog.jobs.list())
+    together: list[int] = []
+    waits: list[int] = []
+    while len(waits) < 10:
+        assert scene.catalog.circuit_breaker.pause() is None
+        while jobs := claim(scene):
+            together.append(len(jobs))
+            if killer in {each.spec.job_id for each in jobs}:
+                lose_session(scene, jobs)
+                waits.append(scene.catalog.jobs.get(killer).not_before_ms - manual_clock.now_ms())
+            else:
+                for job in jobs:
+                    complete(scene, job)
+        manual_clock.advance(waits[-1] / 1000 if waits else 10)
+    assert together == [6] + [1] * 14
+    assert waits[-1] == 3_600_000
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 5
+    assert scene.catalog.quarantine.list() == []
+
+
+def test_a_probe_whose_session_is_lost_has_failed(scene: Scene, manual_clock: ManualClock) -> None:
+    submit(scene, 3)
+    for job in claim(scene):
+        fault(scene, job)
+    manual_clock.advance(60)
+    lose_session(scene, claim(scene))
+
+    pause = scene.catalog.circuit_breaker.pause()
+    assert pause is not None
+    assert pause.not_before_ms == manual_clock.now_ms() + 2 * FIRST_PAUSE_MS
 
 
 def test_all_jobs_can_run_as_soon_as_a_long_outage_is_over(scene: Scene, manual_clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""A driver that dies, or gets no executor, keeps no job."""
+"""A driver that dies, loses Spark, or gets no executor, keeps no job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from object_store.binding import verify_binding
 from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
@@ -39,34 +42,27 @@ def clock() -> Clock:
     return SystemClock()
 
 
-def submit(catalog_log: CatalogLog, name: str) -> PartitionId:
+def submit(catalog_log: CatalogLog, name: str) -> None:
     """Create a topic with one file of two records of one key, and a job for it."""
     topic = catalog_log.create_topic(name, "compact")
     partition_id = PartitionId(topic.topic_id, 0)
     catalog_log.ingest({partition_id: [batch((b"key", b"old"), (b"key", b"new"))]})
     catalog_log.submit(topic)
-    return partition_id
 
 
-def test_the_death_of_a_driver_loses_only_unfinished_jobs(
-    run_claimed: RunClaimed,
-    catalog_log: CatalogLog,
-    catalog: Catalog,
-    catalog_url: str,
-    store_config: StoreConfig,
-    tmp_path: Path,
-) -> None:
-    """It is killed while one job still runs. The others were published as they ended."""
-    partitions = [
-        submit(catalog_log, "endless"),
-        *(submit(catalog_log, f"topic-{n}") for n in range(FINISHING)),
-    ]
-    log = tmp_path / "driver.log"
+@contextmanager
+def driver_with_an_endless_job(
+    catalog_log: CatalogLog, catalog: Catalog, catalog_url: str, store: StoreConfig, directory: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a driver whose first job does not end; yield it as soon as the `FINISHING` others are published."""
+    for name in ("endless", *(f"topic-{n}" for n in range(FINISHING))):
+        submit(catalog_log, name)
+    log = directory / "driver.log"
     with log.open("wb") as output:
         driver = subprocess.Popen(
-            [*DRIVER, "run", catalog_url, store_config.url, "endless"],
+            [*DRIVER, "run", catalog_url, store.url, "endless"],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)},
             stdout=output,
             stderr=output,
         )
@@ -78,13 +74,29 @@ def test_the_death_of_a_driver_loses_only_unfinished_jobs(
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
         family += family[0].children(recursive=True)
+        yield driver
     finally:
         driver.kill()
         driver.wait()
         for process in family[1:]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(family[1:], timeout=TIMEOUT_SECONDS)
 
+
+def test_the_death_of_a_driver_loses_only_unfinished_jobs(
+    run_claimed: RunClaimed,
+    catalog_log: CatalogLog,
+    catalog: Catalog,
+    catalog_url: str,
+    store_config: StoreConfig,
+    tmp_path: Path,
+) -> None:
+    """It is killed while one job still runs. The others were published as they ended."""
+    with driver_with_an_endless_job(catalog_log, catalog, catalog_url, store_config, tmp_path):
+        pass
+
+    partitions = [PartitionId(each.topic_id, 0) for each in catalog.topics.list()]
     counts = catalog.jobs.counts()
     assert (counts[JobState.COMPLETED], counts[JobState.RUNNING]) == (FINISHING, 1)
     assert [each.value for each in catalog_log.read(partitions[1])] == [b"new"]
@@ -93,6 +105,26 @@ def test_the_death_of_a_driver_loses_only_unfinished_jobs(
     assert run_claimed().jobs_completed == 1
     assert [[each.value for each in catalog_log.read(each)] for each in partitions] == [[b"new"]] * 6
     assert catalog.quarantine.list() == []
+
+
+def test_a_job_that_runs_when_java_dies_waits_before_it_runs_again(
+    catalog_log: CatalogLog,
+    catalog: Catalog,
+    catalog_url: str,
+    store_config: StoreConfig,
+    tmp_path: Path,
+) -> None:
+    """Its query may have ended Java."""
+    with driver_with_an_endless_job(catalog_log, catalog, catalog_url, store_config, tmp_path) as driver:
+        (java,) = (each for each in psutil.Process(driver.pid).children() if each.name() == "java")
+        java.kill()
+        driver.wait(TIMEOUT_SECONDS)
+
+    (job,) = catalog.jobs.list([JobState.SUBMITTED])
+    assert job.failure is not None
+    assert catalog.jobs.claimable() == 0
+    assert catalog.quarantine.list() == []
+    assert catalog.circuit_breaker.pause() is None
 
 
 def test_a_cluster_without_executors_gets_its_jobs_taken_back(
