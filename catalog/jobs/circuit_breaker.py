@@ -85,8 +85,11 @@ class CircuitBreaker:
 
 
 def is_due(pause: CompactionPause, now_ms: int) -> bool:
-    """Return True if a probe may be claimed."""
-    return not pause.is_probing and pause.not_before_ms <= now_ms
+    """Return True if a probe may be claimed.
+
+    A pause that ends later than any pause can began before the clock stepped back.
+    """
+    return not pause.is_probing and not now_ms < pause.not_before_ms <= now_ms + _MAX_PAUSE_MS
 
 
 def lock_pause(transaction: Transaction) -> CompactionPause | None:

@@ -164,6 +164,7 @@ class Jobs:
             "is_probe": False,
             "is_suspected": False,
             "min_deaths": _MIN_DEATHS_ALONE,
+            "max_backoff_ms": _MAX_BACKOFF_MS,
         }
         (own,) = transaction.rows(_SQL["count_own"], usual)
         if own.suspects:
@@ -399,7 +400,12 @@ class Jobs:
 
         With `is_probe`, return how many can test whether a pause can end: these need not wait.
         """
-        params = {"now_ms": self._database.now_ms(), "is_probe": is_probe, "spec_version": SPEC_VERSION}
+        params = {
+            "now_ms": self._database.now_ms(),
+            "is_probe": is_probe,
+            "spec_version": SPEC_VERSION,
+            "max_backoff_ms": _MAX_BACKOFF_MS,
+        }
         (row,) = self._database.read("jobs.claimable", _SQL["count_claimable"], params)
         return int(row.jobs)
 

@@ -117,13 +117,15 @@ WHERE state = 'running' AND application_id = %(application_id)s;
 
 -- name: claim
 -- Claim submitted jobs, oldest first; skip jobs that another driver has locked, that have to wait, or whose
--- specification this process cannot read. Jobs whose processes have died several times are claimed separately, by the
+-- specification this process cannot read. A job that would have to wait longer than any job does failed before the clock
+-- stepped back, and need not wait. Jobs whose processes have died several times are claimed separately, by the
 -- number of deaths. A probe is the job with the fewest faults, and need not wait.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
         SELECT job_id, sequence FROM jobs
-        WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
+        WHERE state = 'submitted'
+            AND (not_before_ms NOT BETWEEN %(now_ms)s + 1 AND %(now_ms)s + %(max_backoff_ms)s::bigint OR %(is_probe)s)
             AND (spec ->> 'version')::integer <= %(spec_version)s
             AND (%(is_probe)s OR %(is_suspected)s = (deaths >= %(min_deaths)s))
         ORDER BY CASE WHEN %(is_probe)s THEN faults WHEN %(is_suspected)s THEN deaths ELSE 0 END, sequence
@@ -177,7 +179,8 @@ FOR UPDATE;
 -- name: count_claimable
 -- Count the jobs that `claim` would find.
 SELECT count(*) AS jobs FROM jobs
-WHERE state = 'submitted' AND (not_before_ms <= %(now_ms)s OR %(is_probe)s)
+WHERE state = 'submitted'
+  AND (not_before_ms NOT BETWEEN %(now_ms)s + 1 AND %(now_ms)s + %(max_backoff_ms)s::bigint OR %(is_probe)s)
   AND (spec ->> 'version')::integer <= %(spec_version)s;
 
 -- name: mark_silent_jobs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, OWN_FAULTS, SILENT_DRIVER
+from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, OWN_FAULTS, SILENT_DRIVER, is_due
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import JobState, PartitionId
 from core.clock import ManualClock
@@ -96,6 +96,28 @@ def test_a_job_waits_longer_after_each_fault_and_no_file_is_suspected(
     assert scene.catalog.jobs.claimable() == 1
     assert scene.catalog.quarantine.list() == []
     assert scene.catalog.circuit_breaker.pause() is None  # one job alone is no sign of a common cause
+
+
+def test_nothing_waits_for_a_time_that_a_wrong_clock_has_set(
+    scene: Scene, manual_clock: ManualClock, catalog_url: str
+) -> None:
+    """The server's clock was a day ahead when jobs failed and compaction was paused."""
+    submit(scene, FAILURES + 1)
+    faulty = [fault(scene, job) for job in claim(scene, FAILURES)]
+    assert faulty[-1].pause is not None
+    for table in ("jobs", "compaction_breaker"):
+        with psycopg.connect(catalog_url) as connection:
+            connection.execute(f"UPDATE {table} SET not_before_ms = not_before_ms + 86400000")
+
+    pause = scene.catalog.circuit_breaker.pause()
+    assert pause is not None
+    assert is_due(pause, manual_clock.now_ms())
+    (probe,) = claim(scene)
+    complete(scene, probe)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE jobs SET not_before_ms = %s", (manual_clock.now_ms() + 86_400_000,))
+    assert scene.catalog.jobs.claimable() == FAILURES
+    assert len(claim(scene)) == FAILURES
 
 
 def test_jobs_that_fail_alike_pause_all_drivers(scene: Scene, manual_clock: ManualClock) -> None:
