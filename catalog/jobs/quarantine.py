@@ -8,9 +8,11 @@ is suspected for one of two reasons only:
   with any of them takes at most half as many files. This bisection isolates the faulty file while jobs over
   the other files succeed.
 
-A suspected file is a quarantine candidate. If a job fails in one of these ways and has no other file, the
-file is quarantined: it stays live and readable, but no job takes it until an operator releases it. Faults of
-the environment never lead here (`catalog.jobs.circuit_breaker`).
+A suspected file is a quarantine candidate. If another job fails in one of these ways and has no other file,
+the file is quarantined: it stays live and readable, but no job takes it until an operator releases it. One
+failure is not enough, because the store may return a wrong response once; a job whose processes died
+repeatedly has failed often enough. Faults of the environment never lead here
+(`catalog.jobs.circuit_breaker`).
 """
 
 from __future__ import annotations
@@ -77,9 +79,18 @@ class Quarantine:
 
 
 def add_candidates(
-    transaction: Transaction, spec: JobSpec, suspects: Collection[UUID], failure: str, *, max_files: int
+    transaction: Transaction,
+    spec: JobSpec,
+    suspects: Collection[UUID],
+    failure: str,
+    *,
+    max_files: int,
+    repeatedly: bool,
 ) -> None:
-    """Suspect files of a failed job; the next job that takes one of them has at most `max_files` files."""
+    """Suspect files of a failed job; the next job that takes one of them has at most `max_files` files.
+
+    With `repeatedly`, several attempts of the job have failed.
+    """
     transaction.send(
         _SQL["add_candidates"],
         {
@@ -87,6 +98,7 @@ def add_candidates(
             "file_ids": arrays.uuids(suspects),
             "max_files": max_files,
             "alone": len(spec.inputs) == 1,
+            "repeatedly": repeatedly,
             "failure": failure,
             "now_ms": transaction.now_ms(),
         },

@@ -294,7 +294,7 @@ class Jobs:
         """Fail a job whose processes die, and suspect all its files: the next jobs with them are smaller."""
         file_ids = [each.file_id for each in spec.inputs]
         half = max(1, (len(file_ids) + 1) // 2)
-        self._fail(transaction, spec, attempt_id, failure, suspects=file_ids, max_files=half)
+        self._fail(transaction, spec, attempt_id, failure, suspects=file_ids, max_files=half, repeatedly=True)
 
     def complete(self, result: JobResult, spec: JobSpec | None = None) -> None:
         """Publish an attempt's outputs in place of the job's inputs, in one transaction; idempotent.
@@ -362,11 +362,12 @@ class Jobs:
         *,
         suspects: Collection[UUID],
         max_files: int,
+        repeatedly: bool = False,
     ) -> None:
         _release_extents(transaction, spec.job_id)
         self._finish(transaction, spec.job_id, JobState.FAILED, attempt_id, failure=failure)
         if suspects:
-            add_candidates(transaction, spec, suspects, failure, max_files=max_files)
+            add_candidates(transaction, spec, suspects, failure, max_files=max_files, repeatedly=repeatedly)
 
     def cancel(self, job_id: UUID, reason: str) -> bool:
         """Fail an open job of any owner; return False if it has finished already."""

@@ -451,7 +451,8 @@ CREATE TABLE compaction_breaker (
 );
 
 -- Live files under suspicion. A job that takes one of them has at most max_files files: half of those of the
--- failed job, or one if the failure named the file. A file that fails alone is quarantined, and no job takes it.
+-- failed job, or one if the failure named the file. A file that fails alone after another failure is
+-- quarantined, and no job takes it.
 CREATE TABLE quarantine_candidates (
     file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
     max_files integer NOT NULL CHECK (max_files > 0),

@@ -4,7 +4,7 @@ A job that failed permanently makes each of its files a quarantine candidate (`c
 Candidates are in no other job, so that sound files continue to be compacted. Here they are retried in groups
 of at most the size that their last failure allows. A group that succeeds is cleared, because its files are
 replaced; a group that fails is halved. For n files with one fault, about 2 log2(n) jobs clear all others.
-The catalog quarantines a file that fails alone; an operator releases it.
+The catalog quarantines a file that fails here alone; an operator releases it.
 """
 
 from __future__ import annotations

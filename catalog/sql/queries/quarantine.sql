@@ -1,10 +1,11 @@
 -- name: add_candidates
--- Make live files of a failed job quarantine candidates; quarantine them if the job had no other file.
+-- Make live files of a failed job quarantine candidates. Quarantine them if the job had no other file, and has failed
+-- repeatedly or they were candidates before.
 INSERT INTO quarantine_candidates AS c (
     file_id, max_files, failures, job_id, reason, failed_ms, not_before_ms, quarantined_ms
 )
 SELECT file_id, %(max_files)s, 1, %(job_id)s, %(failure)s, %(now_ms)s, %(now_ms)s,
-       CASE WHEN %(alone)s THEN %(now_ms)s::bigint END
+       CASE WHEN %(alone)s AND %(repeatedly)s THEN %(now_ms)s::bigint END
 FROM files
 WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NULL
 ORDER BY file_id
@@ -15,7 +16,7 @@ SET max_files = least(c.max_files, excluded.max_files),
     reason = excluded.reason,
     failed_ms = excluded.failed_ms,
     not_before_ms = excluded.not_before_ms,
-    quarantined_ms = coalesce(excluded.quarantined_ms, c.quarantined_ms);
+    quarantined_ms = CASE WHEN %(alone)s THEN %(now_ms)s::bigint ELSE c.quarantined_ms END;
 
 -- name: list_candidates
 -- Return a bounded number of quarantine candidates in commit order, quarantined files first.

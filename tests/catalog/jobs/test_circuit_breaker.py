@@ -482,6 +482,32 @@ def test_only_the_file_that_is_proven_to_be_corrupt_is_suspected(scene: Scene) -
     assert candidate.file_id == corrupt
 
 
+def test_one_failure_of_a_file_alone_is_no_reason_for_quarantine(scene: Scene) -> None:
+    """The store may have returned a wrong response once. A second job fails for another reason."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(1))
+    file_id = scene.extents(topic)[0].file_id
+
+    def fail() -> None:
+        job = scene.claimed(scene.extents(topic))
+        assert job.attempt_id is not None
+        for _ in range(2):  # the first response was lost
+            scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum", suspects=[file_id])
+
+    fail()
+    (candidate,) = scene.catalog.quarantine.list()
+    assert (candidate.max_files, candidate.failures, candidate.quarantined_ms) == (1, 1, None)
+
+    again = scene.claimed(scene.extents(topic))
+    assert again.attempt_id is not None
+    scene.catalog.jobs.fail(again.spec.job_id, again.attempt_id, "the log has changed")
+    assert scene.catalog.quarantine.list() == [candidate]
+
+    fail()
+    (candidate,) = scene.catalog.quarantine.list(quarantined=True)
+    assert candidate.failures == 2
+
+
 def test_a_fault_that_is_reported_twice_counts_once(scene: Scene) -> None:
     """The response to the first report was lost."""
     submit(scene, 1)

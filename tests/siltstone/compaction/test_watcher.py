@@ -428,15 +428,32 @@ def test_metrics_report_the_counts_of_the_watcher(log: Log) -> None:
     assert float(found["siltstone_compaction_peak_rss_bytes_max"]) > 0
 
 
-def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
-    """A file that fails alone is quarantined, and no longer counts as waiting."""
-    log.add("flights")
-    watcher = log.watcher(InProcessSession(1))
+def fail_alone(log: Log, watcher: Watcher) -> None:
+    """Plan as a watcher does, and let its only job prove that its only file is corrupt."""
     plan_jobs(log.context(), watcher._planner, GARBAGE)
     (job,) = claim_jobs(log.context(), "a driver", 1)
     assert job.attempt_id is not None
-    files = [each.file_id for each in job.spec.inputs]
-    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum differs", suspects=files)
+    (file,) = job.spec.inputs
+    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a checksum differs", suspects=[file.file_id])
+
+
+def test_a_file_that_could_not_be_read_once_is_read_again_at_once(log: Log) -> None:
+    """Also by a watcher that waits for more new files."""
+    log.add("flights")
+    fail_alone(log, log.watcher(InProcessSession(1)))
+
+    log.watcher(InProcessSession(1), max_job_files=100).poll(Interrupts())
+
+    assert log.is_compacted()
+    assert log.catalog.quarantine.list() == []
+
+
+def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
+    """A file that fails alone twice is quarantined, and no longer counts as waiting."""
+    log.add("flights")
+    watcher = log.watcher(InProcessSession(1))
+    fail_alone(log, watcher)
+    fail_alone(log, watcher)
     watcher.poll(Interrupts())
 
     found = {

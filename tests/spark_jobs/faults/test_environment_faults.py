@@ -223,9 +223,15 @@ def test_a_missing_mount_suspects_no_file(
     assert "has no marker" in report.failures[0].message
 
 
-def test_an_object_that_is_missing_from_its_store_is_suspected(
-    run_claimed: RunClaimed, catalog_log: CatalogLog, catalog: Catalog, ids: Ids, store_config: StoreConfig
+def test_an_object_that_is_missing_from_its_store_is_quarantined(
+    run_claimed: RunClaimed,
+    catalog_log: CatalogLog,
+    catalog: Catalog,
+    clock: ManualClock,
+    ids: Ids,
+    store_config: StoreConfig,
 ) -> None:
+    """A second job looks for it again."""
     verify_binding(catalog_log.store, catalog.store_binding, ids)
     partition_id = submit(catalog_log, "flights")
     (extent,) = catalog_log.extents(partition_id)
@@ -234,4 +240,7 @@ def test_an_object_that_is_missing_from_its_store_is_suspected(
     (failure,) = run_claimed().failures
 
     assert failure.file_id == str(extent.file_id)
+    assert [each.quarantined_ms for each in catalog.quarantine.list()] == [None]
+    plan_and_submit(catalog, clock, ids, PlannerSettings(force=True))
+    assert run_claimed().failures[0].file_id == failure.file_id
     assert [each.file_id for each in catalog.quarantine.list(quarantined=True)] == [extent.file_id]
