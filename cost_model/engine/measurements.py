@@ -138,7 +138,7 @@ def fetches_per_second(workload: Workload, rates: SteadyRates) -> tuple[float, f
 def count_garbage_collection(counts: Counts, dead: float, seconds: float, planning_seconds: float) -> None:
     """Count the requests of garbage collection for `dead` objects.
 
-    Agents run one round of each task per interval, whatever their number, because a task has one lease.
+    Agents run one round of each task per interval, however many there are, because a task has one lease.
     """
     rounds, sweeps = seconds / DEAD_FILES_SECONDS, seconds / ORPHANS_SECONDS
     listed = LISTS_PER_JOB * counts.jobs

@@ -1,7 +1,7 @@
 """Garbage collection of files whose sections are in several shards.
 
 A file is garbage when its part is dead in every shard that its name lists. Dead is final in each shard, so
-the confirmations of the shards may come one after the other. A part that was never committed is dead once its
+the confirmations of the shards may come at different times. A part that was never committed is dead once its
 shard has voided it: by order of its agent, or after its session has closed there.
 
 Objects are deleted before rows. Each step may be repeated, by several processes at once. A shard that is away

@@ -54,7 +54,7 @@ GARBAGE = MaintenanceSettings()
 
 
 class InProcessSession(SparkSessionManager):
-    """Session that runs jobs in the caller's thread, one after the other.
+    """Session that runs jobs in the caller's thread, one at a time.
 
     `before` is called with each job and may raise. `running` has the number of jobs that ran at each call.
     """
