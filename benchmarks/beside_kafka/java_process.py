@@ -7,7 +7,6 @@ thus also when this process dies.
 from __future__ import annotations
 
 import re
-import select
 import subprocess
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,7 @@ import orjson
 from benchmarks.beside_kafka.load import Load, LoadError
 from benchmarks.beside_kafka.security import java_settings
 from tests.fixtures import kafka_tools
+from tests.fixtures.pipes import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ class JavaProcess:
         try:
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
-            if select.select([self._process.stdout], [], [], seconds)[0]:
+            if is_readable(self._process.stdout, seconds):
                 response = self._process.stdout.readline()
         finally:
             if not response:

@@ -8,7 +8,6 @@ seen and leave. `session` is the session timeout of a member in milliseconds.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Self
 import orjson
 
 from tests.fixtures import kafka_tools
+from tests.fixtures.pipes import is_readable
 
 LONG_SESSION_MS = 6_000
 """Session timeout of members that are not killed: a busy machine delays heartbeats for less than this."""
@@ -77,8 +77,9 @@ class Driver:
         self.is_in_step = False
         self._process.stdin.write(orjson.dumps({"do": action, **arguments}, option=orjson.OPT_APPEND_NEWLINE))
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], _TIMEOUT_SECONDS)
-        assert ready, f"{self.client} does not respond to {action}"
+        assert is_readable(self._process.stdout, _TIMEOUT_SECONDS), (
+            f"{self.client} does not respond to {action}"
+        )
         line = self._process.stdout.readline()
         assert line, f"{self.client} ended during {action}"
         response = orjson.loads(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from tests.agent.kafka.in_process_clients import produce
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 from tests.fixtures import kafka_tools
+from tests.fixtures.pipes import is_readable
 from tests.real_clients.client_driver import ROOT
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ class Tools:
         assert self.process.stdout is not None
         self.process.stdin.write(orjson.dumps(arguments, option=orjson.OPT_APPEND_NEWLINE))
         self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], _TIMEOUT_SECONDS)
-        assert ready, f"no response to {arguments}"
+        assert is_readable(self.process.stdout, _TIMEOUT_SECONDS), f"no response to {arguments}"
         line = self.process.stdout.readline()
         assert line, f"Java ended during {arguments}"
         return orjson.loads(line)
