@@ -1,8 +1,8 @@
 """The commits that this agent acknowledged recently, to compare with the catalog after a failover.
 
 Bounds: the last 30 minutes, 20,000 files, 100,000 sections and refused runs, and 20,000 topics. The catalog
-stores the results of a commit for an hour, so a younger commit that it does not know is lost. Of the topics,
-those are forgotten first whose last acknowledged commit is the oldest.
+stores the results of a commit for an hour, so a younger commit that it does not know is lost. The
+topics whose last acknowledged commits are the oldest are forgotten first.
 """
 
 from __future__ import annotations

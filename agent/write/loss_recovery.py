@@ -193,6 +193,7 @@ class LossRecovery:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + MAX_FILE_SECONDS
+        require_store = partial(require_bound, self._store, self._catalog.store_binding)
         waiting = await self._pool.run(partial(reported_files, self._catalog))
         failed: dict[UUID, StoreUnavailableError] = {}
         while waiting:
@@ -203,13 +204,12 @@ class LossRecovery:
                     try:
                         await self._readopt(lost, epoch)
                     except StoreUnavailableError as error:
+                        await self._pool.run(require_store)
                         failed[lost.file_id] = error
             waiting = [lost for lost in waiting if lost.file_id in failed]
-            if waiting:
-                await self._pool.run(partial(require_bound, self._store, self._catalog.store_binding))
-                if loop.time() >= until:
-                    break
-                await asyncio.sleep(_POLL_SECONDS)
+            if loop.time() >= until:
+                break
+            await asyncio.sleep(_POLL_SECONDS if waiting else 0)
         for lost in waiting:
             _log_left(lost, failed[lost.file_id])
 

@@ -1,4 +1,4 @@
-"""Gaps in the sequences of a file's producers: what is recorded, and what the file's commit changes."""
+"""Recorded gaps in the sequences of a file's producers, and the changes by the commit of the file."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 from catalog.commit.attempt import CommitAttempt
 from catalog.commit.bulk_assignment import SingleRuns
 from catalog.commit.results import SectionOutcome, appended_range
-from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import MissingTopicsError
 from catalog.lifecycle.incarnation import epoch_ended_error
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("readoption")
-_LOST = load_queries("lost_commits")
 
 
 class Readoption(CommitAttempt):
@@ -110,8 +108,7 @@ class Readoption(CommitAttempt):
 
     @override
     def _lock_session(self, params: dict[str, object]) -> Rows:
-        adopted = {"session_ids": arrays.uuids([self._commit.session_id])}
-        self._transaction.send(_LOST["adopt_silent_sessions"], adopted)
+        self._transaction.send(_SQL["adopt_session"], params)
         self._unsettled = self._transaction.send(_SQL["lock_unsettled"], params)
         return super()._lock_session(params)
 

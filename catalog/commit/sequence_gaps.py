@@ -12,7 +12,7 @@ the log, with three exceptions. Each of them records what may be missing, in the
 Ordinary commits record the last two while sessions are unsettled: only then may lost files be readopted.
 Batches in a gap are appended behind.
 
-Where a readoption skipped numbers of an epoch, the lost log had these batches: it contained later ones. A
+If a readoption skipped numbers of an epoch, the lost log had these batches: it contained later ones. A
 batch behind the end of an epoch may never have been acknowledged. In both cases it is appended even if no
 agent reports it as acknowledged. There is one exception: if the partition had no state of the producer,
 because that may have expired, the batches may be in the log.

@@ -49,8 +49,8 @@ class AcknowledgedCommit:
     """Commit that an agent acknowledged; `number` is its order within the agent.
 
     `epoch` is that of the commit, None if no section of it has a partition. All commits of an epoch belong to
-    one history, so their offsets can be compared; those of two epochs cannot. `refused` are the runs of
-    producers that the commit refused.
+    one history, so their offsets can be compared; those of two epochs cannot. `refused` are the runs
+    that the commit refused.
     """
 
     file_id: UUID
@@ -139,19 +139,6 @@ class LostCommits:
             transaction.send(_SQL["mark_reported"], owners)
 
         self._database.transact("lost_commits.report", work)
-
-    def adopt(self, sessions: Sequence[UUID]) -> None:
-        """Make sessions known whose registration was lost: any of their objects may be acknowledged.
-
-        Otherwise, the readoption of a first file would make its session known as a reported one, of which no
-        other object is looked at again.
-        """
-        owners = {"session_ids": arrays.uuids(sorted(sessions))}
-
-        def work(transaction: Transaction) -> None:
-            transaction.send(_SQL["adopt_silent_sessions"], owners)
-
-        self._database.transact("lost_commits.adopt", work)
 
     def heartbeat_ages(self, sessions: Sequence[UUID]) -> dict[UUID, int]:
         """Return the milliseconds since the last heartbeats of these sessions that the catalog knows."""

@@ -268,7 +268,7 @@ CREATE TABLE commit_listeners (
 -- Commits that a failover or a restore has lost: files that agents acknowledged (or may have), and that the catalog
 -- did not know any more in the given epoch. committed_epoch is the epoch of the lost commit, null if it is not known.
 -- number is the order of a session's commits. old_offsets has [topic id, partition, first offset, end offset] of each
--- section, and refused has [topic id, partition, first offset within the section] of each run of a producer that the
+-- section, and refused has [topic id, partition, first offset within the section] of each run that the
 -- commit refused, both as the agent reported them. outcome is null until the file is committed again ('readopted',
 -- with its new_offsets) or cannot be ('unreadable', with the reason as its detail). Objects of acknowledged files that
 -- are unreadable are kept until these are given_up.

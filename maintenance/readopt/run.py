@@ -55,8 +55,6 @@ def readopt(
     report = ReadoptReport(applied=apply)
     lost_files = LostFiles(catalog, store)
     found = lost_files.find()
-    if apply:
-        catalog.lost_commits.adopt(sorted(lost_files.sessions))
     judge = partial(
         _judge,
         catalog,

@@ -26,13 +26,6 @@ SELECT session_id, 'lost registration', 'fenced', %(now_ms)s, %(now_ms)s, %(now_
 FROM unnest(%(session_ids)s::uuid[]) AS session_id
 ON CONFLICT DO NOTHING;
 
--- name: adopt_silent_sessions
--- Insert sessions that the catalog does not know, and whose agents have not reported. No agent waits for them.
-INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
-SELECT session_id, 'lost registration', 'fenced', 0, 0, 0, 'unverified'
-FROM unnest(%(session_ids)s::uuid[]) AS session_id
-ON CONFLICT DO NOTHING;
-
 -- name: mark_reported
 -- Record that the agent of some sessions has compared its commits with the catalog.
 UPDATE sessions SET unsettled = 'reported'

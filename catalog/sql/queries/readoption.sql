@@ -1,3 +1,10 @@
+-- name: adopt_session
+-- Insert a session that the catalog does not know, because its registration was lost. Any other of its objects may be
+-- acknowledged, too, so it counts as one whose agent has not reported. No agent waits for it.
+INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
+VALUES (%(session_id)s, 'lost registration', 'fenced', 0, 0, 0, 'unverified')
+ON CONFLICT DO NOTHING;
+
 -- name: lock_unsettled
 -- Lock the session if its objects are kept: until the readoption ends, the session is not settled.
 SELECT session_id FROM sessions

@@ -221,16 +221,20 @@ def test_an_object_that_cannot_be_read_does_not_hold_up_the_agent_for_ever(
 
 
 def test_a_store_that_is_away_holds_up_the_recovery(agent: _Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recovery is repeated, and no file is left to the operator."""
-    agent.acknowledge(lost=True)
+    """The recovery is repeated. The agent tries no further file, and leaves none to the operator."""
+    for _ in range(2):
+        agent.acknowledge(lost=True)
+    attempts: list[object] = []
 
-    def fail(*_arguments: object, **_options: object) -> None:
+    def fail(*arguments: object, **_options: object) -> None:
+        attempts.append(arguments)
         raise StoreUnavailableError("no route to host")
 
     monkeypatch.setattr(loss_recovery, "readopt_file", fail)
     monkeypatch.setattr(loss_recovery, "require_bound", fail)
     with pytest.raises(StoreUnavailableError):
         agent.recover()
+    assert len(attempts) == 2, "one file, and the store's marker"
 
 
 @pytest.mark.parametrize("error", [FatalError, CorruptDataError])

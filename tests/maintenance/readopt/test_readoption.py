@@ -376,7 +376,7 @@ def test_a_producer_whose_state_may_have_expired_waits_only_if_batches_may_be_lo
 
 
 def test_a_refused_run_without_a_producer_is_not_readopted(scene: Scene) -> None:
-    """The deletion of its topic, because of which it was refused, is lost, too."""
+    """Its topic was deleted, and the deletion is lost, too."""
     topic = scene.topic(partitions=2)
     keys = [PartitionId(topic.topic_id, each) for each in range(2)]
     lost = scene.file({key: [run_of(3)] for key in keys})
