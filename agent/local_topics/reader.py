@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.local_topics.local_topics import no_local_disks_error
+from agent.read.fetch_plan import with_room
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
@@ -105,12 +106,7 @@ class LocalLogReader:
 
     async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve cursors that need no extents, up to `max_bytes` including what is served already."""
-        left = max_bytes - sum(cursor.served.size for cursor in cursors)
-        for cursor in cursors:
-            if left <= 0 and left < max_bytes:
-                break
-            if cursor.is_done:
-                continue
+        for cursor, left in with_room(cursors, max_bytes):
             limit = min(cursor.fetch.max_bytes, left)
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
@@ -119,7 +115,6 @@ class LocalLogReader:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
             if cursor.served.size > limit and left < max_bytes:
                 cursor.drop_served()
-            left -= cursor.served.size
 
     async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
         """Serve cursors that need extents, if the next one is not compacted yet."""

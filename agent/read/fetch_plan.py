@@ -11,7 +11,7 @@ from catalog.model import PartitionId
 from object_format.segment_file import VERSION, SectionIndex, UnsupportedFormatError, check_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from catalog.model import AbortedTransaction, Extent, PartitionState, Topic
     from core.errors import SiltstoneError
@@ -161,20 +161,32 @@ class CursorPlan:
     steps: list[tuple[Extent, ExtentPart | None]] = field(default_factory=list)
 
 
-def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
-    """Set the limits of the cursors so that all stay within `max_bytes`; return the cursors to read.
+def with_room(cursors: Sequence[Cursor], max_bytes: int) -> Iterator[tuple[Cursor, int]]:
+    """Yield the cursors that are not done, each with the bytes that the cursors before it leave.
 
-    The first partition with records may exceed the limit, so that each fetch makes progress.
+    Cursors may be served between two steps. The first partition with records may exceed the limit, so that
+    each fetch makes progress. A cursor does not count those behind it, even if a faster source has served
+    them already: they would keep it waiting for as long as they have records. `within_limits` drops what
+    does not fit.
     """
-    left = max_bytes - sum(cursor.served.size for cursor in cursors)
-    chosen: list[Cursor] = []
-    is_first = left == max_bytes
+    left = max_bytes
     for cursor in cursors:
-        if cursor.is_done or not cursor.needed_extents() or (left <= 0 and not is_first):
-            continue
-        is_first = False
-        left -= cursor.take_share(left)
-        chosen.append(cursor)
+        if left <= 0 and left < max_bytes:
+            return
+        if not cursor.is_done:
+            yield cursor, left
+        left -= cursor.served.size
+
+
+def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
+    """Set the limits of the cursors that extents can serve as `with_room` does; return these cursors."""
+    chosen: list[Cursor] = []
+    shares = 0
+    for cursor, room in with_room(cursors, max_bytes):
+        left = room - shares
+        if cursor.needed_extents() and (left > 0 or left == max_bytes):
+            shares += cursor.take_share(left)
+            chosen.append(cursor)
     return chosen
 
 

@@ -141,7 +141,7 @@ class MemoryReads:
     def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
         """Return what was found if it is complete and sufficient."""
         found, size = reading.found, reading.limit - reading.remaining
-        if not reading.is_complete or not self._budget.fits(size):
+        if not self._budget.fits(size):
             return MemoryMiss.UNKNOWN
         # As in Kafka, no reader waits for more than the limit allows.
         if size < min(min_bytes, reading.limit) and not (reading.is_cut or _has_more(found)):
@@ -207,8 +207,7 @@ class MemoryRead:
 
     With `committed_only`, memory is sufficient only for partitions without transactions. Only the first batch
     of the first partition with records may exceed the limits. `served` counts the partitions with records.
-    `is_short` says that the log has records that memory lacks, and `is_cut` that a batch in memory exceeds
-    what was left.
+    `is_cut` says that a batch in memory exceeds what was left.
     """
 
     __slots__ = (
@@ -219,7 +218,6 @@ class MemoryRead:
         "_now",
         "found",
         "is_cut",
-        "is_short",
         "limit",
         "remaining",
         "served",
@@ -243,19 +241,14 @@ class MemoryRead:
         self.limit = self.remaining = limit
         self.found: list[MemoryResult] = []
         self.served = 0
-        self.is_short = False
         self.is_cut = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Return True if memory has all records that the limit of bytes allows."""
-        return (self.remaining <= 0 < self.served) or not self.is_short
 
     def take(self, topic: Topic, parts: Sequence[PartitionReadTuple]) -> bool:
         """Read partitions of one topic; return False if memory is not sufficient.
 
-        It is sufficient if the bounds are in the cache and the offset lies within them, behind all that was
-        ever deduplicated: memory may have records of a time before the topic was compacted.
+        It is sufficient if it has all records that the limit of bytes allows, the bounds are in the cache,
+        and the offset lies within them, behind all that was ever deduplicated: memory may have records of a
+        time before the topic was compacted.
         """
         if topic.config.compacts:
             return False
@@ -285,15 +278,14 @@ class MemoryRead:
                 read = read or self._blocks.read(
                     blocks.get(partition), offset, left, end, plain_only=committed_only
                 )
-                if read is not None and read.size > left and remaining != limit:
+                if read is None:
+                    return False
+                if read.size > left and remaining != limit:
                     self.is_cut = True
-                    self.found.append((state, None))
-                    continue
-            if read is not None:
-                remaining -= read.size
-                self.served += 1
-            elif offset < end:
-                self.is_short = True
+                    read = None
+                else:
+                    remaining -= read.size
+                    self.served += 1
             self.found.append((state, read))
         self.remaining = remaining
         return True

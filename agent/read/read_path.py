@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent.read.extent_reader import ExtentReader
 from agent.read.fetch_memory import FetchMemory
-from agent.read.fetch_plan import Cursor, PartitionFetch, assign_limits
+from agent.read.fetch_plan import Cursor, PartitionFetch, assign_limits, with_room
 from agent.read.fetch_result import is_sufficient, result_of, unknown_partition, within_limits
 from agent.read.memory_reads import MemoryRead
 from catalog.model import PartitionId
@@ -240,8 +240,6 @@ class ReadPath:
         for fetch in wanted:
             if not read.take(fetch.topic, ((fetch.partition, fetch.offset, fetch.max_bytes, -1),)):
                 return None
-        if not read.is_complete:
-            return None
         cursors = [Cursor.at(fetch) for fetch in wanted]
         for cursor, (state, found) in zip(cursors, read.found, strict=True):
             cursor.state = state
@@ -325,10 +323,10 @@ class ReadPath:
         for _ in range(_MAX_ROUNDS):
             self._serve_from_memory(cursors, max_bytes)
             await self._local_reader.serve(cursors, max_bytes)
-            left = max_bytes - sum(cursor.served.size for cursor in cursors)
-            waiting = [cursor for cursor in elsewhere if not cursor.is_done]
-            if not waiting or (left <= 0 and left < max_bytes):
+            rooms = [each for each in with_room(cursors, max_bytes) if not each[0].fetch.topic.is_local]
+            if not rooms:
                 break
+            waiting, left = [cursor for cursor, _ in rooms], rooms[0][1]
             # Sizes of extents are upper bounds. What they leave of a response is filled only if it is much.
             may_query = queries == 0 or (queries < _MAX_QUERIES and 2 * left > max_bytes)
             queries += await self._log.find_extents(waiting, left, may_query=may_query)
@@ -344,22 +342,17 @@ class ReadPath:
 
     def _serve_from_memory(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve batches from the tail and the cached blocks."""
-        left = max_bytes - sum(cursor.served.size for cursor in cursors)
-        for cursor in cursors:
-            if left <= 0 and left < max_bytes:
-                break
-            fetch = cursor.fetch
-            if cursor.is_done or cursor.needs_extents:
+        for cursor, left in with_room(cursors, max_bytes):
+            if cursor.needs_extents:
                 continue
-            limit = min(fetch.max_bytes, left)
+            limit = min(cursor.fetch.max_bytes, left)
             found = self._read_partition_from_memory(cursor, limit)
             if found is None:
                 continue
             if found.size > limit and left < max_bytes:
                 cursor.served.is_cut = True
-                continue
-            cursor.served.take(found)
-            left -= found.size
+            else:
+                cursor.served.take(found)
 
     def _read_partition_from_memory(self, cursor: Cursor, limit: int) -> TailRead | None:
         fetch, offset = cursor.fetch, cursor.served.next_offset

@@ -15,7 +15,7 @@ from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.agent.kafka.brokers import BrokerThread
@@ -46,13 +46,16 @@ def start(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> Callable
 
 
 async def _clear_tail(broker: BrokerThread) -> None:
+    await broker.agent.data.local_logs.tail_cache.idle()
     broker.agent.data.tail.clear()
     broker.agent.data.blocks.clear()
 
 
-def _produce(wire: Wire, size: int, codec: Codec = Codec.NONE) -> None:
+def _produce(
+    wire: Wire, size: int, codec: Codec = Codec.NONE, partitions: Sequence[int] = range(_PARTITIONS)
+) -> None:
     batch = encode_batch([1000], [None], [bytes(size)], codec=codec)
-    parts = [Struct(index=index, records=batch) for index in range(_PARTITIONS)]
+    parts = [Struct(index=index, records=batch) for index in partitions]
     topic = Struct(name=_TOPIC, partition_data=parts)
     wire.ask("produce", 9, Struct(acks=-1, timeout=60_000, topic_data=[topic]))
 
@@ -76,12 +79,10 @@ def _fetch(
 
 
 def _batches(response: Struct) -> dict[int, int]:
-    """Return the number of batches of each partition that has any."""
-    found = {
-        part.partition_index: len(list(iter_headers(part.records)))
-        for topic in response.responses
-        for part in topic.partitions
-    }
+    """Return the number of batches of each partition that has any; fail if one has an error."""
+    parts = [part for topic in response.responses for part in topic.partitions]
+    assert [part.error_code for part in parts if part.error_code] == []
+    found = {part.partition_index: len(list(iter_headers(part.records))) for part in parts}
     return {partition: count for partition, count in found.items() if count}
 
 
@@ -103,6 +104,19 @@ def test_only_the_first_partition_with_records_exceeds_the_limits(
                 wire, offsets, max_wait=max_wait, max_bytes=max_bytes, of_partition=of_partition
             )
             assert _batches(response) == expected
+
+
+@pytest.mark.parametrize("source", ["objects", "tail copy"])
+@pytest.mark.parametrize("max_wait", [0, 60_000], ids=["at once", "waiting"])
+@pytest.mark.parametrize("max_bytes", [_MAX_BYTES, 10], ids=["no room", "none at all"])
+def test_a_partition_does_not_wait_while_memory_fills_responses_with_those_behind_it(
+    start: Callable[[str], BrokerThread], source: str, max_wait: int, max_bytes: int
+) -> None:
+    broker = start(source)
+    with Wire(broker.host_and_port) as wire:
+        _produce(wire, _VALUE_BYTES, partitions=[2])
+        response = _fetch(wire, [1, 0, 1], max_wait=max_wait, max_bytes=max_bytes, of_partition=2**20)
+    assert _batches(response) == {1: 1}
 
 
 @pytest.mark.parametrize("source", ["memory", "local topic"])
