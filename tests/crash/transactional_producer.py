@@ -42,6 +42,8 @@ class TransactionalProducer(Sender):
         super().__init__(name, ledger, workload)
         ledger.add_producer(name, is_idempotent=True)
         self._producer: Producer | None = None
+        self._beginning: Producer | None = None
+        self._replaced: list[Producer] = []
         self._has_committed = False
         self._work = Work(self._send_all, f"producer {name}")
 
@@ -68,15 +70,28 @@ class TransactionalProducer(Sender):
 
     def _begin(self) -> None:
         """Begin again; the transaction before is aborted."""
-        producer = Producer(
-            {"bootstrap.servers": self.workload.bootstrap, "transactional.id": self.name, **_PRODUCER}
-        )
+        if self._beginning is None:
+            self._beginning = Producer(
+                {"bootstrap.servers": self.workload.bootstrap, "transactional.id": self.name, **_PRODUCER}
+            )
         try:
-            producer.init_transactions(_CALL_SECONDS)
-        except KafkaException:
+            self._beginning.init_transactions(_CALL_SECONDS)
+        except KafkaException as failure:
+            if not failure.args[0].retriable():
+                self._replace(self._beginning)
+                self._beginning = None
             time.sleep(0.2)
         else:
-            self._producer = producer
+            self._producer, self._beginning = self._beginning, None
+
+    def _replace(self, producer: Producer) -> None:
+        """Drop what the producer has to send, and keep it until the campaign ends.
+
+        In one campaign, a thread of librdkafka 2.16.0 corrupted the memory of this process. Only these
+        producers were destroyed after failed transactions.
+        """
+        producer.purge()
+        self._replaced.append(producer)
 
     def _transact(self, producer: Producer) -> None:
         transaction = self.ledger.begin_transaction()
@@ -97,6 +112,7 @@ class TransactionalProducer(Sender):
             if failure.args[0].txn_requires_abort() and self._aborts(producer):
                 transaction.commits = False
             else:
+                self._replace(producer)
                 self._producer = None
 
     @staticmethod
