@@ -316,11 +316,14 @@ def _first(_cluster: Cluster, agent: AgentProcess, _count: int) -> dict[str, Any
 
 
 @contextmanager
-def _started(directory: str) -> Iterator[float]:
-    """Run `siltstone agent`; yield the number of seconds until it serves."""
+def _started(directory: str, test_tools: str) -> Iterator[float]:
+    """Run `siltstone agent`; yield the number of seconds until it serves.
+
+    `test_tools` is the directory of `_hide_test_tools`.
+    """
     command = [sys.executable, "-m", "siltstone", "agent", "--stop-on-eof", "--data-dir", directory]
     command += ["--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0"]
-    environment = {**os.environ, "SILTSTONE_LOG_LEVEL": "error"}
+    environment = {**os.environ, "SILTSTONE_LOG_LEVEL": "error", "PYTHONPATH": test_tools}
     begin = perf_counter()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
@@ -329,14 +332,24 @@ def _started(directory: str) -> Iterator[float]:
         yield perf_counter() - begin
 
 
+def _hide_test_tools(directory: str) -> None:
+    """Make modules in a directory that fail in place of test tools, which users do not have.
+
+    The libraries for Kafka's messages and for kernels import them if they are installed.
+    """
+    for name in ("hypothesis", "coverage"):
+        Path(directory, f"{name}.py").write_text("raise ImportError\n")
+
+
 def _start(_cluster: Cluster, _agent: AgentProcess, count: int) -> dict[str, Any]:
     subprocess.run([sys.executable, "-m", "siltstone", "warm-kernels"], check=True, capture_output=True)
     taken: dict[str, list[float]] = {"new_directory": [], "known_directory": [], "running_catalog": []}
     for _ in range(5 if count > _WARM_UP * 2 else 3):
-        with tempfile.TemporaryDirectory() as directory:
-            with _started(directory) as seconds:
+        with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as tools:
+            _hide_test_tools(tools)
+            with _started(directory, tools) as seconds:
                 taken["new_directory"].append(seconds)
-            with _started(directory) as seconds, _started(directory) as others:
+            with _started(directory, tools) as seconds, _started(directory, tools) as others:
                 taken["known_directory"].append(seconds)
                 taken["running_catalog"].append(others)
     return {

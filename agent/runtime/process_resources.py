@@ -1,13 +1,19 @@
-"""Limits of the process: open files, and memory that malloc keeps after it was freed."""
+"""Resources of the process: open files, memory that malloc keeps, and garbage collection at the start."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _log = structlog.get_logger(__name__)
 _DESCRIPTORS = (Path("/proc/self/fd"), Path("/dev/fd"))
@@ -30,6 +36,21 @@ def raise_open_file_limit() -> int:
         except (OSError, ValueError) as error:  # some systems allow less than the hard limit
             _log.warning("the limit of open files could not be raised", limit=soft, reason=str(error))
     return open_file_limit()
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage while code is loaded, and leave out its objects afterwards.
+
+    Loading makes hundreds of thousands of objects that stay, and next to no garbage. Collections during it
+    take an eighth of its time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def open_file_limit() -> int:

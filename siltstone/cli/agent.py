@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agent.runtime.process_resources import without_garbage_collection
 from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.cli.options import with_settings
 
@@ -36,6 +37,6 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
     finishes the requests that it has accepted and exits. Several agents may share a data directory, a catalog
     and an object store. Commands find the agents of their data directory.
     """
-    with warn_if_slow("loading its code"):
+    with warn_if_slow("loading its code"), without_garbage_collection():
         from siltstone.agent_runner import run_agent  # noqa: PLC0415 - it takes seconds, which the warning explains
     run_agent(settings, stop_on_eof=stop_on_eof)

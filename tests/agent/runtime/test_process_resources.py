@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import resource
 import subprocess
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime.process_resources import open_file_count
+from agent.runtime.process_resources import open_file_count, without_garbage_collection
 
 _ROOT = Path(__file__).parents[3]
 _ROUNDS, _BUFFERS, _BYTES = 4, 8, 4 * 1024 * 1024
@@ -68,3 +70,20 @@ def test_freed_memory_is_kept_unless_the_environment_configures_malloc(environme
         assert kept > returned / 2
     else:
         assert kept < returned / 4
+
+
+@pytest.mark.parametrize("error", [None, ModuleNotFoundError])
+def test_what_is_loaded_without_garbage_collection_is_left_out_of_later_ones(
+    error: type[Exception] | None,
+) -> None:
+    gc.unfreeze()
+    try:
+        with contextlib.suppress(ModuleNotFoundError), without_garbage_collection():
+            assert not gc.isenabled()
+            if error is not None:
+                raise error
+        left_out = gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+    assert gc.isenabled()
+    assert left_out
