@@ -79,8 +79,9 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config import_contracts.toml
 
+# Not quiet: --strict counts only warnings that are printed.
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 	@echo "The documentation is in build/site/index.html."
 
 dist: $(VENV)/.installed-dev
