@@ -2,6 +2,10 @@
 
 Each agent expires the groups that it coordinates, in memory or not. It skips classic groups during
 a rebalance, because their members and subscriptions are about to change.
+
+If all members of a group die together with its coordinator, no request names the group again. The task
+loads such groups, so that the sessions of the members end, and the offsets can expire. Kafka's coordinators
+load all groups when they start.
 """
 
 from __future__ import annotations
@@ -13,14 +17,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.groups.classic.messages import ClassicGroupState
+from agent.groups.errors import ErrorCode, GroupError
 from agent.runtime.health import start_essential_task
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.group_settings import GroupSettings
     from agent.groups.cache.group_cache import GroupCache
     from agent.groups.interfaces import OffsetTable
-    from agent.groups.listing import GroupList
+    from agent.groups.listing import GroupList, ListedGroup
     from agent.runtime.work_pool import WorkPool
     from core.ids import Ids
 
@@ -66,9 +73,10 @@ class OffsetExpiry:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def run_once(self) -> None:
-        """Evict idle groups and expire the offsets of all groups of this agent."""
+        """Evict idle groups, expire the offsets of all groups of this agent, and load abandoned groups."""
         self._cache.evict_idle()
-        group_ids = [each.group_id for each in await self._groups.all() if each.state not in _REBALANCING]
+        listed = await self._groups.all()
+        group_ids = [each.group_id for each in listed if each.state not in _REBALANCING]
         retention_ms = self._settings.offsets_retention_minutes * 60_000
         for begin in range(0, len(group_ids), _GROUPS_PER_CALL):
             some = group_ids[begin : begin + _GROUPS_PER_CALL]
@@ -76,6 +84,23 @@ class OffsetExpiry:
             self._cache.counters.groups_expired += len(deleted)
             for group_id in deleted:
                 self._cache.drop_deleted(group_id)
+        await self._load_abandoned(listed)
+
+    async def _load_abandoned(self, listed: Sequence[ListedGroup]) -> None:
+        """Load the groups that have members of which this agent has heard nothing.
+
+        They take at most half of the space for groups. The next run loads others.
+        """
+        memory = self._cache.memory.budget
+        for each in listed:
+            if memory.is_scarce or 2 * len(self._cache) >= self._settings.max_groups:
+                return
+            if each.state == ClassicGroupState.STABLE and self._cache.get(each.group_id) is None:
+                try:
+                    await self._cache.find(each.group_id)
+                except GroupError as error:
+                    if error.code is not ErrorCode.not_coordinator:
+                        raise
 
     async def _run(self) -> None:
         interval_seconds = self._settings.offsets_retention_check_interval_ms / 1000

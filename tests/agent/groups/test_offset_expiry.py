@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
 from agent.groups.metrics import GroupCollector
 from catalog.groups.offsets import CommittedOffset
 from tests.agent.groups.coordinators import open_coordinator
+from tests.agent.groups.test_delayed_event_loop import run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -117,3 +119,44 @@ def test_offsets_of_subscribed_topics_do_not_expire(
         assert await expiry.topics_with_offsets("masons") == []
 
     run_scenario(scenario)
+
+
+def test_offsets_of_a_group_whose_members_died_with_its_coordinator_expire(
+    catalog: Catalog, clock: ManualClock, ids: Ids
+) -> None:
+    """No request names the group again. The next coordinator still ends the sessions of its members."""
+
+    async def scenario() -> None:
+        async with open_coordinator(catalog, clock, ids, _SETTINGS) as first:
+            expiry = Expiry(first, catalog, clock)
+            epoch = (await first.consumers.heartbeat("masons", heartbeat())).member_epoch
+            await expiry.commit("masons", MemberIdentity(member_id="m", generation=epoch))
+        async with open_coordinator(catalog, clock, ids, _SETTINGS) as second:
+            expiry.coordinator = second
+            await expiry.run_after(1)
+            for _ in range(20):  # the timer of the group allows for a late event loop
+                clock.advance(5)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            await second.cache.store.wait_for_writes()
+            await expiry.run_after(25)
+            assert await expiry.topics_with_offsets("masons") == []
+            assert await expiry.groups() == []
+
+    run(scenario(), clock)
+
+
+def test_groups_with_dead_members_are_loaded_within_the_memory_for_groups(
+    catalog: Catalog, clock: ManualClock, ids: Ids
+) -> None:
+    async def scenario() -> None:
+        async with open_coordinator(catalog, clock, ids, _SETTINGS) as first:
+            for group_id in ("masons", "potters", "tanners"):
+                await first.consumers.heartbeat(group_id, heartbeat())
+            size = first.cache.memory.budget.used
+        small = replace(_SETTINGS, groups_max_bytes=size)
+        async with open_coordinator(catalog, clock, ids, small) as second:
+            await second._expiry.run_once()
+            assert len(second.cache) == 2
+
+    asyncio.run(scenario())
