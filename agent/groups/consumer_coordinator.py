@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent.groups.classic.group import ClassicGroup
 from agent.groups.classic.snapshot import ClassicGroupSnapshot
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.member import ConsumerMember, topics_size
+from agent.groups.consumer.member import ConsumerMember
 from agent.groups.consumer.messages import JOIN_EPOCH
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.consumer.validation import check_heartbeat
@@ -72,8 +72,9 @@ class ConsumerGroupCoordinator:
         cached = await self._find(group_id, topics, request, create=joins)
         if cached is None:
             raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-        subscription_bytes = topics_size(request.topics or ()) + len(request.regex or "")
-        self._cache.admit(cached, request.member_id, subscription_bytes)
+        if joins or cached.group.memory_of(request.member_id, request.instance_id):
+            size = ConsumerMember(member_id=request.member_id).updated(request).memory_bytes
+            self._cache.admit(cached, request.member_id, size, instance_id=request.instance_id)
         if joins and isinstance(cached.group, ClassicGroup):
             response = self._upgrade(cached, cached.group, request, topics)
         else:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.groups.cache.group_cache import GroupCache
-from agent.groups.classic.member import protocols_size
+from agent.groups.classic.member import joining_size
 from agent.groups.classic.messages import JoinResponse
 from agent.groups.consumer.cached_lookups import GroupConfigCache, TopicCache
 from agent.groups.consumer.group import ConsumerGroup
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 T = TypeVar("T")
+_MAX_PROTOCOL_TYPE = 2**15 - 1
+"""Longest protocol type, which a group keeps. It is the longest string of Kafka's protocol."""
 
 
 class GroupCoordinator:
@@ -127,10 +129,11 @@ class GroupCoordinator:
             raise GroupError(
                 ErrorCode.invalid_session_timeout, f"the session timeout must be {min_ms} to {max_ms} ms"
             )
-        if "\0" in request.protocol_type:
+        if "\0" in request.protocol_type or len(request.protocol_type) > _MAX_PROTOCOL_TYPE:
             raise GroupError(ErrorCode.inconsistent_group_protocol)
         cached = await self.cache.require(group_id, ErrorCode.unknown_member_id, create=not request.member_id)
-        self.cache.admit(cached, request.member_id, protocols_size(request.protocols))
+        size = joining_size(request)
+        self.cache.admit(cached, request.member_id, size, instance_id=request.instance_id)
         group = cached.group
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:

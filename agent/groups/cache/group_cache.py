@@ -171,12 +171,15 @@ class GroupCache:
             cached.counted_bytes = self.memory.update(cached.counted_bytes, cached.group.memory_bytes)
         self._timers.schedule(cached)
 
-    def admit(self, cached: CachedGroup, member_id: str, new_bytes: int) -> None:
+    def admit(
+        self, cached: CachedGroup, member_id: str, new_bytes: int, *, instance_id: str | None = None
+    ) -> None:
         """Raise GroupError if a member brings more bytes than its group may take.
 
-        The bytes that the coordinator has of the member already do not count.
+        The bytes that the coordinator has of the member already do not count, nor those of the static member
+        that it replaces.
         """
-        more = max(0, new_bytes - cached.group.memory_of(member_id))
+        more = max(0, new_bytes - cached.group.memory_of(member_id, instance_id))
         self.memory.admit(cached.counted_bytes, more)
 
     def _expire(self, cached: CachedGroup) -> None:

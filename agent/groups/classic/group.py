@@ -101,8 +101,10 @@ class ClassicGroup:
         """About the memory of the members."""
         return self._members.memory_bytes
 
-    def memory_of(self, member_id: str) -> int:
-        """Return about the memory of one member; 0 if it is not in the group."""
+    def memory_of(self, member_id: str, instance_id: str | None = None) -> int:
+        """Return about the memory of a member, or of the static member with this instance; 0 without it."""
+        if not member_id and instance_id is not None:
+            member_id = self._members.member_id_of_instance(instance_id) or ""
         return self._members.size_of(member_id)
 
     @property

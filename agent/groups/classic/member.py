@@ -25,6 +25,12 @@ def protocols_size(protocols: Iterable[MemberProtocol]) -> int:
     return sum([_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols])
 
 
+def joining_size(request: JoinRequest) -> int:
+    """Return about the memory of the member that a JoinGroup makes."""
+    member_id = request.member_id or request.instance_id or request.client_id
+    return ClassicMember.from_join(member_id, request).memory_bytes
+
+
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
     """A member and the callbacks of its pending JoinGroup and SyncGroup requests."""
@@ -96,7 +102,15 @@ class ClassicMember:
     @property
     def memory_bytes(self) -> int:
         """About the memory of the member."""
-        return MEMBER_BYTES + 2 * len(self.member_id) + protocols_size(self.protocols) + len(self.assignment)
+        return (
+            MEMBER_BYTES
+            + 2 * len(self.member_id)
+            + len(self.instance_id or "")
+            + len(self.client_id)
+            + len(self.client_host)
+            + protocols_size(self.protocols)
+            + len(self.assignment)
+        )
 
     @property
     def is_static(self) -> bool:

@@ -122,9 +122,9 @@ class ConsumerGroup:
         """About the memory of the members."""
         return self._members.memory_bytes
 
-    def memory_of(self, member_id: str) -> int:
-        """Return about the memory of one member; 0 if it is not in the group."""
-        member = self._members.get(member_id)
+    def memory_of(self, member_id: str, instance_id: str | None = None) -> int:
+        """Return about the memory of a member, or of the static member with this instance; 0 without it."""
+        member = self._members.get(member_id) or self._members.of_instance(instance_id or "")
         return 0 if member is None else member.memory_bytes
 
     @property

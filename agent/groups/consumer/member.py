@@ -80,6 +80,10 @@ class ConsumerMember:
         return (
             MEMBER_BYTES
             + 2 * len(self.member_id)
+            + len(self.instance_id or "")
+            + len(self.rack_id or "")
+            + len(self.client_id)
+            + len(self.client_host)
             + topics_size(self.topics)
             + len(self.regex or "")
             + len(self.principal)
