@@ -63,8 +63,11 @@ class ConsumerMembers:
         return member
 
     def put(self, member: ConsumerMember) -> None:
-        """Add a member or replace the member with the same id."""
+        """Add a member or replace the member with the same id, which gives up another instance id."""
         self._disown(member.member_id)
+        previous = self._members.get(member.member_id)
+        if previous is not None and previous.instance_id != member.instance_id:
+            self._forget_instance(previous)
         self.memory_bytes += member.memory_bytes
         self._members[member.member_id] = member
         if member.instance_id is not None:
@@ -77,8 +80,10 @@ class ConsumerMembers:
     def remove(self, member_id: str) -> None:
         """Remove a member and free its partitions."""
         self._disown(member_id)
-        member = self._members.pop(member_id)
-        if member.instance_id is not None and self._instances.get(member.instance_id) == member_id:
+        self._forget_instance(self._members.pop(member_id))
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        if member.instance_id is not None and self._instances.get(member.instance_id) == member.member_id:
             del self._instances[member.instance_id]
 
     def _disown(self, member_id: str) -> None:

@@ -432,3 +432,13 @@ def test_member_without_an_id_is_assigned_one() -> None:
     member.heartbeat()
     assert member.member_id
     assert member.heartbeat().member_epoch == 1
+
+
+def test_a_member_that_changes_its_instance_id_gives_the_earlier_one_up() -> None:
+    harness = ConsumerHarness()
+    client = harness.join_client(instance_id="first")
+    client.instance_id = "second"
+    client.reset()
+    client.heartbeat()
+    harness.join_client(instance_id="first")
+    assert harness.group.member_count == 2
